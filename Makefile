@@ -1,0 +1,43 @@
+# Everything a newcomer needs: `make run` starts the server, `make test` passes the tests. Both set up .venv by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+
+.PHONY: help install run test check bench lock
+help:
+	@echo "make run      start the server on http://127.0.0.1:8283"
+	@echo "make test     run the tests"
+	@echo "make check    formatter, linter, strict types, architecture"
+	@echo "make bench    measure speed and size, and print a table"
+	@echo "make install  set up .venv (the others do it when needed)"
+	@echo "make lock     compile requirements/*.txt again"
+
+install: .venv/.installed
+run: .venv/.installed
+	$(BIN)/ricordo serve
+test: .venv/.developing
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+check: .venv/.developing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -p no:xdist tests/test_architecture.py
+bench: .venv/.developing
+	$(BIN)/python -m bench $(ARGS)
+lock: .venv/.developing
+	$(LOCK) pyproject.toml requirements/base.in --extra anthropic -o requirements/base.txt
+	$(LOCK) requirements/dev.in -o requirements/dev.txt
+
+.venv/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ricordo needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+.venv/.installed: .venv/.created requirements/base.txt pyproject.toml
+	$(PIP) install --quiet --require-hashes -r requirements/base.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --no-index -e .
+	@$(BIN)/python -m compileall -q ricordo
+	@touch $@
+.venv/.developing: .venv/.installed requirements/dev.txt
+	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
