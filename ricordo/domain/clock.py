@@ -1,0 +1,64 @@
+"""Time as Ricordo keeps it: integers, microseconds since 1970 in UTC, read from one clock that is passed in."""
+
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ricordo.errors import Invalid
+
+SECOND = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Where times come from; tests pass one of their own."""
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock, never going back within one process, so that order by time is order of writing."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        self._last = max(self._last + 1, time.time_ns() // 1000)
+        return self._last
+
+
+def to_datetime(micros: int) -> datetime:
+    """The moment as an aware datetime in UTC, exact to the microsecond."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def to_micros(moment: datetime, zone: tzinfo = UTC) -> int:
+    """Microseconds since 1970; a naive datetime is read in `zone`."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def zone(name: str) -> tzinfo:
+    """The time zone with this IANA name; raises Invalid where there is none."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise Invalid(f'Time zone "{name}" is unknown. Use an IANA name, such as "Europe/Rome" or "UTC".') from error
+
+
+def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int:
+    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last moment."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        # A wire fact: agents of the retired Letta V1 server know this sentence.
+        raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
+    if end and len(text) == len("2026-01-01"):
+        moment += timedelta(days=1, microseconds=-1)
+    return to_micros(moment, where)

@@ -1,0 +1,78 @@
+"""What happens during a turn, as its readers see it. Whole messages come only after they are saved."""
+
+from dataclasses import dataclass
+
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run, Step
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The run, its lease and the input messages are saved."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the text of a message that is not saved yet. `part` counts the parts of that message."""
+
+    run_id: str
+    step_id: str
+    message_id: str
+    part: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of the reasoning of a message that is not saved yet."""
+
+    run_id: str
+    step_id: str
+    message_id: str
+    part: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a tool call of a message that is not saved yet. Its name comes with the first piece."""
+
+    run_id: str
+    step_id: str
+    message_id: str
+    part: int
+    call_id: str
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepSaved:
+    """A step is saved: these messages, in order, stand in the database."""
+
+    run_id: str
+    step: Step | None
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The last event of a run that went through, or was cancelled."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a run that failed; `kind` is the error type on the wire."""
+
+    run: Run
+    kind: str
+    message: str
+    detail: str | None = None
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallDelta
+Event = RunStarted | Delta | StepSaved | RunEnded | Failed

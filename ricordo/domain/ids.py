@@ -1,0 +1,39 @@
+"""Public ids: a prefix, a dash and a uuid4 (the wire format of the retired Letta V1 server)."""
+
+import re
+import secrets
+from collections.abc import Sequence
+
+_UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id: `new_id("agent")` → `agent-1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5f6`."""
+    # uuid.uuid4 builds an object for what is six slices of random hex; ids are made several times a turn.
+    digits = secrets.token_hex(16)
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{prefix}-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def pattern(prefix: str) -> str:
+    """The regular expression that ids with this prefix match."""
+    return f"^{prefix}-{_UUID4}$"
+
+
+def is_id(text: str, prefix: str) -> bool:
+    """Whether the text is an id with this prefix."""
+    return re.fullmatch(pattern(prefix), text) is not None
+
+
+def part_otid(message_id: str, part: int) -> str:
+    """The offline-threading id of one part of a message: its uuid with the last byte replaced by the part's number.
+
+    The format is the retired Letta V1 server's; -1 stands for the whole message and gives `80`.
+    """
+    uuid = message_id.split("-", 1)[1]
+    return uuid[:-2] + (f"{part:02x}" if part >= 0 else "80")
+
+
+def unique(ids: Sequence[str]) -> list[str]:
+    """The ids in their order, each once."""
+    return list(dict.fromkeys(ids))

@@ -1,0 +1,135 @@
+"""Messages and their parts. A message is kept as it was said; other layers render it for models and for the wire."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Plain text. `signature` is a provider's proof that has to be sent back with it."""
+
+    text: str
+    signature: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture: base64 `data` with its media type, or the address `url` it lies at."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """What the model thought. `signature` proves it to its provider; `redacted` holds thoughts only that provider can read."""
+
+    text: str
+    signature: str | None = None
+    redacted: str | None = None
+    native: bool = True
+    provider: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A call the model asks for. `arguments` is the JSON text as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturnPart:
+    """What a call gave. `content` is the text the agent sees, before packaging."""
+
+    call_id: str
+    name: str
+    status: Literal["success", "error"]
+    content: str
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+
+
+Part = TextPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart
+_KINDS: dict[str, type[Part]] = {
+    "text": TextPart,
+    "image": ImagePart,
+    "reasoning": ReasoningPart,
+    "tool_call": ToolCallPart,
+    "tool_return": ToolReturnPart,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One stored message. `seq` is 0 until it is stored; times are microseconds, UTC."""
+
+    id: str
+    agent_id: str
+    conversation_id: str
+    role: Role
+    parts: tuple[Part, ...]
+    created_at: int
+    seq: int = 0
+    organization_id: str = ""
+    user_id: str | None = None
+    run_id: str | None = None
+    step_id: str | None = None
+    otid: str | None = None
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+    model: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The words of the message that people said or read, and that search looks through."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The calls the assistant asked for, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+
+    @property
+    def tool_returns(self) -> tuple[ToolReturnPart, ...]:
+        """The results in a tool message, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolReturnPart))
+
+    def with_text(self, text: str) -> "Message":
+        """The same message with other words."""
+        return replace(self, parts=(TextPart(text),))
+
+
+def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """Parts as they are stored: each a dict with its `kind`, fields at their defaults left out."""
+    rows = []
+    for part in parts:
+        row: dict[str, Any] = {"kind": _NAMES[type(part)]}
+        for name in part.__slots__:
+            value = getattr(part, name)
+            if value is not None and value != () and not (name == "native" and value):
+                row[name] = value
+        rows.append(row)
+    return rows
+
+
+def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
+    """The mirror of `parts_to_json`."""
+    parts = []
+    for row in rows:
+        fields = dict(row)
+        kind = _KINDS[fields.pop("kind")]
+        for listed in ("stdout", "stderr"):
+            if listed in fields:
+                fields[listed] = tuple(fields[listed])
+        parts.append(kind(**fields))
+    return tuple(parts)

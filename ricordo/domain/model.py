@@ -1,0 +1,102 @@
+"""What goes into a model and what comes out, in our own words; providers' formats stay in `llm/`."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ricordo.domain.message import Message, Part
+from ricordo.domain.usage import Usage
+
+DEFAULT_CONTEXT_WINDOW = 128_000
+
+ToolChoice = Literal["auto", "required", "none"]
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How to ask. None means: the provider's own default. `extra` is passed on to the provider as it is."""
+
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that can be used here. `handle` is `provider/name`; `context_window` is in tokens."""
+
+    handle: str
+    provider: str
+    name: str
+    endpoint_type: str
+    context_window: int = DEFAULT_CONTEXT_WINDOW
+    endpoint: str | None = None
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool as a model sees it. `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call: the transcript, the system message first. `forced_tool` overrides `tool_choice`."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    forced_tool: str | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    stream: bool = False
+    user_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A whole answer: reasoning, text and tool calls in their order."""
+
+    parts: tuple[Part, ...]
+    usage: Usage = field(default_factory=Usage)
+    finish: FinishReason = "stop"
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk:
+    """A piece of text, as it arrives."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningChunk:
+    """A piece of reasoning, as it arrives."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallChunk:
+    """A piece of a tool call: `index` tells parallel calls apart; id and name come with the first piece."""
+
+    index: int
+    arguments: str = ""
+    call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The answer so far is void: the call broke off and is made again."""
+
+
+Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted

@@ -1,0 +1,92 @@
+"""Runs and steps: one run a turn, one step a model call with the tools it asked for."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ricordo.domain.usage import Usage
+
+RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
+StepStatus = Literal["pending", "success", "failed", "cancelled"]
+StopReason = Literal[
+    "end_turn",
+    "error",
+    "llm_api_error",
+    "invalid_llm_response",
+    "invalid_tool_call",
+    "max_steps",
+    "max_tokens_exceeded",
+    "no_tool_call",
+    "tool_rule",
+    "cancelled",
+    "insufficient_credits",
+    "requires_approval",
+    "context_window_overflow_in_system_prompt",
+]
+_COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
+
+
+def status_after(reason: StopReason) -> RunStatus:
+    """The status of a run that stopped for this reason (a wire fact of the retired Letta V1 server)."""
+    if reason == "cancelled":
+        return "cancelled"
+    return "completed" if reason in _COMPLETED else "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run a conversation's turn: whoever holds the token may save. `expires_at` is in microseconds."""
+
+    run_id: str
+    token: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One turn. While `ended_at` is None its row is the conversation's lease. Durations are in nanoseconds."""
+
+    id: str
+    organization_id: str
+    agent_id: str
+    conversation_id: str
+    status: RunStatus = "created"
+    stop_reason: StopReason | None = None
+    user_id: str | None = None
+    background: bool = False
+    body_hash: str | None = None
+    request_config: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    usage: Usage = field(default_factory=Usage)
+    step_count: int = 0
+    created_at: int = 0
+    ended_at: int | None = None
+    ttft_ns: int | None = None
+    duration_ns: int | None = None
+    lease_token: str | None = None
+    lease_expires_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call and what came of it. Durations are in nanoseconds, `started_at` in microseconds."""
+
+    id: str
+    organization_id: str
+    agent_id: str
+    run_id: str
+    conversation_id: str
+    model: str
+    model_handle: str
+    provider: str
+    model_endpoint: str | None = None
+    context_window: int | None = None
+    status: StepStatus = "success"
+    stop_reason: StopReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: dict[str, Any] | None = None
+    created_at: int = 0
+    started_at: int = 0
+    model_ns: int | None = None
+    tools_ns: int | None = None
+    step_ns: int | None = None

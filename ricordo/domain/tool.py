@@ -1,0 +1,66 @@
+"""Tools that agents call, and the rules about calling them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DEFAULT_RETURN_LIMIT = 50_000
+
+ToolType = Literal[
+    "custom",
+    "letta_core",
+    "letta_memory_core",
+    "letta_multi_agent_core",
+    "letta_sleeptime_core",
+    "letta_voice_sleeptime_core",
+    "letta_builtin",
+    "letta_files_core",
+    "external_langchain",
+    "external_composio",
+    "external_mcp",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A stored tool. `json_schema` is `{name, description, parameters}`; `return_limit` is in characters."""
+
+    id: str
+    organization_id: str
+    name: str
+    tool_type: ToolType
+    json_schema: dict[str, Any]
+    description: str = ""
+    source_type: str | None = None
+    source_code: str | None = None
+    return_limit: int = DEFAULT_RETURN_LIMIT
+    needs_approval: bool = False
+    runs_in_parallel: bool = False
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+RuleType = Literal[
+    "run_first",
+    "exit_loop",
+    "continue_loop",
+    "conditional",
+    "constrain_child_tools",
+    "max_count_per_step",
+    "parent_last_tool",
+    "required_before_exit",
+    "requires_approval",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """One rule about one tool (seed formats of the retired Letta V1 server); `options` holds what only its type knows."""
+
+    tool_name: str
+    type: RuleType
+    prompt_template: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""Every error a caller can meet, in one tree. A message says what happened and what to do.
+
+RicordoError
+├── NotFound          no such thing here, or it is not yours
+├── Invalid           the request is wrong; change it
+├── Conflict          the request is right, but not now
+│   ├── Stale         the thing changed since it was read
+│   ├── Busy          another turn runs in this conversation
+│   └── AlreadySaid   these messages were accepted before: attach to their run
+├── Forbidden         this credential may not do that
+├── Unavailable       something outside is missing or down
+│   └── LeaseLost     another holder, or a cancel, ended this run
+└── ModelError        the model's provider failed; `kind` says how
+"""
+
+from typing import Literal
+
+ModelErrorKind = Literal[
+    "llm_timeout",
+    "llm_rate_limit",
+    "llm_authentication",
+    "llm_insufficient_credits",
+    "llm_bad_request",
+    "llm_empty_response",
+    "llm_error",
+    "context_window_exceeded",
+]
+
+
+class RicordoError(Exception):
+    """What all our errors share: a sentence for people in `str(error)`."""
+
+
+class NotFound(RicordoError):
+    """The thing does not exist, or lies outside the caller's scope; the two are told apart nowhere."""
+
+
+class Invalid(RicordoError):
+    """The request cannot be carried out as it stands."""
+
+
+class Conflict(RicordoError):
+    """The request meets a state that does not allow it now."""
+
+
+class Stale(Conflict):
+    """The thing changed since it was read."""
+
+
+class Busy(Conflict):
+    """Another turn runs in this conversation. `run_id` names it."""
+
+    def __init__(self, run_id: str | None = None) -> None:
+        # The sentence is a wire fact: clients of the retired Letta V1 server match it.
+        super().__init__(
+            "Cannot send a new message: Another request is currently being processed for this conversation. "
+            "Please wait for the current request to complete."
+        )
+        self.run_id = run_id
+
+
+class AlreadySaid(Conflict):
+    """The same messages were accepted before, by the run `run_id`."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"These messages were accepted before, by {run_id}. Read that run.")
+        self.run_id = run_id
+
+
+class Forbidden(RicordoError):
+    """The credential does not allow this."""
+
+
+class Unavailable(RicordoError):
+    """Something outside Ricordo, or an optional part of it, is missing or down."""
+
+
+class LeaseLost(Unavailable):
+    """The run was ended by someone else: a cancel, or a server that took over."""
+
+
+class ModelError(RicordoError):
+    """A provider failed. `kind` is the error type on the wire; `retry_after` is in seconds."""
+
+    def __init__(self, kind: ModelErrorKind, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after = retry_after

@@ -1,0 +1,46 @@
+"""The one door to models: what every chat model and embedder offers."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+
+
+class ChatModel(Protocol):
+    """A model that answers a transcript."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Which model this is."""
+        ...
+
+    def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
+        """Yield chunks where `request.stream` asks for them, and last of all the whole reply.
+
+        Raises ModelError once time-outs, rate limits and broken connections have been retried as the policy allows.
+        """
+        ...
+
+
+class Embedder(Protocol):
+    """A model that turns texts into vectors of one dimension."""
+
+    @property
+    def handle(self) -> str:
+        """Which model this is, as `provider/name`."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector for each text, in order."""
+        ...
+
+
+async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
+    """The reply alone, for callers that want no chunks."""
+    reply: ModelReply | None = None
+    async for item in model.answer(request):
+        if isinstance(item, ModelReply):
+            reply = item
+    if reply is None:
+        raise RuntimeError("A chat model ended without a reply; `answer` must yield one last of all.")
+    return reply

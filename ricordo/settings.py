@@ -1,0 +1,134 @@
+"""Every setting, each with its sentence: an option over the environment over `.env` over the default.
+
+Ricordo's own settings are named RICORDO_…; one that is unknown or malformed stops the start. Providers are configured by the
+variables their own tools use (OPENAI_API_KEY and so on).
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ricordo.errors import Invalid
+
+PREFIX = "RICORDO_"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ProviderSettings(BaseSettings):
+    """Providers of models, by their usual variables. A provider without its key (or address) is never called."""
+
+    model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
+
+    openai_api_key: SecretStr | None = Field(None, description="Key for OpenAI, or for the server at OPENAI_BASE_URL.")
+    openai_base_url: str | None = Field(
+        None,
+        validation_alias=AliasChoices("openai_base_url", "openai_api_base"),
+        description="Another address that speaks OpenAI's chat completions; its models keep the handles openai/<model>.",
+    )
+    anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
+    anthropic_base_url: str | None = Field(None, description="Another address that speaks Anthropic's messages.")
+    openrouter_api_key: SecretStr | None = Field(None, description="Key for OpenRouter.")
+    groq_api_key: SecretStr | None = Field(None, description="Key for Groq.")
+    deepseek_api_key: SecretStr | None = Field(None, description="Key for DeepSeek.")
+    xai_api_key: SecretStr | None = Field(None, description="Key for xAI.")
+    mistral_api_key: SecretStr | None = Field(None, description="Key for Mistral.")
+    together_api_key: SecretStr | None = Field(None, description="Key for Together.")
+    gemini_api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("gemini_api_key", "google_api_key"),
+        description="Key for Google AI (needs the extra `google`).",
+    )
+    ollama_base_url: str | None = Field(None, description="Address of an Ollama server, as http://host:11434.")
+    lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, as http://host:1234.")
+    vllm_api_base: str | None = Field(None, description="Address of a vLLM server, as http://host:8000.")
+    llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, as http://host:8080.")
+
+
+class Settings(BaseSettings):
+    """How this server runs. Every field can be set as RICORDO_<NAME>, in the environment or in a file `.env`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on. Any but loopback needs RICORDO_API_KEY.")
+    port: int = Field(8283, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data_dir: Path = Field(
+        Path("~/.ricordo"), description="Folder for everything that is kept: database, backups, secret key."
+    )
+    database_url: str | None = Field(
+        None, description="Where the database is: sqlite:///path. By default ricordo.db in the data folder."
+    )
+    durability: Literal["normal", "full"] = Field(
+        "normal", description="normal: an answer survives a kill of the server; full: a power cut too, at a cost."
+    )
+    api_key: SecretStr | None = Field(
+        None, description="Key that every request must carry as `Authorization: Bearer …`."
+    )
+    model: str | None = Field(
+        None, description="Handle of the model for agents made without one, as openai/gpt-4.1; see `ricordo doctor`."
+    )
+    find_local_models: bool = Field(
+        True, description="Look for Ollama, LM Studio, vLLM and llama.cpp on this machine's own ports at start."
+    )
+    model_timeout: float = Field(600, gt=0, description="Seconds to wait for a model's next sign of life.")
+    model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is tried again.")
+    keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
+    shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least important log line shown."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="Log lines for people, or one JSON object each.")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _expand(cls, path: Path) -> Path:
+        return path.expanduser().resolve()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Settings":
+        if self.host not in LOOPBACK and self.api_key is None:
+            raise ValueError(
+                f"RICORDO_HOST={self.host} can be reached from other machines, so RICORDO_API_KEY must be set too."
+            )
+        if self.database_url and not self.database_url.startswith("sqlite:///"):
+            raise ValueError(
+                "RICORDO_DATABASE_URL must be sqlite:///path/to/file. Other databases are not supported by this version."
+            )
+        if package := next((p for p in (self.data_dir, *self.data_dir.parents) if p == Path(__file__).parent), None):
+            raise ValueError(f"RICORDO_DATA_DIR lies inside the program, in {package}. Choose a folder of your own.")
+        return self
+
+    @property
+    def database_path(self) -> Path:
+        """The SQLite file."""
+        if self.database_url:
+            return Path(self.database_url.removeprefix("sqlite:///")).expanduser().resolve()
+        return self.data_dir / "ricordo.db"
+
+
+def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
+    """Read all settings; options that are None count as not given. Raises Invalid with a sentence for each fault."""
+    given = {name: value for name, value in options.items() if value is not None}
+    faults = [
+        f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
+        for name in sorted({*os.environ, *dotenv_values(".env")})
+        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in Settings.model_fields
+    ]
+    try:
+        settings, providers = Settings(**given), ProviderSettings()
+    except ValidationError as error:
+        faults += [_sentence(fault["loc"], fault["msg"]) for fault in error.errors()]
+        raise Invalid("\n".join(faults)) from None
+    if faults:
+        raise Invalid("\n".join(faults))
+    return settings, providers
+
+
+def _sentence(place: tuple[int | str, ...], message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    if not place:
+        return message
+    return f"{PREFIX}{str(place[0]).upper()}: {message}."
