@@ -24,7 +24,7 @@ class Chain:
     owner_kind: OwnerKind
     owner_id: str
     head: bytes | None = None
-    seq: int = 0
+    versions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""Conversations: each agent has a default one, whose id follows from the agent's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert
+
+from ricordo.domain.conversation import Conversation
+from ricordo.storage.rows import setter
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import conversations
+
+COLUMNS = [column for column in conversations.c if column.name != "seq"]
+_INSERT = insert(conversations)
+_WINDOW = setter(
+    conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
+).values(
+    message_count=conversations.c.message_count + bindparam("added"),
+    last_message_at=bindparam("new_updated_at"),
+    # Only the save that ends a run knows these; the others leave them as they are.
+    last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
+    last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
+    last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
+)
+_RESET = setter(
+    conversations,
+    "window",
+    "prompt_key",
+    "message_count",
+    "updated_at",
+    where=conversations.c.id == bindparam("conversation_id"),
+)
+
+
+def default_id(agent_id: str) -> str:
+    """The id of the agent's default thread. It follows from the agent's, so a lease can be taken before anything is read."""
+    return "conv-" + agent_id.removeprefix("agent-")
+
+
+def insert_one(tx: Transaction, conversation: Conversation) -> None:
+    """Store a new conversation."""
+    tx.run(_INSERT, {column.name: getattr(conversation, column.name) for column in COLUMNS})
+
+
+def save_window(
+    tx: Transaction,
+    conversation_id: str,
+    window: Sequence[str],
+    prompt_key: str,
+    *,
+    added: int,
+    ended_at: int | None = None,
+    run_ms: int | None = None,
+    stop_reason: str | None = None,
+) -> None:
+    """Store the window after a step; `added` messages were stored with it. The last three are set when a run ends."""
+    tx.run(
+        _WINDOW,
+        {
+            "conversation_id": conversation_id,
+            "new_window": list(window),
+            "new_prompt_key": prompt_key,
+            "new_updated_at": tx.clock.now(),
+            "added": added,
+            "ended_at": ended_at,
+            "run_ms": run_ms,
+            "stop_reason": stop_reason,
+        },
+    )
+
+
+def reset(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
+    """Store a new window for a conversation whose messages were deleted."""
+    tx.run(
+        _RESET,
+        {
+            "conversation_id": conversation_id,
+            "new_window": list(window),
+            "new_prompt_key": prompt_key,
+            "new_message_count": len(window),
+            "new_updated_at": tx.clock.now(),
+        },
+    )
+
+
+def from_values(values: dict[str, Any]) -> Conversation:
+    """A conversation from the columns of its row."""
+    values["window"] = tuple(values["window"])
+    return Conversation(**values)

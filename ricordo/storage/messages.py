@@ -1,0 +1,149 @@
+"""Messages: inserted once, indexed in the same transaction, read by id, run or page."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
+
+from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
+from ricordo.domain.scope import Scope
+from ricordo.storage import search
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import found
+from ricordo.storage.store import Transaction, each, from_json
+from ricordo.storage.tables import messages
+
+_COLUMNS = [column for column in messages.c if column.name not in ("text", "tool_name")]
+_SELECT = select(*_COLUMNS)
+_BY_IDS = _SELECT.where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
+_BY_ID = _SELECT.where(messages.c.id == bindparam("id"), messages.c.organization_id == bindparam("organization_id"))
+_OF_RUN = _SELECT.where(messages.c.run_id == bindparam("run_id"), messages.c.seq > bindparam("after")).order_by(
+    messages.c.seq
+)
+_BY_OTIDS = _SELECT.where(
+    messages.c.conversation_id == bindparam("conversation_id"),
+    messages.c.otid.op("IN")(each(bindparam("otids", type_=messages.c.parts.type))),
+)
+_INSERT = insert(messages)
+_REWRITE = (
+    update(messages)
+    .where(messages.c.id == bindparam("message_id"))
+    .values(parts=bindparam("new_parts"), text=bindparam("new_text"), created_at=bindparam("new_created_at"))
+)
+_IDS_OF_CONVERSATION = select(messages.c.id).where(messages.c.conversation_id == bindparam("conversation_id"))
+_DELETE = delete(messages).where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
+
+
+def insert_all(tx: Transaction, new: Sequence[Message]) -> None:
+    """Store the messages and index their text: two statements however many they are."""
+    if not new:
+        return
+    tx.run(_INSERT, [_values(message) for message in new])
+    search.index_messages(tx, [message.id for message in new])
+
+
+def by_ids(tx: Transaction, ids: Sequence[str]) -> list[Message]:
+    """The messages with these ids, in the order of the ids; ids that are gone are left out."""
+    rows = {row.id: _message(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
+    return [rows[id] for id in ids if id in rows]
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Message:
+    """One message; raises NotFound."""
+    row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
+    return _message(found(row, "Message", id))
+
+
+def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
+    """The messages of a run whose seq is greater than `after`, in order."""
+    return [_message(row) for row in tx.all(_OF_RUN, {"run_id": run_id, "after": after})]
+
+
+def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
+    """The messages of this conversation that were sent with these otids."""
+    return [_message(row) for row in tx.all(_BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})]
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Message]:
+    """One page, filtered by columns: `page(tx, scope, Page(limit=20), conversation_id=…)`."""
+    statement: Select[Any] = _SELECT.where(messages.c.organization_id == scope.organization_id)
+    for name, value in equal.items():
+        statement = statement.where(messages.c[name] == value)
+    return [_message(row) for row in read_page(tx, statement, messages, wanted)]
+
+
+def rewrite(tx: Transaction, message: Message) -> None:
+    """Put other text into a stored message, in place: only a conversation's system message is ever rewritten."""
+    tx.run(
+        _REWRITE,
+        {
+            "message_id": message.id,
+            "new_parts": parts_to_json(message.parts),
+            "new_text": "",
+            "new_created_at": message.created_at,
+        },
+    )
+
+
+def delete_of_conversation(tx: Transaction, conversation_id: str) -> None:
+    """Remove every message of the conversation, from the index too."""
+    ids = [row.id for row in tx.all(_IDS_OF_CONVERSATION, {"conversation_id": conversation_id})]
+    search.forget_messages(tx, ids)
+    tx.run(_DELETE, {"ids": ids})
+
+
+def searchable_text(message: Message) -> str:
+    """What search finds the message by: words that were said or read. Prompts, heartbeats and results of searches stay out."""
+    if message.role == "system" or _is_event(message):
+        return ""
+    words: list[str] = [message.text] if message.text else []
+    words += [said for call in message.tool_calls if (said := _spoken(call))]
+    words += [result.content for result in message.tool_returns if result.name not in _UNSEARCHED]
+    return "\n".join(words)
+
+
+_UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
+_EVENTS = ('{"type": "heartbeat"', '{"type":"heartbeat"', '{"type": "login"', '{"type":"login"')
+
+
+def _is_event(message: Message) -> bool:
+    return message.role == "user" and message.text.startswith(_EVENTS)
+
+
+def _spoken(call: ToolCallPart) -> str:
+    if call.name != "send_message":
+        return ""
+    try:
+        arguments = from_json(call.arguments)
+    except ValueError:
+        return ""
+    return str(arguments.get("message", "")) if isinstance(arguments, dict) else ""
+
+
+def _values(message: Message) -> dict[str, Any]:
+    names = [*(call.name for call in message.tool_calls), *(result.name for result in message.tool_returns)]
+    return {
+        "id": message.id,
+        "organization_id": message.organization_id,
+        "agent_id": message.agent_id,
+        "conversation_id": message.conversation_id,
+        "role": message.role,
+        "parts": parts_to_json(message.parts),
+        "text": searchable_text(message),
+        "tool_name": " ".join(names) or None,
+        "user_id": message.user_id,
+        "run_id": message.run_id,
+        "step_id": message.step_id,
+        "otid": message.otid,
+        "name": message.name,
+        "sender_id": message.sender_id,
+        "group_id": message.group_id,
+        "model": message.model,
+        "created_at": message.created_at,
+    }
+
+
+def _message(row: Row[Any]) -> Message:
+    values = dict(row._mapping)
+    values["parts"] = parts_from_json(values["parts"])
+    return Message(**values)

@@ -1,0 +1,64 @@
+"""Numbered changes of the schema, applied in order on every database, after a verified backup of what stands there.
+
+A migration that was released is never edited: its SQL is kept beside it, one file for each database.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from ricordo.errors import Unavailable
+
+Migration = Callable[[Connection], None]
+
+
+def create_spine(connection: Connection) -> None:
+    """Agents, conversations, messages, blocks, tools, archives, runs and steps, and the local organisation and user."""
+    run_file(connection, "0001")
+
+
+MIGRATIONS: Sequence[Migration] = (create_spine,)
+
+
+def migrate(
+    connection: Connection, *, back_up: Callable[[int], Path], migrations: Sequence[Migration] = MIGRATIONS
+) -> int:
+    """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
+
+    `back_up` gets the version found and is called once, before the first change to a database that holds something.
+    """
+    version = current_version(connection)
+    if version > len(migrations):
+        raise Unavailable(
+            f"This database has schema {version}, and this Ricordo knows up to {len(migrations)}. "
+            "Start the newer Ricordo that wrote it, or restore a backup from the data folder."
+        )
+    if 0 < version < len(migrations):
+        back_up(version)
+    for number, migration in enumerate(migrations[version:], version + 1):
+        with connection.begin():
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "SELECT 1")
+            migration(connection)
+            connection.execute(
+                text("INSERT INTO schema_versions (version, name) VALUES (:version, :name)"),
+                {"version": number, "name": migration.__name__},
+            )
+    return len(migrations)
+
+
+def current_version(connection: Connection) -> int:
+    """The number of the last migration that was applied; 0 for an empty database."""
+    with connection.begin():
+        connection.exec_driver_sql(
+            "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+        )
+        return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
+
+
+def run_file(connection: Connection, number: str) -> None:
+    """Run the statements of `<number>.<database>.sql`, which are parted by lines that hold `--` alone."""
+    script = resources.files(__package__).joinpath(f"{number}.{connection.dialect.name}.sql").read_text("utf-8")
+    for statement in script.split("\n--\n"):
+        connection.exec_driver_sql(statement)

@@ -1,0 +1,41 @@
+"""Pages by cursor: before or after an object, in either order, exact under equal times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Row, Select, Table, select, tuple_
+
+from ricordo.storage.store import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for."""
+
+    limit: int = 50
+    before: str | None = None
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+
+
+def read_page(tx: Transaction, statement: Select[Any], table: Table, wanted: Page) -> Sequence[Row[Any]]:
+    """The rows of the statement that lie on the page, ordered by (created_at, seq)."""
+    place = tuple_(table.c.created_at, table.c.seq)
+    ascending = wanted.order == "asc"
+    if wanted.after:
+        mark = _mark(table, wanted.after)
+        statement = statement.where(place > mark if ascending else place < mark)
+    if wanted.before:
+        mark = _mark(table, wanted.before)
+        statement = statement.where(place < mark if ascending else place > mark)
+    # With `before` alone the wanted rows are the last ones ahead of the mark, so read backwards and turn the page around.
+    backwards = bool(wanted.before and not wanted.after)
+    columns = (table.c.created_at, table.c.seq)
+    statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
+    rows = tx.all(statement.limit(wanted.limit))
+    return rows[::-1] if backwards else rows
+
+
+def _mark(table: Table, id: str) -> ColumnElement[Any]:
+    return select(table.c.created_at, table.c.seq).where(table.c.id == id).scalar_subquery()

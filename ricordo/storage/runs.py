@@ -1,0 +1,143 @@
+"""Runs and steps. An open run's row is its conversation's lease: a partial unique index allows one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, bindparam, insert, select
+
+from ricordo.domain.run import Run, Step
+from ricordo.domain.scope import Scope
+from ricordo.errors import LeaseLost
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import found, new_values, setter, usage_of, usage_values
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import runs, steps
+
+_USAGE = {"prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"}
+_RUN_FIELDS = [column.name for column in runs.c if column.name not in (_USAGE | {"seq"})]
+_STEP_FIELDS = [column.name for column in steps.c if column.name not in (_USAGE | {"seq"})]
+_CHANGING = [
+    *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
+    *sorted(_USAGE),
+]
+_INSERT, _INSERT_STEP = insert(runs), insert(steps)
+_SAVE = setter(
+    runs,
+    *_CHANGING,
+    where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
+)
+_RENEW = setter(
+    runs,
+    "lease_expires_at",
+    where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
+)
+_END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.c.ended_at.is_(None))
+_BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
+_OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
+_OPEN_OF_CONVERSATION = _OPEN.where(runs.c.conversation_id == bindparam("conversation_id"))
+_OPEN_OF_AGENT = _OPEN.where(runs.c.agent_id == bindparam("agent_id"))
+_SAME_BODY = (
+    select(runs)
+    .where(
+        runs.c.conversation_id == bindparam("conversation_id"),
+        runs.c.body_hash == bindparam("body_hash"),
+        runs.c.created_at >= bindparam("since"),
+    )
+    .order_by(runs.c.created_at.desc())
+    .limit(1)
+)
+_STEP = select(steps).where(steps.c.id == bindparam("id"), steps.c.organization_id == bindparam("organization_id"))
+
+
+def open_run(tx: Transaction, run: Run) -> None:
+    """Store a new run, which takes the conversation's lease; an open run there makes the database refuse it."""
+    tx.run(_INSERT, {name: getattr(run, name) for name in _RUN_FIELDS} | usage_values(run.usage))
+
+
+def save(tx: Transaction, run: Run) -> None:
+    """Store a run's progress or end, under its lease; raises LeaseLost where it is open no more, or another's."""
+    if not tx.run(_SAVE, _changes(run) | {"token": run.lease_token}):
+        raise LeaseLost(f"{run.id} was ended by someone else.")
+
+
+def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
+    """Hold the lease for longer; False where it is lost."""
+    return tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
+
+
+def end(tx: Transaction, run: Run) -> bool:
+    """End a run whoever holds its lease, as a cancel or a healing does; False where it had ended."""
+    return tx.run(_END, _changes(run)) > 0
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Run:
+    """One run; raises NotFound."""
+    return _run(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Run", id))
+
+
+def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None) -> list[Run]:
+    """The runs that have not ended, oldest first: everywhere, in one conversation, or of one agent."""
+    if conversation_id:
+        rows = tx.all(_OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
+    elif agent_id:
+        rows = tx.all(_OPEN_OF_AGENT, {"agent_id": agent_id})
+    else:
+        rows = tx.all(_OPEN)
+    return [_run(row) for row in rows]
+
+
+def with_same_body(tx: Transaction, conversation_id: str, body_hash: str, since: int) -> Run | None:
+    """The newest run of the conversation that was asked for with this very body since that time."""
+    row = tx.first(_SAME_BODY, {"conversation_id": conversation_id, "body_hash": body_hash, "since": since})
+    return _run(row) if row else None
+
+
+def page(
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    agent_ids: Sequence[str] = (),
+    statuses: Sequence[str] = (),
+    **equal: Any,
+) -> list[Run]:
+    """One page, filtered by agents, by statuses, and by columns."""
+    statement = select(runs).where(runs.c.organization_id == scope.organization_id)
+    if agent_ids:
+        statement = statement.where(runs.c.agent_id.in_(agent_ids))
+    if statuses:
+        statement = statement.where(runs.c.status.in_(statuses))
+    for name, value in equal.items():
+        statement = statement.where(runs.c[name] == value)
+    return [_run(row) for row in read_page(tx, statement, runs, wanted)]
+
+
+def insert_step(tx: Transaction, step: Step) -> None:
+    """Store a finished step."""
+    tx.run(_INSERT_STEP, {name: getattr(step, name) for name in _STEP_FIELDS} | usage_values(step.usage))
+
+
+def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
+    """One step; raises NotFound."""
+    return _step(found(tx.first(_STEP, {"id": id, "organization_id": scope.organization_id}), "Step", id))
+
+
+def page_of_steps(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[Step]:
+    """One page of steps, filtered by columns."""
+    statement = select(steps).where(steps.c.organization_id == scope.organization_id)
+    for name, value in equal.items():
+        statement = statement.where(steps.c[name] == value)
+    return [_step(row) for row in read_page(tx, statement, steps, wanted)]
+
+
+def _changes(run: Run) -> dict[str, Any]:
+    values = {name: getattr(run, name) for name in _CHANGING if name not in _USAGE}
+    return new_values(values | usage_values(run.usage)) | {"run_id": run.id}
+
+
+def _run(row: Row[Any]) -> Run:
+    return Run(**{name: getattr(row, name) for name in _RUN_FIELDS}, usage=usage_of(row))
+
+
+def _step(row: Row[Any]) -> Step:
+    return Step(**{name: getattr(row, name) for name in _STEP_FIELDS}, usage=usage_of(row))

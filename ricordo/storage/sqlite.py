@@ -1,0 +1,162 @@
+"""What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock, verified backups."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.ext.compiler import compiles
+
+from ricordo.domain.clock import Clock, SystemClock, to_datetime
+from ricordo.errors import Conflict, Unavailable
+from ricordo.storage import migrations
+from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
+
+T = TypeVar("T")
+READERS = 4
+
+
+@compiles(each, "sqlite")
+def _each(element: each, compiler: Any, **options: Any) -> str:
+    parameter: str = compiler.process(element.clauses, **options)
+    return f"(SELECT value FROM json_each({parameter}))"  # noqa: S608 - the text of a bound parameter
+
+
+class SqliteStore:
+    """One file, one writer thread, a few readers. SQLite has one writer, so callers wait for it here and never see "locked"."""
+
+    def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self._lock = lock
+        self._local = threading.local()
+        self._connections: list[Connection] = []
+        self._writer = ThreadPoolExecutor(1, "sqlite-writer")
+        self._readers = ThreadPoolExecutor(READERS, "sqlite-reader")
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` on one consistent view; it must not write."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, "BEGIN", work)
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit, or roll all of it back when it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._timed_write, work)
+
+    async def close(self) -> None:
+        """Wait for running units, then close the file and free the folder."""
+        await asyncio.to_thread(self._close)
+
+    def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        connection = self._connection()
+        with connection.begin():
+            connection.exec_driver_sql(begin)
+            return work(Transaction(connection, self.clock))
+
+    def _timed_write(self, work: Callable[[Transaction], T]) -> T:
+        started = time.monotonic()
+        try:
+            # IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
+            return self._unit("BEGIN IMMEDIATE", work)
+        finally:
+            warn_if_slow(work, started)
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.engine.connect()
+            self._connections.append(connection)
+        return connection
+
+    def _close(self) -> None:
+        self._writer.shutdown()
+        self._readers.shutdown()
+        for connection in self._connections:
+            connection.close()
+        self.engine.dispose()
+        self._lock.release()
+
+
+def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None = None) -> SqliteStore:
+    """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
+    clock = clock or SystemClock()
+    _make_private_folder(path.parent)
+    lock = FileLock(path.with_suffix(".lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Conflict(
+            f"Another Ricordo server is using {path}. Stop it, or choose another RICORDO_DATA_DIR."
+        ) from None
+    try:
+        engine = _engine(path, durability)
+        with engine.connect() as connection:
+            migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
+    except BaseException:
+        lock.release()
+        raise
+    return SqliteStore(engine, clock, lock)
+
+
+def back_up(path: Path, version: int, clock: Clock) -> Path:
+    """Copy the database into `backups/` beside it and verify the copy; raises Unavailable where the copy is not sound."""
+    moment = to_datetime(clock.now()).strftime("%Y%m%dT%H%M%S%f")
+    target = path.parent / "backups" / f"{path.stem}-schema{version}-{moment}.db"
+    _make_private_folder(target.parent)
+    with sqlite3.connect(path) as source, sqlite3.connect(target) as copy:
+        source.backup(copy)
+        sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
+    source.close()
+    copy.close()
+    if not sound:
+        target.unlink()
+        raise Unavailable(
+            f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
+            "Check the disk for space and faults, then start again."
+        )
+    target.chmod(0o600)
+    return target
+
+
+def _counts(connection: sqlite3.Connection) -> dict[str, int]:
+    tables = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE '%\\_fts%' ESCAPE '\\'"
+    )
+    count = 'SELECT count(*) FROM "{}"'.format  # the names come from the schema itself
+    return {name: connection.execute(count(name)).fetchone()[0] for (name,) in tables.fetchall()}
+
+
+def _make_private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"The folder {folder} cannot be made: {error.strerror}. Choose another RICORDO_DATA_DIR."
+        ) from error
+
+
+def _engine(path: Path, durability: str) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}",
+        poolclass=NullPool,
+        # isolation_level None: the driver begins nothing by itself, `_unit` says how.
+        connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 512},
+        json_serializer=to_json,
+        json_deserializer=from_json,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA temp_store = MEMORY")
+
+    return engine

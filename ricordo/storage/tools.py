@@ -1,0 +1,117 @@
+"""Tools and their attachment to agents."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, insert, select
+
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import agents_tools, tools
+
+_COLUMNS = [column for column in tools.c if column.name != "seq"]
+_SELECT = select(*_COLUMNS)
+_IN_SCOPE = tools.c.organization_id == bindparam("organization_id")
+_BY_IDS = _SELECT.where(tools.c.id.op("IN")(each(bindparam("ids", type_=tools.c.metadata.type))), _IN_SCOPE)
+_BY_NAMES = _SELECT.where(tools.c.name.op("IN")(each(bindparam("names", type_=tools.c.metadata.type))), _IN_SCOPE)
+_OF_AGENT = (
+    _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
+    .where(agents_tools.c.agent_id == bindparam("agent_id"))
+    .order_by(agents_tools.c.seq)
+)
+_INSERT, _ATTACH = insert(tools), insert(agents_tools)
+_CHANGED = [
+    column.name for column in _COLUMNS if column.name not in ("id", "organization_id", "created_by", "created_at")
+]
+_UPDATE = setter(tools, *_CHANGED, where=tools.c.id == bindparam("tool_id"))
+_DETACH = delete(agents_tools).where(
+    agents_tools.c.agent_id == bindparam("agent_id"), agents_tools.c.tool_id == bindparam("tool_id")
+)
+_DETACH_ALL = delete(agents_tools).where(agents_tools.c.agent_id == bindparam("agent_id"))
+
+
+def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
+    """Store new tools."""
+    tx.run(_INSERT, [_values(tool) for tool in new])
+
+
+def update(tx: Transaction, tool: Tool) -> None:
+    """Store the changed fields of a tool."""
+    values = {name: value for name, value in _values(tool).items() if name in _CHANGED}
+    tx.run(_UPDATE, {**new_values(values), "tool_id": tool.id})
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Tool:
+    """One tool; raises NotFound."""
+    return by_ids(tx, scope, [id])[0]
+
+
+def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
+    """The tools with these ids, in their order; raises NotFound for the first that is missing."""
+    rows = {row.id: row for row in tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})}
+    return [_tool(found(rows.get(id), "Tool", id)) for id in ids]
+
+
+def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
+    """The tools that have one of these names, by name."""
+    rows = tx.all(_BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
+    return {row.name: _tool(row) for row in rows}
+
+
+def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
+    """The tools attached to the agent, in the order of attachment."""
+    return tuple(_tool(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+
+
+def page(
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    names: Sequence[str] = (),
+    types: Sequence[str] = (),
+    search: str = "",
+) -> list[Tool]:
+    """One page, filtered by exact names, by tool types, and by a piece of the name."""
+    statement = _SELECT.where(tools.c.organization_id == scope.organization_id)
+    if names:
+        statement = statement.where(tools.c.name.in_(names))
+    if types:
+        statement = statement.where(tools.c.tool_type.in_(types))
+    if search:
+        statement = statement.where(func.lower(tools.c.name).contains(search.lower(), autoescape=True))
+    return [_tool(row) for row in read_page(tx, statement, tools, wanted)]
+
+
+def count(tx: Transaction, scope: Scope) -> int:
+    """How many tools there are."""
+    statement = select(func.count()).select_from(tools).where(tools.c.organization_id == scope.organization_id)
+    return int(tx.all(statement)[0][0])
+
+
+def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
+    """Give the tools to the agent, after those it has."""
+    tx.run(_ATTACH, [{"agent_id": agent_id, "tool_id": tool_id} for tool_id in tool_ids])
+
+
+def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
+    """Take the tool from the agent; False where it did not have it."""
+    return tx.run(_DETACH, {"agent_id": agent_id, "tool_id": tool_id}) > 0
+
+
+def detach_all(tx: Transaction, agent_id: str) -> None:
+    """Take every tool from the agent."""
+    tx.run(_DETACH_ALL, {"agent_id": agent_id})
+
+
+def _values(tool: Tool) -> dict[str, Any]:
+    return {column.name: getattr(tool, column.name) for column in _COLUMNS} | {"tags": list(tool.tags)}
+
+
+def _tool(row: Row[Any]) -> Tool:
+    values = dict(row._mapping)
+    values["tags"] = tuple(values["tags"])
+    return Tool(**values)
