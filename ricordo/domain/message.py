@@ -1,7 +1,7 @@
 """Messages and their parts. A message is kept as it was said; other layers render it for models and for the wire."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
@@ -47,12 +47,13 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturnPart:
-    """What a call gave. `content` is the text the agent sees, before packaging."""
+    """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words."""
 
     call_id: str
     name: str
     status: Literal["success", "error"]
     content: str
+    is_json: bool = False
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
 
@@ -66,6 +67,7 @@ _KINDS: dict[str, type[Part]] = {
     "tool_return": ToolReturnPart,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_DEFAULTS = {kind: {field.name: field.default for field in fields(kind)} for kind in _NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,10 @@ def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
     rows = []
     for part in parts:
         row: dict[str, Any] = {"kind": _NAMES[type(part)]}
+        defaults = _DEFAULTS[type(part)]
         for name in part.__slots__:
             value = getattr(part, name)
-            if value is not None and value != () and not (name == "native" and value):
+            if value != defaults[name]:
                 row[name] = value
         rows.append(row)
     return rows
@@ -126,10 +129,10 @@ def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
     """The mirror of `parts_to_json`."""
     parts = []
     for row in rows:
-        fields = dict(row)
-        kind = _KINDS[fields.pop("kind")]
+        values = dict(row)
+        kind = _KINDS[values.pop("kind")]
         for listed in ("stdout", "stderr"):
-            if listed in fields:
-                fields[listed] = tuple(fields[listed])
-        parts.append(kind(**fields))
+            if listed in values:
+                values[listed] = tuple(values[listed])
+        parts.append(kind(**values))
     return tuple(parts)

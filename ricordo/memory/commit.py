@@ -1,0 +1,119 @@
+"""Storing what a step did to memory, inside the step's own transaction.
+
+A block that someone else changed meanwhile is merged by lines; where that is impossible the tool calls that edited it fail, and
+the agent is told. Nothing is overwritten unseen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory
+from ricordo.storage import archives, blocks
+from ricordo.storage.store import Transaction
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a step's effects: the memory as it now stands, results to correct and calls that failed, by call id."""
+
+    blocks: tuple[Block, ...]
+    archives: tuple[Archive, ...]
+    merged: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, step_id: str) -> Committed:
+    """Store the step's edits and passages."""
+    current = {block.id: block for block in state.blocks}
+    merged: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for block_id, edits in _by_block(memory.edits).items():
+        try:
+            written = _write(tx, scope, edits, by=state.agent.id)
+        except (NotFound, Invalid) as error:
+            failed |= {edit.call_id: str(error) for edit in edits}
+            continue
+        current[block_id] = written
+        if written.value != edits[-1].value:
+            merged[edits[-1].call_id] = written.value
+    held = _store_passages(tx, state, memory.passages, scope, step_id)
+    return Committed(tuple(current.values()), held, merged, failed)
+
+
+def _by_block(edits: Sequence[BlockEdit]) -> dict[str, list[BlockEdit]]:
+    groups: dict[str, list[BlockEdit]] = {}
+    for edit in edits:
+        groups.setdefault(edit.base.id, []).append(edit)
+    return groups
+
+
+def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str) -> Block:
+    """Several edits of one block in one step are one write: their last text against the text the step began with."""
+    base, value = edits[0].base, edits[-1].value
+    expected = base
+    for _ in range(_ATTEMPTS):
+        if written := blocks.write(tx, expected, value, by=by):
+            return written
+        expected = blocks.get(tx, scope, base.id)
+        merged = merge_lines(base.value, edits[-1].value, expected.value)
+        if merged is None:
+            raise Invalid(
+                f'Memory block "{base.label}" was changed by someone else in the same lines while you edited it. '
+                "Read it again in your instructions and repeat the edit."
+            )
+        expected.require_fits(merged)
+        value = merged
+    raise Invalid(f'Memory block "{base.label}" keeps changing. Read it again and repeat the edit.')
+
+
+def _store_passages(
+    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, step_id: str
+) -> tuple[Archive, ...]:
+    if not drafts:
+        return state.archives
+    archive, *others = state.archives or (own_archive(tx, state),)
+    now = tx.clock.now()
+    new = [
+        Passage(
+            id=draft.id,
+            organization_id=scope.organization_id,
+            archive_id=archive.id,
+            text=draft.text,
+            tags=draft.tags,
+            user_id=state.conversation.user_id,
+            created_by=state.agent.id,
+            step_id=step_id,
+            created_at=now,
+            updated_at=now,
+        )
+        for draft in drafts
+    ]
+    return (archives.insert_passages(tx, archive, new), *others)
+
+
+def own_archive(tx: Transaction, state: AgentState) -> Archive:
+    """Make the agent's own archive, for an agent that has none attached."""
+    # Another turn of this agent may have made it since `state` was loaded.
+    if attached := archives.of_agent(tx, state.agent.id):
+        return attached[0]
+    now = tx.clock.now()
+    archive = Archive(
+        id=new_id("archive"),
+        organization_id=state.agent.organization_id,
+        name=f"{state.agent.name}'s archive",
+        embedding=state.agent.embedding,
+        created_by=state.agent.id,
+        created_at=now,
+        updated_at=now,
+    )
+    archives.insert_one(tx, archive, owner=state.agent.id)
+    return archive

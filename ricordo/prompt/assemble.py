@@ -1,0 +1,76 @@
+"""The system message: template, memory section and metadata, put together and rebuilt only when it must be.
+
+`{CORE_MEMORY}` in the template is replaced, or the memory appended where the template lacks it. What changes often stands last,
+so that providers' prompt caches hit.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.clock import to_datetime, zone
+from ricordo.prompt.memory import MemorySection, render_memory
+
+PLACEHOLDER = "{CORE_MEMORY}"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """A system prompt as it should be now. Two keys tell from what it was made: see `key` and `is_current`."""
+
+    text: str
+    stable: str
+    daily: str
+
+    @property
+    def key(self) -> str:
+        """What is stored with the conversation to tell later whether the prompt is still right."""
+        return f"{self.stable}:{self.daily}"
+
+    def is_current(self, stored_key: str, *, first_step: bool) -> bool:
+        """Whether the stored prompt can stay: the memory section decides, at a turn's first step the day and the archive too."""
+        return stored_key == self.key if first_step else stored_key.partition(":")[0] == self.stable
+
+
+def system_prompt(state: AgentState, provider: str, now: int, *, recall_count: int) -> SystemPrompt:
+    """The system prompt for this state. `recall_count` is the number of messages outside the window."""
+    agent = state.agent
+    rule_lines = tuple(line for rule in agent.tool_rules if (line := rule.prompt_template))
+    memory = render_memory(MemorySection(agent.agent_type, provider, state.blocks, rule_lines))
+    local = to_datetime(now).astimezone(zone(agent.timezone))
+    metadata = _metadata(state, local, recall_count)
+    body = f"{memory}\n\n{metadata}" if memory else metadata
+    template = agent.system
+    text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
+    tags = sorted({tag for archive in state.archives for tag in archive.tags})
+    has_archive = any(archive.passage_count for archive in state.archives)
+    return SystemPrompt(
+        text=text,
+        stable=_digest(template, memory),
+        daily=_digest(local.date().isoformat(), str(has_archive), *tags),
+    )
+
+
+def _metadata(state: AgentState, local: datetime, recall_count: int) -> str:
+    conversation = state.conversation
+    archived = sum(archive.passage_count for archive in state.archives)
+    tags = sorted({tag for archive in state.archives for tag in archive.tags})
+    lines = [
+        f"- AGENT_ID: {state.agent.id}",
+        f"- CONVERSATION_ID: {'default' if conversation.is_default else conversation.id}",
+        f"- The current system date is: {local.strftime('%A, %B %d, %Y')}",
+        f"- System prompt last recompiled: {local.strftime('%Y-%m-%d %I:%M:%S %p %Z%z')}",
+        f"- {recall_count} previous messages between you and the user are stored in recall memory",
+    ]
+    if archived:
+        lines.append(
+            f"- {archived} total memories you created are stored in archival memory (use tools to access them)"
+        )
+    if tags:
+        lines.append(f"- Available archival memory tags: {', '.join(tags)}")
+    return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
+
+
+def _digest(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()

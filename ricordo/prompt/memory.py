@@ -1,0 +1,141 @@
+"""Core memory as text: the sections of the system prompt that change when memory does.
+
+The format is the retired Letta V1 server's (blueprint §0.3), to the byte. Only a closing tag inside a value is disarmed, so
+that no text can leave its block.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ricordo.domain.agent import AgentType
+from ricordo.domain.block import Block
+
+_NUMBERED_TYPES: set[AgentType] = {"sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"}
+_TOOL_FIRST_TYPES: set[AgentType] = {"react_agent", "workflow_agent"}
+_INTRODUCTION = "The following memory blocks are currently engaged in your core memory unit:"
+LINE_NUMBER_WARNING = (
+    "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
+    "Do NOT include line number prefixes in your memory edit tool calls."
+)
+_RULES_INTRODUCTION = (
+    "The following constraints define rules for tool usage and guide desired behavior. These rules must be followed to ensure "
+    "proper tool execution and workflow. A single response may contain multiple tool calls."
+)
+_SECTIONS = ("value", "memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file as the prompt shows it: its view window while it is open, its name while it is closed. Limits in characters."""
+
+    name: str
+    is_open: bool
+    limit: int
+    description: str | None = None
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A folder of files that the agent may open."""
+
+    name: str
+    files: tuple[OpenFile, ...] = ()
+    description: str | None = None
+    instructions: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySection:
+    """What the memory section is made of. `provider` is the model's, since one provider's models edit better by line numbers."""
+
+    agent_type: AgentType
+    provider: str
+    blocks: tuple[Block, ...] = ()
+    rule_lines: tuple[str, ...] = ()
+    directories: tuple[Directory, ...] = ()
+    max_files_open: int = 5
+
+
+def render_memory(section: MemorySection) -> str:
+    """The memory section: blocks, tool rules, directories. It is compared to tell whether the system prompt must be rebuilt."""
+    parts = [_blocks(section), _rules(section.rule_lines), _directories(section.directories, section.max_files_open)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def is_numbered(agent_type: AgentType, provider: str) -> bool:
+    """Whether this kind of agent on this provider's models sees its memory with line numbers."""
+    return provider == "anthropic" and agent_type in _NUMBERED_TYPES
+
+
+def _blocks(section: MemorySection) -> str:
+    if section.agent_type in _TOOL_FIRST_TYPES:
+        return ""
+    numbered = is_numbered(section.agent_type, section.provider)
+    if not section.blocks and not numbered:
+        return ""
+    rendered = "\n".join(_block(block, numbered) for block in section.blocks)
+    return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
+
+
+def _block(block: Block, numbered: bool) -> str:
+    read_only = "- read_only=true\n" if block.is_read_only else ""
+    warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
+    return (
+        f"<{block.label}>\n<description>\n{_disarm(block.description or '', block.label)}\n</description>\n"
+        f"<metadata>\n{read_only}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
+        f"{warning}<value>\n{_value(block, numbered)}</value>\n</{block.label}>\n"
+    )
+
+
+def _value(block: Block, numbered: bool) -> str:
+    value = _disarm(block.value, block.label)
+    if not numbered:
+        return f"{value}\n"
+    return "".join(f"{number}→ {line}\n" for number, line in enumerate(value.split("\n"), 1)) if value else ""
+
+
+def _disarm(text: str, label: str) -> str:
+    """Break closing tags of our own in text that others wrote: `</value>` becomes `<\\/value>`."""
+    if "</" not in text:
+        return text
+    names = "|".join(re.escape(name) for name in (*_SECTIONS, label))
+    return re.sub(rf"</(?=\s*(?:{names})\s*>)", r"<\\/", text, flags=re.IGNORECASE)
+
+
+def _rules(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    listed = "\n".join(lines)
+    return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
+
+
+def _directories(directories: Sequence[Directory], max_files_open: int) -> str:
+    if not directories:
+        return ""
+    open_files = sum(file.is_open for directory in directories for file in directory.files)
+    limits = f"<file_limits>\n- current_files_open={open_files}\n- max_files_open={max_files_open}\n</file_limits>"
+    rendered = "\n\n".join(_directory(directory) for directory in directories)
+    return f"<directories>\n{limits}\n\n{rendered}\n</directories>"
+
+
+def _directory(directory: Directory) -> str:
+    lines = [f'<directory name="{directory.name}">']
+    if directory.description:
+        lines.append(f"<description>{_disarm(directory.description, 'directory')}</description>")
+    if directory.instructions:
+        lines.append(f"<instructions>{_disarm(directory.instructions, 'directory')}</instructions>")
+    head = "\n".join(lines)
+    files = "".join(f"\n\n{_file(file)}" for file in directory.files)
+    return f"{head}{files}\n\n</directory>"
+
+
+def _file(file: OpenFile) -> str:
+    status = "open" if file.is_open else "closed"
+    description = f"<description>\n{_disarm(file.description, 'file')}\n</description>\n" if file.description else ""
+    value = f"<value>\n{_disarm(file.content, 'file')}\n</value>\n" if file.is_open else ""
+    return (
+        f'<file status="{status}" name="{file.name}">\n{description}'
+        f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{value}</file>"
+    )

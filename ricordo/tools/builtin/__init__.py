@@ -1,0 +1,38 @@
+"""The tools that ship with Ricordo, offered through the same door as any plugin's."""
+
+from collections.abc import Sequence
+
+from ricordo.tools.builtin.memory import (
+    core_memory_append,
+    core_memory_replace,
+    memory_insert,
+    memory_replace,
+    memory_rethink,
+)
+from ricordo.tools.builtin.recall import archival_memory_insert, archival_memory_search, conversation_search
+from ricordo.tools.builtin.speech import send_message
+from ricordo.tools.toolbox import ServerTool
+
+# Older models and scripts of the retired Letta V1 server use the shorter names.
+_SHORT = {"old_str": "old_string", "new_str": "new_string"}
+
+
+class BuiltinPlugin:
+    """The plugin every Ricordo has."""
+
+    def tools(self) -> Sequence[ServerTool]:
+        """Speaking, searching, archiving and editing memory."""
+        return (
+            ServerTool(send_message, "letta_core"),
+            ServerTool(conversation_search, "letta_core", runs_in_parallel=True),
+            ServerTool(archival_memory_insert, "letta_core"),
+            ServerTool(archival_memory_search, "letta_core", runs_in_parallel=True),
+            ServerTool(core_memory_append, "letta_memory_core"),
+            ServerTool(core_memory_replace, "letta_memory_core"),
+            ServerTool(memory_insert, "letta_memory_core", aliases=_SHORT),
+            ServerTool(memory_replace, "letta_memory_core", aliases=_SHORT),
+            ServerTool(memory_rethink, "letta_sleeptime_core"),
+        )
+
+
+plugin = BuiltinPlugin()

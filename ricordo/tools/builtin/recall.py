@@ -1,0 +1,151 @@
+"""Tools by which an agent searches what was said and keeps an archive."""
+
+from datetime import tzinfo
+from typing import Any, Literal
+
+from ricordo.domain.clock import SECOND, parse_date, to_datetime, zone
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, ReasoningPart
+from ricordo.domain.passage import Relevance
+from ricordo.errors import Invalid
+from ricordo.memory import recall
+from ricordo.memory.working import PassageDraft
+from ricordo.storage.messages import searchable_text
+from ricordo.storage.search import MessageFilter, PassageFilter
+from ricordo.tools.toolbox import ToolContext
+
+PAGE_SIZE = 5
+_MOST = 100
+
+
+async def conversation_search(
+    context: ToolContext,
+    query: str,
+    roles: list[Literal["assistant", "user", "tool"]] | None = None,
+    limit: int = PAGE_SIZE,
+    start_date: str | None = None,
+    end_date: str | None = None,
+) -> dict[str, Any] | str:
+    """Search everything that was ever said with you, also what is no longer in view.
+
+    Args:
+        query: Words to look for; the more telling, the better.
+        roles: Only messages of these roles. Without it, what you and the user said; results of tools come only when asked for.
+        limit: How many results at most.
+        start_date: Only messages from then on, as YYYY-MM-DD or YYYY-MM-DDTHH:MM in your own time zone.
+        end_date: Only messages up to then, a whole day where only a date is given.
+    """
+    where = zone(context.state.agent.timezone)
+    wanted = MessageFilter(
+        agent_id=context.state.agent.id,
+        roles=tuple(roles) if roles else ("user", "assistant"),
+        start=parse_date(start_date, where, name="start_date") if start_date else None,
+        end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
+    )
+    _require_limit(limit)
+    found = await context.store.read(lambda tx: recall.find_messages(tx, query, wanted, limit))
+    if not found:
+        return "No results found."
+    now = context.store.clock.now()
+    results = [
+        {
+            "timestamp": _timestamp(hit.message.created_at, where),
+            "time_ago": time_ago(now - hit.message.created_at),
+            "role": hit.message.role,
+            "relevance": _relevance(hit.relevance),
+            **_words(hit.message),
+        }
+        for hit in found
+    ]
+    return {"message": f"Showing {len(results)} results:", "results": results}
+
+
+def archival_memory_insert(context: ToolContext, content: str, tags: list[str] | None = None) -> str:
+    """Keep a passage in your archive, for as long as you exist.
+
+    Args:
+        content: The text to keep. Make it complete in itself: who, what, when.
+        tags: A few words to find it by later, the same words for the same things.
+    """
+    if not content.strip():
+        raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
+    cleaned = tuple(dict.fromkeys(tag.strip() for tag in tags or () if tag.strip()))
+    draft = PassageDraft(context.call_id, new_id("passage"), content, cleaned)
+    context.memory.archive(draft)
+    return f"Archived as {draft.id}."
+
+
+async def archival_memory_search(
+    context: ToolContext,
+    query: str,
+    tags: list[str] | None = None,
+    tag_match_mode: Literal["any", "all"] = "any",
+    top_k: int = PAGE_SIZE,
+    start_datetime: str | None = None,
+    end_datetime: str | None = None,
+) -> list[dict[str, Any]] | str:
+    """Search the passages in your archive.
+
+    Args:
+        query: Words to look for.
+        tags: Only passages with these tags.
+        tag_match_mode: Whether one of the tags is enough ("any") or a passage must have them all ("all").
+        top_k: How many results at most.
+        start_datetime: Only passages from then on, as YYYY-MM-DD or YYYY-MM-DDTHH:MM in your own time zone.
+        end_datetime: Only passages up to then, a whole day where only a date is given.
+    """
+    where = zone(context.state.agent.timezone)
+    wanted = PassageFilter(
+        archive_ids=tuple(archive.id for archive in context.state.archives),
+        tags=tuple(tags or ()),
+        all_tags=tag_match_mode == "all",
+        start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
+        end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+    )
+    _require_limit(top_k)
+    found = await context.store.read(lambda tx: recall.find_passages(tx, query, wanted, top_k))
+    if not found:
+        return "No results found."
+    return [
+        {
+            "id": hit.passage.id,
+            "timestamp": _timestamp(hit.passage.created_at, where),
+            "content": hit.passage.text,
+            "tags": list(hit.passage.tags),
+            "relevance": _relevance(hit.relevance),
+        }
+        for hit in found
+    ]
+
+
+def time_ago(micros: int) -> str:
+    """A span in the largest unit that fits: `42s ago`, `3h ago`, `2d ago`."""
+    seconds = max(0, micros // SECOND)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def _require_limit(limit: int) -> None:
+    if not 1 <= limit <= _MOST:
+        raise Invalid(f"A search gives 1 to {_MOST} results, not {limit}. Ask for fewer.")
+
+
+def _timestamp(micros: int, where: tzinfo) -> str:
+    return to_datetime(micros).astimezone(where).isoformat(timespec="seconds")
+
+
+def _relevance(relevance: Relevance) -> dict[str, Any]:
+    return {
+        "search_mode": relevance.mode,
+        "rrf_score": relevance.score,
+        "vector_rank": relevance.vector_rank,
+        "fts_rank": relevance.fts_rank,
+    }
+
+
+def _words(message: Message) -> dict[str, str]:
+    thoughts = "\n".join(part.text for part in message.parts if isinstance(part, ReasoningPart))
+    words = {"content": searchable_text(message)}
+    return {"thinking": thoughts, **words} if thoughts else words

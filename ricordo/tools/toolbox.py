@@ -1,0 +1,169 @@
+"""Running tool calls: each call gets exactly one result, and a tool's failure is a result the agent sees."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ToolSchema
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool, ToolType
+from ricordo.errors import Invalid, RicordoError
+from ricordo.memory.working import WorkingMemory
+from ricordo.prompt.packaging import truncate
+from ricordo.storage.store import Store
+from ricordo.tools.schema import arguments_model, describe
+
+log = logging.getLogger(__name__)
+_ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may use: the step's working memory to change, the store to read."""
+
+    call_id: str
+    state: AgentState
+    memory: WorkingMemory
+    store: Store
+    scope: Scope
+
+
+ToolFunction = Callable[..., Awaitable[Any] | Any]
+
+
+class ServerTool:
+    """A tool that runs in the server, made from a function whose first parameter is the context."""
+
+    def __init__(
+        self,
+        function: ToolFunction,
+        tool_type: ToolType,
+        *,
+        runs_in_parallel: bool = False,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.function = function
+        self.tool_type = tool_type
+        self.runs_in_parallel = runs_in_parallel
+        self._aliases = dict(aliases or {})
+        self._arguments = arguments_model(function)
+        self.schema = describe(function, self._arguments)
+
+    @property
+    def name(self) -> str:
+        """The name models call it by."""
+        return self.schema.name
+
+    async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
+        """Check the arguments and run; raises ValidationError and whatever the function raises."""
+        named = {self._aliases.get(name, name): value for name, value in arguments.items()}
+        checked = self._arguments.model_validate(named)
+        result = self.function(context, **{name: getattr(checked, name) for name in type(checked).model_fields})
+        return await result if inspect.isawaitable(result) else result
+
+
+class Toolbox:
+    """Every tool this server can run, by name."""
+
+    def __init__(self, tools: Iterable[ServerTool]) -> None:
+        self._tools: dict[str, ServerTool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(f'Two plugins offer a tool named "{tool.name}". Remove one of them.')
+            self._tools[tool.name] = tool
+
+    def __iter__(self) -> Iterator[ServerTool]:
+        return iter(self._tools.values())
+
+    def get(self, name: str) -> ServerTool | None:
+        """The tool with this name, if the server can run it."""
+        return self._tools.get(name)
+
+    async def run(
+        self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
+    ) -> list[ToolReturnPart]:
+        """Run the calls of one step; results come in the order of the calls.
+
+        Neighbouring calls of tools that allow it run at the same time, all others one after the other.
+        """
+        results: list[ToolReturnPart] = []
+        for group in _groups(calls, attached):
+            results += await asyncio.gather(
+                *(self._run_one(call, attached.get(call.name), context(call.call_id)) for call in group)
+            )
+        return results
+
+    async def _run_one(self, call: ToolCallPart, tool: Tool | None, context: ToolContext) -> ToolReturnPart:
+        server_tool = self._tools.get(call.name)
+        if tool is None or server_tool is None:
+            names = ", ".join(tool.name for tool in context.state.tools) or "none"
+            return _failure(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
+        try:
+            result = await server_tool.call(context, _read_arguments(call))
+        except ValidationError as error:
+            return _failure(call, _argument_faults(call.name, error))
+        except RicordoError as error:
+            return _failure(call, str(error), type(error).__name__)
+        except Exception as error:
+            # Whatever a tool does wrong, the agent gets a result; people find the traceback in the log.
+            log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
+            return _failure(call, f"{type(error).__name__}: {error}", type(error).__name__)
+        is_json = not isinstance(result, str)
+        content = orjson.dumps(result).decode() if is_json else str(result)
+        if len(content) > tool.return_limit:
+            content, is_json = truncate(content, tool.return_limit), False
+        return ToolReturnPart(call.call_id, call.name, "success", content, is_json=is_json)
+
+
+def schema_of(tool: Tool) -> ToolSchema:
+    """A stored tool as models see it."""
+    schema = tool.json_schema
+    return ToolSchema(tool.name, schema.get("description", tool.description), schema["parameters"])
+
+
+def failed_result(call: ToolCallPart, message: str) -> ToolReturnPart:
+    """The result of a call that was not carried out."""
+    return ToolReturnPart(call.call_id, call.name, "error", message)
+
+
+def _groups(calls: Sequence[ToolCallPart], attached: Mapping[str, Tool]) -> list[list[ToolCallPart]]:
+    groups: list[list[ToolCallPart]] = []
+    was_parallel = False
+    for call in calls:
+        tool = attached.get(call.name)
+        parallel = tool is not None and tool.runs_in_parallel
+        if parallel and was_parallel:
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+        was_parallel = parallel
+    return groups
+
+
+def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
+    try:
+        arguments = orjson.loads(call.arguments or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"The arguments are not valid JSON ({error}). Call the tool again with valid JSON.") from error
+    if not isinstance(arguments, dict):
+        raise Invalid("The arguments must be a JSON object. Call the tool again with one.")
+    return arguments
+
+
+def _failure(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
+    # The wording of stderr is a wire fact of the retired Letta V1 server.
+    trace = f"Error executing function {call.name}: {kind}: {message}"[:_ERROR_LIMIT]
+    return ToolReturnPart(call.call_id, call.name, "error", message, stderr=(trace,))
+
+
+def _argument_faults(name: str, error: ValidationError) -> str:
+    faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return f"The arguments of {name} are not right: {faults}. Call it again with these corrected."
