@@ -22,7 +22,8 @@ _RULES_INTRODUCTION = (
     "The following constraints define rules for tool usage and guide desired behavior. These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
-_SECTIONS = ("value", "memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
+_SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
+_IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +84,26 @@ def _block(block: Block, numbered: bool) -> str:
     read_only = "- read_only=true\n" if block.is_read_only else ""
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     return (
-        f"<{block.label}>\n<description>\n{_disarm(block.description or '', block.label)}\n</description>\n"
+        f"<{block.label}>\n<description>\n{disarm(block.description or '', 'description', block.label)}\n</description>\n"
         f"<metadata>\n{read_only}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
         f"{warning}<value>\n{_value(block, numbered)}</value>\n</{block.label}>\n"
     )
 
 
 def _value(block: Block, numbered: bool) -> str:
-    value = _disarm(block.value, block.label)
+    value = disarm(block.value, "value", block.label)
     if not numbered:
         return f"{value}\n"
     return "".join(f"{number}→ {line}\n" for number, line in enumerate(value.split("\n"), 1)) if value else ""
 
 
-def _disarm(text: str, label: str) -> str:
-    """Break closing tags of our own in text that others wrote: `</value>` becomes `<\\/value>`."""
-    if "</" not in text:
+def disarm(text: str, *tags: str) -> str:
+    """Break closing tags of these names and of the prompt's sections in text that others wrote: `</value>` gets a `\\` inside."""
+    if "<" not in text or "/" not in text:
         return text
-    names = "|".join(re.escape(name) for name in (*_SECTIONS, label))
-    return re.sub(rf"</(?=\s*(?:{names})\s*>)", r"<\\/", text, flags=re.IGNORECASE)
+    names = "|".join(re.escape(name) for name in (*_SECTIONS, *tags))
+    # Models read `< /value x>` as a closing tag too, so spacing, case and what follows the name do not matter.
+    return re.sub(rf"<(\s*)/(?=\s*(?:{names})(?![\w-]))", r"<\1\\/", text, flags=re.IGNORECASE)
 
 
 def _rules(lines: Sequence[str]) -> str:
@@ -121,11 +123,11 @@ def _directories(directories: Sequence[Directory], max_files_open: int) -> str:
 
 
 def _directory(directory: Directory) -> str:
-    lines = [f'<directory name="{directory.name}">']
+    lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
     if directory.description:
-        lines.append(f"<description>{_disarm(directory.description, 'directory')}</description>")
+        lines.append(f"<description>{disarm(directory.description, *_IN_DIRECTORY)}</description>")
     if directory.instructions:
-        lines.append(f"<instructions>{_disarm(directory.instructions, 'directory')}</instructions>")
+        lines.append(f"<instructions>{disarm(directory.instructions, *_IN_DIRECTORY)}</instructions>")
     head = "\n".join(lines)
     files = "".join(f"\n\n{_file(file)}" for file in directory.files)
     return f"{head}{files}\n\n</directory>"
@@ -133,9 +135,11 @@ def _directory(directory: Directory) -> str:
 
 def _file(file: OpenFile) -> str:
     status = "open" if file.is_open else "closed"
-    description = f"<description>\n{_disarm(file.description, 'file')}\n</description>\n" if file.description else ""
-    value = f"<value>\n{_disarm(file.content, 'file')}\n</value>\n" if file.is_open else ""
+    description = (
+        f"<description>\n{disarm(file.description, *_IN_DIRECTORY)}\n</description>\n" if file.description else ""
+    )
+    value = f"<value>\n{disarm(file.content, *_IN_DIRECTORY)}\n</value>\n" if file.is_open else ""
     return (
-        f'<file status="{status}" name="{file.name}">\n{description}'
+        f'<file status="{status}" name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
         f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{value}</file>"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert
+from sqlalchemy import bindparam, func, insert, select
 
 from ricordo.domain.conversation import Conversation
 from ricordo.storage.rows import setter
@@ -11,6 +11,8 @@ from ricordo.storage.store import Transaction
 from ricordo.storage.tables import conversations
 
 COLUMNS = [column for column in conversations.c if column.name != "seq"]
+_BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"))
+_IDS_OF_AGENT = select(conversations.c.id).where(conversations.c.agent_id == bindparam("agent_id"))
 _INSERT = insert(conversations)
 _WINDOW = setter(
     conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
@@ -40,6 +42,17 @@ def default_id(agent_id: str) -> str:
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
     """Store a new conversation."""
     tx.run(_INSERT, {column.name: getattr(conversation, column.name) for column in COLUMNS})
+
+
+def get(tx: Transaction, id: str) -> Conversation | None:
+    """One conversation, if it is there."""
+    row = tx.first(_BY_ID, {"id": id})
+    return from_values(dict(row._mapping)) if row else None
+
+
+def ids_of_agent(tx: Transaction, agent_id: str) -> list[str]:
+    """The ids of all threads of the agent."""
+    return [row.id for row in tx.all(_IDS_OF_AGENT, {"agent_id": agent_id})]
 
 
 def save_window(

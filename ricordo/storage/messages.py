@@ -38,8 +38,10 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> None:
     """Store the messages and index their text: two statements however many they are."""
     if not new:
         return
-    tx.run(_INSERT, [_values(message) for message in new])
-    search.index_messages(tx, [message.id for message in new])
+    rows = [_values(message) for message in new]
+    tx.run(_INSERT, rows)
+    if worded := [row["id"] for row in rows if row["text"]]:
+        search.index_messages(tx, worded)
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> list[Message]:

@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock, to_datetime
-from ricordo.errors import Conflict, Unavailable
+from ricordo.errors import Collision, Conflict, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
 
@@ -54,9 +56,12 @@ class SqliteStore:
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         connection = self._connection()
-        with connection.begin():
-            connection.exec_driver_sql(begin)
-            return work(Transaction(connection, self.clock))
+        try:
+            with connection.begin():
+                connection.exec_driver_sql(begin)
+                return work(Transaction(connection, self.clock))
+        except IntegrityError as error:
+            raise Collision(f"The database refused it: {error.orig}. Choose another name, or read what is there.") from error
 
     def _timed_write(self, work: Callable[[Transaction], T]) -> T:
         started = time.monotonic()
@@ -85,8 +90,9 @@ class SqliteStore:
 def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None = None) -> SqliteStore:
     """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
     clock = clock or SystemClock()
-    _make_private_folder(path.parent)
-    lock = FileLock(path.with_suffix(".lock"), timeout=0)
+    _make_private_file(path)
+    # Not the thread's own: `close` frees it from a worker thread.
+    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
@@ -95,7 +101,7 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
         ) from None
     try:
         engine = _engine(path, durability)
-        with engine.connect() as connection:
+        with _first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
     except BaseException:
         lock.release()
@@ -108,13 +114,14 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
     moment = to_datetime(clock.now()).strftime("%Y%m%dT%H%M%S%f")
     target = path.parent / "backups" / f"{path.stem}-schema{version}-{moment}.db"
     _make_private_folder(target.parent)
-    with sqlite3.connect(path) as source, sqlite3.connect(target) as copy:
-        source.backup(copy)
-        sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
-    source.close()
-    copy.close()
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
+    except sqlite3.Error:
+        sound = False
     if not sound:
-        target.unlink()
+        target.unlink(missing_ok=True)
         raise Unavailable(
             f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
             "Check the disk for space and faults, then start again."
@@ -140,9 +147,29 @@ def _make_private_folder(folder: Path) -> None:
         ) from error
 
 
+def _make_private_file(path: Path) -> None:
+    _make_private_folder(path.parent)
+    try:
+        path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
+    except OSError as error:
+        raise Unavailable(
+            f"The file {path} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
+        ) from error
+
+
+def _first_connection(engine: Engine, path: Path) -> Connection:
+    try:
+        return engine.connect()
+    except DatabaseError as error:
+        raise Unavailable(
+            f"The database {path} cannot be opened: {error.orig}. "
+            "Restore it from a backup, or choose another RICORDO_DATA_DIR."
+        ) from error
+
+
 def _engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
-        f"sqlite:///{path}",
+        URL.create("sqlite", database=str(path)),  # built, not written: a path may hold ? # and %
         poolclass=NullPool,
         # isolation_level None: the driver begins nothing by itself, `_unit` says how.
         connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 512},

@@ -40,7 +40,10 @@ ToolFunction = Callable[..., Awaitable[Any] | Any]
 
 
 class ServerTool:
-    """A tool that runs in the server, made from a function whose first parameter is the context."""
+    """A tool that runs in the server, made from a function whose first parameter is the context.
+
+    With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back.
+    """
 
     def __init__(
         self,
@@ -48,11 +51,13 @@ class ServerTool:
         tool_type: ToolType,
         *,
         runs_in_parallel: bool = False,
+        acts_outside: bool = False,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.function = function
         self.tool_type = tool_type
         self.runs_in_parallel = runs_in_parallel
+        self.acts_outside = acts_outside
         self._aliases = dict(aliases or {})
         self._arguments = arguments_model(function)
         self.schema = describe(function, self._arguments)

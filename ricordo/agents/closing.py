@@ -1,0 +1,64 @@
+"""Ending a run that did not end by itself: a failure, a cancel, or a server that was killed in the middle of it.
+
+What the user said is put into the window, a call without a result gets one that says so, and the run is closed. After that the
+conversation is as good as any other: the next message is answered.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run, StopReason, status_after
+from ricordo.prompt.transcript import interrupted
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.store import Transaction
+
+
+def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None) -> Run | None:
+    """End the run for this reason, whoever holds its lease; None where it had ended already."""
+    now = tx.clock.now()
+    ended = replace(
+        run,
+        status=status_after(reason),
+        stop_reason=reason,
+        error=error,
+        ended_at=now,
+        duration_ns=(now - run.created_at) * 1000,
+    )
+    if not runs.end(tx, ended):
+        return None
+    conversation = conversations.get(tx, run.conversation_id)
+    if conversation is None:
+        return ended
+    said = messages.of_run(tx, run.id)
+    missing = [message for message in said if message.id not in conversation.window]
+    results = _results_for_open_calls(said)
+    if results:
+        messages.insert_all(tx, [replace(results, id=new_id("message"), created_at=now)])
+        missing.append(messages.of_run(tx, run.id)[-1])
+    conversations.save_window(
+        tx,
+        conversation.id,
+        [*conversation.window, *(message.id for message in missing)],
+        conversation.prompt_key,
+        added=len(missing),
+        ended_at=now,
+        run_ms=(now - run.created_at) // 1000,
+        stop_reason=reason,
+    )
+    return ended
+
+
+def close_all(tx: Transaction) -> list[Run]:
+    """Close every open run, as the only server of a database does when it starts: whoever held those leases is gone."""
+    error = {"type": "interrupted", "message": "The server stopped during this turn."}
+    return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
+
+
+def _results_for_open_calls(said: list[Message]) -> Message | None:
+    answered = {part.call_id for message in said for part in message.tool_returns}
+    for message in reversed(said):
+        if open_calls := [call for call in message.tool_calls if call.call_id not in answered]:
+            return interrupted(message, open_calls)
+    return None

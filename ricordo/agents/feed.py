@@ -1,0 +1,127 @@
+"""From one turn to its readers. The turn never waits for a reader: each has a bounded queue of its own.
+
+When a queue is full, adjacent deltas are merged, then dropped; whole messages never are: a reader that fell behind reads the
+saved messages again and then goes on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from ricordo.domain.event import Delta, Event, Failed, ReasoningDelta, RunEnded, StepSaved, TextDelta, ToolCallDelta
+from ricordo.domain.message import Message
+
+CAPACITY = 256
+Reread = Callable[[], Awaitable[list[Message]]]
+
+
+class Reader:
+    """One reader's queue. Iterate over it; it ends after RunEnded or Failed."""
+
+    def __init__(self, run_id: str, reread: Reread, *, capacity: int = CAPACITY, is_behind: bool = False) -> None:
+        self._run_id = run_id
+        self._reread = reread
+        self._capacity = capacity
+        self._is_behind = is_behind
+        self._queue: deque[Event] = deque()
+        self._end: RunEnded | Failed | None = None
+        self._waiting = asyncio.Event()
+        self._seen: set[str] = set()
+
+    def put(self, event: Event) -> None:
+        """Take an event; never waits and never grows beyond the capacity."""
+        if isinstance(event, RunEnded | Failed):
+            self._end = event
+        elif len(self._queue) < self._capacity:
+            self._queue.append(event)
+        else:
+            self._make_room(event)
+        self._waiting.set()
+
+    def _make_room(self, event: Event) -> None:
+        merged: deque[Event] = deque()
+        for item in (*self._queue, event):
+            if merged and (joined := _joined(merged[-1], item)):
+                merged[-1] = joined
+            else:
+                merged.append(item)
+        if len(merged) > self._capacity:
+            merged = deque(item for item in merged if not isinstance(item, Delta))
+        if len(merged) > self._capacity:
+            merged = deque(item for item in merged if not isinstance(item, StepSaved))
+            self._is_behind = True
+        while len(merged) > self._capacity:
+            merged.popleft()
+        self._queue = merged
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            # Whether the turn has ended is asked before reading again: what was saved until then is in what is read.
+            end = self._end
+            if self._is_behind:
+                self._is_behind = False
+                if missed := self._unseen(await self._reread()):
+                    yield StepSaved(self._run_id, None, missed)
+            elif self._queue:
+                event = self._queue.popleft()
+                if not isinstance(event, StepSaved):
+                    yield event
+                elif fresh := self._unseen(list(event.messages)):
+                    yield replace(event, messages=fresh)
+            elif end:
+                yield end
+                return
+            else:
+                self._waiting.clear()
+                await self._waiting.wait()
+
+    def _unseen(self, messages: list[Message]) -> tuple[Message, ...]:
+        fresh = tuple(message for message in messages if message.id not in self._seen)
+        self._seen.update(message.id for message in fresh)
+        return fresh
+
+
+class Feed:
+    """What a turn tells, to all who listen."""
+
+    def __init__(self, run_id: str, reread: Reread) -> None:
+        self._run_id = run_id
+        self._reread = reread
+        self._readers: set[Reader] = set()
+        self._end: RunEnded | Failed | None = None
+        self._has_told = False
+
+    def publish(self, event: Event) -> None:
+        """Give the event to every reader."""
+        self._has_told = True
+        if isinstance(event, RunEnded | Failed):
+            self._end = event
+        for reader in self._readers:
+            reader.put(event)
+
+    def subscribe(self) -> Reader:
+        """A new reader. One that comes after the first event begins with the messages that are saved already."""
+        reader = Reader(self._run_id, self._reread, is_behind=self._has_told)
+        if self._end:
+            reader.put(self._end)
+        self._readers.add(reader)
+        return reader
+
+    def leave(self, reader: Reader) -> None:
+        """Forget a reader; leaving is not cancelling."""
+        self._readers.discard(reader)
+
+
+def _joined(one: Event, other: Event) -> Event | None:
+    if isinstance(one, TextDelta) and isinstance(other, TextDelta) and _same_place(one, other):
+        return replace(one, text=one.text + other.text)
+    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta) and _same_place(one, other):
+        return replace(one, text=one.text + other.text)
+    if isinstance(one, ToolCallDelta) and isinstance(other, ToolCallDelta) and _same_place(one, other):
+        return replace(one, arguments=one.arguments + other.arguments)
+    return None
+
+
+def _same_place(one: Delta, other: Delta) -> bool:
+    return (one.message_id, one.part) == (other.message_id, other.part)

@@ -1,0 +1,274 @@
+"""Agents from creation to deletion: made whole or not at all, changed, reset, removed."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.agents.closing import close_run
+from ricordo.agents.styles import style_of
+from ricordo.domain.agent import Agent, AgentState, AgentType
+from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
+from ricordo.domain.clock import zone
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.prompt.assemble import system_prompt
+from ricordo.prompt.texts import default_system
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, blocks, conversations, messages, runs, tools
+from ricordo.storage.store import Transaction
+
+BASE_TOOLS: dict[AgentType, tuple[str, ...]] = {
+    "letta_v1_agent": (
+        "conversation_search",
+        "memory_insert",
+        "memory_replace",
+        "archival_memory_insert",
+        "archival_memory_search",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpec:
+    """A block to be made."""
+
+    label: str
+    value: str = ""
+    description: str | None = None
+    limit: int = DEFAULT_LIMIT
+    read_only: bool = False
+    hidden: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """An agent to be made; what is None takes its default."""
+
+    name: str | None = None
+    agent_type: AgentType = "letta_v1_agent"
+    system: str | None = None
+    model: str | None = None
+    embedding: str | None = None
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    context_window: int | None = None
+    description: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    timezone: str = "UTC"
+    hidden: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    blocks: tuple[BlockSpec, ...] = ()
+    block_ids: tuple[str, ...] = ()
+    tool_names: tuple[str, ...] = ()
+    tool_ids: tuple[str, ...] = ()
+    has_base_tools: bool = True
+    tags: tuple[str, ...] = ()
+
+
+async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
+    """Make the agent with its thread, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
+    style_of(spec.agent_type)
+    zone(spec.timezone)
+    info = await runtime.models.require(spec.model or runtime.models.default_handle())
+    return await runtime.store.write(lambda tx: _create(tx, scope, spec, info))
+
+
+async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
+    """The agent with another model, not yet stored; its window shrinks or grows with what the model can read."""
+    info = await runtime.models.require(handle)
+    return replace(agent, model=info.handle, context_window=info.context_window)
+
+
+async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
+    """Delete every message of the agent's own thread and begin it anew. Raises NotFound, Busy."""
+    return await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
+
+
+async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
+    """Stop the agent's turns and delete it with its threads. Raises NotFound."""
+    await cancel_runs(runtime, scope, agent_id)
+    await runtime.store.write(lambda tx: _delete(tx, scope, agent_id))
+
+
+async def cancel_runs(
+    runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
+) -> dict[str, bool]:
+    """Cancel the agent's open runs, or those of them that are named; tells for each whether that was possible."""
+
+    def find(tx: Transaction) -> list[str]:
+        agents.require(tx, scope, agent_id)
+        return [run.id for run in runs.open_runs(tx, agent_id=agent_id)]
+
+    is_open = await runtime.store.read(find)
+    outcome: dict[str, bool] = {}
+    for run_id in is_open if run_ids is None else run_ids:
+        outcome[run_id] = run_id in is_open and await _cancel(runtime, scope, run_id)
+    return outcome
+
+
+async def _cancel(runtime: Runtime, scope: Scope, run_id: str) -> bool:
+    if live := runtime.live.get(run_id):
+        await live.cancel()
+        run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
+        return run.status == "cancelled"
+    return await runtime.store.write(lambda tx: close_run(tx, runs.get(tx, scope, run_id), "cancelled")) is not None
+
+
+def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> Block:
+    """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
+    now = tx.clock.now()
+    block = Block(
+        id=new_id("block"),
+        organization_id=scope.organization_id,
+        chain_id=chain_id,
+        label=require_label(spec.label),
+        value=spec.value,
+        description=spec.description,
+        limit=spec.limit,
+        read_only=spec.read_only,
+        hidden=spec.hidden,
+        metadata=spec.metadata,
+        tags=tuple(dict.fromkeys(spec.tags)),
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    block.require_fits(block.value)
+    return block
+
+
+def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
+    """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
+    agents.require(tx, scope, agent_id)
+    block = blocks.get(tx, scope, block_id)
+    attached = blocks.of_agent(tx, agent_id)
+    if any(other.id == block_id for other in attached):
+        return
+    if any(other.label == block.label for other in attached):
+        raise Conflict(
+            f'The agent has another block labelled "{block.label}". Detach that one first, or rename one of them.'
+        )
+    blocks.attach(tx, agent_id, [block])
+
+
+def _create(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
+    agent = _agent(tx, scope, spec, info)
+    chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
+    made = [new_block(tx, scope, block, chain.id) for block in spec.blocks]
+    shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
+    attached = (*made, *shared)
+    _require_different_labels(attached)
+    given = _wanted_tools(tx, scope, spec)
+    conversation = _default_thread(tx, agent)
+    state = AgentState(agent, conversation, attached, given, (), tuple(sorted(set(spec.tags))))
+    system = _system_message(tx, state, info.provider)
+    state = replace(
+        state, conversation=replace(conversation, window=(system[0].id,), prompt_key=system[1], message_count=1)
+    )
+    agents.insert_one(tx, agent, state.tags)
+    conversations.insert_one(tx, state.conversation)
+    messages.insert_all(tx, [system[0]])
+    blocks.insert_all(tx, made, [chain] if made else [])
+    blocks.attach(tx, agent.id, attached)
+    tools.attach(tx, agent.id, [tool.id for tool in given])
+    return state
+
+
+def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
+    now = tx.clock.now()
+    system = spec.system if spec.system is not None else default_system(spec.agent_type)
+    return Agent(
+        id=new_id("agent"),
+        organization_id=scope.organization_id,
+        name=spec.name or f"agent-{secrets.token_hex(3)}",
+        agent_type=spec.agent_type,
+        system=system or "",
+        model=info.handle,
+        embedding=spec.embedding,
+        model_settings=spec.model_settings,
+        context_window=spec.context_window or info.context_window,
+        description=spec.description,
+        metadata=spec.metadata,
+        timezone=spec.timezone,
+        hidden=spec.hidden,
+        settings=spec.settings,
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _default_thread(tx: Transaction, agent: Agent) -> Conversation:
+    return Conversation(
+        id=conversations.default_id(agent.id),
+        organization_id=agent.organization_id,
+        agent_id=agent.id,
+        is_default=True,
+        created_by=agent.created_by,
+        created_at=agent.created_at,
+        updated_at=tx.clock.now(),
+    )
+
+
+def _system_message(tx: Transaction, state: AgentState, provider: str) -> tuple[Message, str]:
+    now = tx.clock.now()
+    prompt = system_prompt(state, provider, now, recall_count=0)
+    message = Message(
+        id=new_id("message"),
+        agent_id=state.agent.id,
+        conversation_id=state.conversation.id,
+        role="system",
+        parts=(TextPart(prompt.text),),
+        created_at=now,
+        organization_id=state.agent.organization_id,
+    )
+    return message, prompt.key
+
+
+def _require_different_labels(attached: Sequence[Block]) -> None:
+    labels = [block.label for block in attached]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+
+
+def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool, ...]:
+    base = BASE_TOOLS.get(spec.agent_type, BASE_TOOLS["letta_v1_agent"]) if spec.has_base_tools else ()
+    names = list(dict.fromkeys([*base, *spec.tool_names]))
+    known = tools.by_names(tx, scope, names) if names else {}
+    if missing := [name for name in names if name not in known]:
+        raise NotFound(f"Tool with name {', '.join(missing)} not found")
+    by_id = tools.by_ids(tx, scope, spec.tool_ids) if spec.tool_ids else []
+    return tuple({tool.id: tool for tool in (*known.values(), *by_id)}.values())
+
+
+def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
+    state = agents.load_whole(tx, scope, agent_id)
+    _require_idle(tx, state.conversation.id)
+    messages.delete_of_conversation(tx, state.conversation.id)
+    system, key = _system_message(tx, state, runtime.models.get(state.agent.model).info.provider)
+    messages.insert_all(tx, [system])
+    conversations.reset(tx, state.conversation.id, [system.id], key)
+    return replace(
+        state, conversation=replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1)
+    )
+
+
+def _require_idle(tx: Transaction, conversation_id: str) -> None:
+    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
+        raise Busy(open_runs[0].id)
+
+
+def _delete(tx: Transaction, scope: Scope, agent_id: str) -> None:
+    agents.require(tx, scope, agent_id)
+    for conversation_id in conversations.ids_of_agent(tx, agent_id):
+        messages.delete_of_conversation(tx, conversation_id)
+    agents.remove(tx, agent_id)

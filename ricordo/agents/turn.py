@@ -1,0 +1,225 @@
+"""The path of a message. Every face of Ricordo comes here: start reading at `run_turn`.
+
+    run_turn → context.load (lease, window, input) → loop.run_loop (assemble, ask, run tools, save) → events to every reader
+
+A turn runs as a task of its own and waits for no reader; leaving is not cancelling.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ricordo.agents.closing import close_run
+from ricordo.agents.context import LEASE, Repeated, load
+from ricordo.agents.feed import Feed, Reader
+from ricordo.agents.loop import run_loop
+from ricordo.agents.request import TurnContext, TurnRequest
+from ricordo.domain.clock import SECOND
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run, StopReason
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, LeaseLost, ModelError, RicordoError, Unavailable
+from ricordo.runtime import LiveTurn, Runtime
+from ricordo.storage import messages, runs
+
+log = logging.getLogger(__name__)
+RENEWAL = LEASE / SECOND / 3
+_POLL = 0.25
+
+
+async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
+    """Begin a turn and return it: iterate over its events, or `collect` them. Its run and input are saved when this returns.
+
+    A request that was accepted before is not run again: the turn that took it is returned. Raises NotFound, Busy, Conflict,
+    Invalid; what goes wrong later comes as the event Failed.
+    """
+    if not request.messages:
+        raise Invalid("There is no message to answer. Send at least one.")
+    if runtime.is_stopping:
+        raise Unavailable("The server is shutting down. Send the message again in a moment.")
+    begun = await load(runtime, request)
+    if isinstance(begun, Repeated):
+        return runtime.live.get(begun.run_id) or PastTurn(runtime, request.scope, begun.run_id)
+    return Turn(runtime, begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole turn: what the agent said and did, and how it ended."""
+
+    run: Run
+    messages: tuple[Message, ...]
+    failure: Failed | None = None
+
+
+async def collect(turn: LiveTurn) -> Answer:
+    """Wait for the turn to end; works for one that began before, or ended long ago."""
+    said: list[Message] = []
+    async for event in turn.events():
+        if isinstance(event, StepSaved):
+            said += event.messages
+        elif isinstance(event, RunEnded):
+            return Answer(event.run, tuple(said))
+        elif isinstance(event, Failed):
+            return Answer(event.run, tuple(said), event)
+    raise RuntimeError("A turn's events ended without RunEnded or Failed.")
+
+
+class Turn:
+    """A turn of this process, with its task, its lease and its readers."""
+
+    def __init__(self, runtime: Runtime, context: TurnContext) -> None:
+        self._runtime = runtime
+        self._context = context
+        self._feed = Feed(context.run.id, self._saved_messages)
+        self._started = RunStarted(context.run)
+        self._is_stopping = False
+        runtime.live[context.run.id] = self
+        self._task = asyncio.create_task(self._drive(), name=context.run.id)
+
+    def events(self) -> AsyncIterator[Event]:
+        """Everything, from the start: a reader that comes late begins with what is saved already."""
+        # Subscribed here and not at the first iteration, so that nothing is missed in between.
+        return self._read(self._feed.subscribe())
+
+    async def cancel(self) -> None:
+        """Stop the turn; returns when its end is saved."""
+        # A task that is cancelled before its first step runs none of its code, and could not close its run.
+        await asyncio.sleep(0)
+        self._stop()
+        await self.wait()
+
+    async def wait(self) -> None:
+        """Return when the turn has ended."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(self._task)
+
+    async def _read(self, reader: Reader) -> AsyncIterator[Event]:
+        try:
+            yield self._started
+            async for event in reader:
+                yield event
+        finally:
+            self._feed.leave(reader)
+
+    def _stop(self) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._task.cancel()
+
+    async def _drive(self) -> None:
+        lease = asyncio.create_task(self._keep_lease())
+        try:
+            last = await self._run()
+        finally:
+            self._is_stopping = True
+            lease.cancel()
+            self._runtime.live.pop(self._context.run.id, None)
+        self._feed.publish(last)
+        await self._hand_on()
+
+    async def _run(self) -> Event:
+        """Run the loop to its end, whatever that is; returns the last event."""
+        try:
+            async for event in run_loop(self._runtime, self._context):
+                if isinstance(event, RunEnded):
+                    return event
+                self._feed.publish(event)
+            return await self._close("error", "internal_error", "The loop ended without ending its run.")
+        except asyncio.CancelledError:
+            reason: StopReason = "error" if self._runtime.is_stopping else "cancelled"
+            return await self._close(reason, "cancelled", "The turn was stopped before it had ended.")
+        except LeaseLost as error:
+            return await self._close("error", "internal_error", str(error))
+        except ModelError as error:
+            log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind, "error": str(error)})
+            return await self._close(_reason(error), error.kind, str(error))
+        except RicordoError as error:
+            return await self._close("error", "internal_error", str(error))
+        except Exception as error:
+            log.exception("turn failed", extra={"run": self._context.run.id})
+            return await self._close("error", "internal_error", "An unknown error occurred", type(error).__name__)
+
+    async def _close(self, reason: StopReason, kind: str, message: str, detail: str | None = None) -> Event:
+        run = self._context.run
+        error: dict[str, Any] | None = None if reason == "cancelled" else {"type": kind, "message": message}
+        ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error))
+        if ended is None:
+            # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
+            ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
+        self._context.run = ended
+        if ended.status in ("completed", "cancelled"):
+            return RunEnded(ended)
+        return Failed(ended, kind, message, detail)
+
+    async def _keep_lease(self) -> None:
+        run = self._context.run
+        while True:
+            await asyncio.sleep(RENEWAL)
+            store, token = self._runtime.store, run.lease_token or ""
+            until = store.clock.now() + LEASE
+            if not await store.write(lambda tx: runs.renew(tx, run.id, token, until)):  # noqa: B023 - awaited at once
+                self._stop()
+                return
+
+    async def _hand_on(self) -> None:
+        for after_turn in self._runtime.plugins.after_turn():
+            try:
+                await after_turn(self._runtime, self._context.run)
+            except Exception:
+                log.exception("a plugin failed after a turn", extra={"run": self._context.run.id})
+
+    async def _saved_messages(self) -> list[Message]:
+        return await _answer_of(self._runtime, self._context.run.id)
+
+
+class PastTurn:
+    """A turn that ended, or that runs in another process: its events are read from the database."""
+
+    def __init__(self, runtime: Runtime, scope: Scope, run_id: str) -> None:
+        self._runtime = runtime
+        self._scope = scope
+        self._run_id = run_id
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What was saved, once the run has ended."""
+        run = await self._read()
+        yield RunStarted(run)
+        await self.wait()
+        run = await self._read()
+        if said := await _answer_of(self._runtime, self._run_id):
+            yield StepSaved(self._run_id, None, tuple(said))
+        if run.status == "failed":
+            error = run.error or {}
+            yield Failed(run, error.get("type", "internal_error"), error.get("message", "The run failed."))
+        else:
+            yield RunEnded(run)
+
+    async def cancel(self) -> None:
+        """End the run in the database; the process that runs it finds its lease gone."""
+        run = await self._read()
+        await self._runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
+
+    async def wait(self) -> None:
+        """Return when the run has ended."""
+        while (await self._read()).ended_at is None:  # noqa: ASYNC110 - another process cannot wake us
+            await asyncio.sleep(_POLL)
+
+    async def _read(self) -> Run:
+        return await self._runtime.store.read(lambda tx: runs.get(tx, self._scope, self._run_id))
+
+
+async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
+    """The saved messages of a run that the agent made: those that came in belong to no step."""
+    said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
+    return [message for message in said if message.step_id]
+
+
+def _reason(error: ModelError) -> StopReason:
+    if error.kind == "llm_insufficient_credits":
+        return "insufficient_credits"
+    return "invalid_llm_response" if error.kind == "llm_empty_response" else "llm_api_error"

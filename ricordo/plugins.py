@@ -1,0 +1,77 @@
+"""Plugins: packages that offer tools, providers, routes or work after a turn, by the entry-point group `ricordo.plugins`.
+
+A plugin is any object with some of the methods in HOOKS; the built-in tools come through the same door:
+
+    class Weather:
+        def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
+        def providers(self): return [MyModel()]                      # ChatModels, each known by its info.handle
+        def routes(self): return [router]                            # FastAPI routers
+        async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from ricordo.errors import Invalid
+from ricordo.llm.chat import ChatModel
+from ricordo.tools.toolbox import ServerTool
+
+GROUP = "ricordo.plugins"
+HOOKS = ("tools", "providers", "routes", "after_turn")
+# Hooks whose place is fixed but which this version does not serve: a plugin that counts on one must not start unheard.
+_LATER = ("vector_indexes", "memory_remotes", "jobs")
+log = logging.getLogger(__name__)
+
+
+class Plugins:
+    """The plugins of this server, and what they offer."""
+
+    def __init__(self, plugins: Iterable[tuple[str, Any]]) -> None:
+        self._plugins = list(plugins)
+        for name, plugin in self._plugins:
+            if missing := [hook for hook in _LATER if hasattr(plugin, hook)]:
+                raise Invalid(
+                    f'Plugin "{name}" offers {", ".join(missing)}, which this version of Ricordo does not serve.'
+                )
+            if not any(hasattr(plugin, hook) for hook in HOOKS):
+                raise Invalid(f'Plugin "{name}" offers none of {", ".join(HOOKS)}. Remove it or update it.')
+
+    @property
+    def names(self) -> list[str]:
+        """The plugins' names."""
+        return [name for name, _ in self._plugins]
+
+    def tools(self) -> list[ServerTool]:
+        """Every tool that is offered."""
+        return self._collect("tools")
+
+    def providers(self) -> list[ChatModel]:
+        """Every chat model that is offered."""
+        return self._collect("providers")
+
+    def routes(self) -> list[Any]:
+        """Every router that is offered."""
+        return self._collect("routes")
+
+    def after_turn(self) -> list[Callable[..., Any]]:
+        """What to call when a turn has ended."""
+        return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
+
+    def _collect(self, hook: str) -> list[Any]:
+        offered: list[Sequence[Any]] = [getattr(plugin, hook)() for _, plugin in self._plugins if hasattr(plugin, hook)]
+        return [item for items in offered for item in items]
+
+
+def load_plugins() -> Plugins:
+    """The installed plugins; raises Invalid with its name where one cannot be loaded."""
+    loaded = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name != "builtin", entry.name)):
+        try:
+            loaded.append((entry.name, entry.load()))
+        except Exception as error:
+            raise Invalid(
+                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or mend it.'
+            ) from error
+    return Plugins(loaded)

@@ -1,0 +1,64 @@
+"""The transcript as a model gets it: results packaged and cut, and always valid, so that no history can brick an agent."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import orjson
+
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
+from ricordo.prompt.packaging import local_time, package_result
+
+_LEAST_CAP = 5_000
+_CHARS_PER_TOKEN = 4
+_SHARE_OF_WINDOW = 0.2
+INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
+
+
+def transcript(messages: Iterable[Message], timezone: str, context_window: int) -> tuple[Message, ...]:
+    """The messages for one request; `context_window` is in tokens and sets how much of a long result is shown."""
+    cap = max(_LEAST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
+    return tuple(
+        _packaged(message, timezone, cap) if message.role == "tool" else message for message in paired(messages)
+    )
+
+
+def paired(messages: Iterable[Message]) -> list[Message]:
+    """The messages with every tool call answered exactly once, right after it: missing results added, stray ones left out."""
+    sound: list[Message] = []
+    open_calls: dict[str, ToolCallPart] = {}
+    for message in messages:
+        if message.role == "tool":
+            answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
+            if all(answered):
+                sound.append(message)
+            elif any(answered):
+                kept = [part for part, wanted in zip(message.tool_returns, answered, strict=True) if wanted]
+                sound.append(replace(message, parts=tuple(kept)))
+            continue
+        if open_calls:
+            sound.append(interrupted(sound[-1], list(open_calls.values())))
+        open_calls = {call.call_id: call for call in message.tool_calls}
+        sound.append(message)
+    if open_calls:
+        sound.append(interrupted(sound[-1], list(open_calls.values())))
+    return sound
+
+
+def interrupted(after: Message, calls: Sequence[ToolCallPart]) -> Message:
+    """A tool message that tells of calls which never got a result; it takes its place and times from the message before."""
+    results = tuple(ToolReturnPart(call.call_id, call.name, "error", INTERRUPTED) for call in calls)
+    return replace(after, role="tool", parts=results, otid=None, model=None)
+
+
+def _packaged(message: Message, timezone: str, cap: int) -> Message:
+    time = local_time(message.created_at, timezone)
+    return replace(message, parts=tuple(_packaged_result(part, time, cap) for part in message.tool_returns))
+
+
+def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPart:
+    is_success = part.status == "success"
+    if len(part.content) > cap:
+        cut = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        return replace(part, content=package_result(cut, is_success=is_success, time=time))
+    content = orjson.loads(part.content) if part.is_json else part.content
+    return replace(part, content=package_result(content, is_success=is_success, time=time))

@@ -1,0 +1,41 @@
+"""The opened parts of a server, passed to whoever needs them and never imported as a global."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ricordo.domain.event import Event
+from ricordo.llm.registry import Models
+from ricordo.plugins import Plugins
+from ricordo.settings import Settings
+from ricordo.storage.store import Store
+from ricordo.tools.toolbox import Toolbox
+
+
+class LiveTurn(Protocol):
+    """A turn that runs in this process."""
+
+    def events(self) -> AsyncIterator[Event]:
+        """Everything, from the start: a reader that comes late begins with what is saved already."""
+        ...
+
+    async def cancel(self) -> None:
+        """Stop the turn; returns when its end is saved."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when the turn has ended."""
+        ...
+
+
+@dataclass(slots=True)
+class Runtime:
+    """What a running server is made of. `live` holds the turns of this process by run id."""
+
+    settings: Settings
+    store: Store
+    models: Models
+    toolbox: Toolbox
+    plugins: Plugins
+    live: dict[str, LiveTurn] = field(default_factory=dict)
+    is_stopping: bool = False
