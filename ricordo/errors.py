@@ -39,6 +39,14 @@ class Invalid(RicordoError):
     """The request cannot be carried out as it stands."""
 
 
+class TooLong(Invalid):
+    """A text is longer than its limit."""
+
+
+class Unsupported(Invalid):
+    """The request is understood, but this version does not do that."""
+
+
 class Conflict(RicordoError):
     """The request meets a state that does not allow it now."""
 

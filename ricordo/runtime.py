@@ -1,6 +1,6 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from ricordo.tools.toolbox import Toolbox
 class LiveTurn(Protocol):
     """A turn that runs in this process."""
 
-    def events(self) -> AsyncIterator[Event]:
+    def events(self) -> AsyncGenerator[Event]:
         """Everything, from the start: a reader that comes late begins with what is saved already."""
         ...
 

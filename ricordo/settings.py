@@ -15,7 +15,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ricordo.errors import Invalid
 
 PREFIX = "RICORDO_"
+SQLITE = "sqlite:///"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PACKAGE = Path(__file__).resolve().parent
 
 
 class ProviderSettings(BaseSettings):
@@ -85,27 +87,32 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _expand(cls, path: Path) -> Path:
-        return path.expanduser().resolve()
+        return _absolute(path)
+
+    @field_validator("database_url")
+    @classmethod
+    def _require_file(cls, url: str | None) -> str | None:
+        file = (url or "").removeprefix(SQLITE)
+        if url and file in (url, "", ":memory:"):
+            raise ValueError("must be sqlite:///path/to/file; other databases are not supported by this version")
+        return f"{SQLITE}{_absolute(Path(file))}" if url else None
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
-        if self.host not in LOOPBACK and self.api_key is None:
+        if self.host not in LOOPBACK and not (self.api_key and self.api_key.get_secret_value().strip()):
             raise ValueError(
                 f"RICORDO_HOST={self.host} can be reached from other machines, so RICORDO_API_KEY must be set too."
             )
-        if self.database_url and not self.database_url.startswith("sqlite:///"):
-            raise ValueError(
-                "RICORDO_DATABASE_URL must be sqlite:///path/to/file. Other databases are not supported by this version."
-            )
-        if package := next((p for p in (self.data_dir, *self.data_dir.parents) if p == Path(__file__).parent), None):
-            raise ValueError(f"RICORDO_DATA_DIR lies inside the program, in {package}. Choose a folder of your own.")
+        for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path)):
+            if PACKAGE in (path, *path.parents):
+                raise ValueError(f"{PREFIX}{name} lies inside the program, in {PACKAGE}. Choose a folder of your own.")
         return self
 
     @property
     def database_path(self) -> Path:
         """The SQLite file."""
         if self.database_url:
-            return Path(self.database_url.removeprefix("sqlite:///")).expanduser().resolve()
+            return Path(self.database_url.removeprefix(SQLITE))
         return self.data_dir / "ricordo.db"
 
 
@@ -125,6 +132,13 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     if faults:
         raise Invalid("\n".join(faults))
     return settings, providers
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError:
+        raise ValueError(f"{path} lies in a home folder that is unknown here") from None
 
 
 def _sentence(place: tuple[int | str, ...], message: str) -> str:

@@ -28,32 +28,38 @@ class Reader:
         self._end: RunEnded | Failed | None = None
         self._waiting = asyncio.Event()
         self._seen: set[str] = set()
+        self._cut: set[str] = set()
 
     def put(self, event: Event) -> None:
         """Take an event; never waits and never grows beyond the capacity."""
         if isinstance(event, RunEnded | Failed):
             self._end = event
-        elif len(self._queue) < self._capacity:
-            self._queue.append(event)
+        elif isinstance(event, Delta) and event.message_id in self._cut:
+            pass  # a message that lost one delta gets no more: what was told of it stays a beginning of the whole
         else:
-            self._make_room(event)
+            self._queue.append(event)
+            if len(self._queue) > self._capacity:
+                self._make_room()
         self._waiting.set()
 
-    def _make_room(self, event: Event) -> None:
+    def _make_room(self) -> None:
         merged: deque[Event] = deque()
-        for item in (*self._queue, event):
-            if merged and (joined := _joined(merged[-1], item)):
+        for event in self._queue:
+            if merged and (joined := _joined(merged[-1], event)):
                 merged[-1] = joined
             else:
-                merged.append(item)
-        if len(merged) > self._capacity:
-            merged = deque(item for item in merged if not isinstance(item, Delta))
-        if len(merged) > self._capacity:
-            merged = deque(item for item in merged if not isinstance(item, StepSaved))
-            self._is_behind = True
-        while len(merged) > self._capacity:
-            merged.popleft()
+                merged.append(event)
         self._queue = merged
+        while len(self._queue) > self._capacity and any(isinstance(event, Delta) for event in self._queue):
+            self._cut_last_delta()
+        if len(self._queue) > self._capacity:
+            self._queue.clear()
+            self._is_behind = True
+
+    def _cut_last_delta(self) -> None:
+        place, delta = [(place, event) for place, event in enumerate(self._queue) if isinstance(event, Delta)][-1]
+        self._cut.add(delta.message_id)
+        del self._queue[place]
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:

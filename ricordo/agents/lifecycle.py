@@ -247,7 +247,7 @@ def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool,
     if missing := [name for name in names if name not in known]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found")
     by_id = tools.by_ids(tx, scope, spec.tool_ids) if spec.tool_ids else []
-    return tuple({tool.id: tool for tool in (*known.values(), *by_id)}.values())
+    return tuple({tool.id: tool for tool in (*(known[name] for name in names), *by_id)}.values())
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:

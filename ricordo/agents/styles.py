@@ -9,7 +9,7 @@ from ricordo.domain.message import ToolCallPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.domain.tool import Tool
-from ricordo.errors import Invalid
+from ricordo.errors import Unsupported
 from ricordo.tools.toolbox import schema_of
 
 
@@ -53,8 +53,8 @@ _STYLES: dict[AgentType, Style] = {"letta_v1_agent": NativeStyle(), "split_threa
 
 
 def style_of(agent_type: AgentType) -> Style:
-    """The style of this type of agent; raises Invalid for a type this version does not run."""
+    """The style of this type of agent; raises Unsupported for a type this version does not run."""
     style = _STYLES.get(agent_type)
     if style is None:
-        raise Invalid(f"Agents of type {agent_type} are not supported by this version. Use letta_v1_agent.")
+        raise Unsupported(f"Agents of type {agent_type} are not supported by this version. Use letta_v1_agent.")
     return style

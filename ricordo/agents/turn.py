@@ -7,7 +7,7 @@ A turn runs as a task of its own and waits for no reader; leaving is not cancell
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +81,7 @@ class Turn:
         runtime.live[context.run.id] = self
         self._task = asyncio.create_task(self._drive(), name=context.run.id)
 
-    def events(self) -> AsyncIterator[Event]:
+    def events(self) -> AsyncGenerator[Event]:
         """Everything, from the start: a reader that comes late begins with what is saved already."""
         # Subscribed here and not at the first iteration, so that nothing is missed in between.
         return self._read(self._feed.subscribe())
@@ -98,7 +98,7 @@ class Turn:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(self._task)
 
-    async def _read(self, reader: Reader) -> AsyncIterator[Event]:
+    async def _read(self, reader: Reader) -> AsyncGenerator[Event]:
         try:
             yield self._started
             async for event in reader:
@@ -185,7 +185,7 @@ class PastTurn:
         self._scope = scope
         self._run_id = run_id
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event]:
         """What was saved, once the run has ended."""
         run = await self._read()
         yield RunStarted(run)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ricordo.errors import Invalid
+from ricordo.errors import Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
 
@@ -55,9 +55,9 @@ class Block:
         return self.read_only or self.policy == "read_only"
 
     def require_fits(self, value: str) -> None:
-        """Raise Invalid where the value is longer than the block's limit (both in characters)."""
+        """Raise TooLong where the value is longer than the block's limit (both in characters)."""
         if len(value) > self.limit:
-            raise Invalid(
+            raise TooLong(
                 f'Block "{self.label}" would hold {len(value)} characters, but its limit is {self.limit}. '
                 "Shorten the text or raise the limit."
             )

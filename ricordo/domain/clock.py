@@ -59,6 +59,6 @@ def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int
     except ValueError as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
-    if end and len(text) == len("2026-01-01"):
+    if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
         moment += timedelta(days=1, microseconds=-1)
     return to_micros(moment, where)

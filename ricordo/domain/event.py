@@ -49,6 +49,16 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageRestarted:
+    """The deltas of `message_id` are void: the model is asked again, and answers as `new_message_id`."""
+
+    run_id: str
+    step_id: str
+    message_id: str
+    new_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSaved:
     """A step is saved: these messages, in order, stand in the database."""
 
@@ -75,4 +85,4 @@ class Failed:
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
-Event = RunStarted | Delta | StepSaved | RunEnded | Failed
+Event = RunStarted | Delta | MessageRestarted | StepSaved | RunEnded | Failed

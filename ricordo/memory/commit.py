@@ -12,9 +12,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory
+from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.storage import archives, blocks
 from ricordo.storage.store import Transaction
 
@@ -33,20 +33,22 @@ class Committed:
 
 def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, step_id: str) -> Committed:
     """Store the step's edits and passages."""
-    current = {block.id: block for block in state.blocks}
+    current: dict[str, Block | None] = {block.id: block for block in state.blocks}
     merged: dict[str, str] = {}
     failed: dict[str, str] = {}
     for block_id, edits in _by_block(memory.edits).items():
         try:
             written = _write(tx, scope, edits, by=state.agent.id)
-        except (NotFound, Invalid) as error:
+        except (NotFound, Forbidden, Invalid) as error:
             failed |= {edit.call_id: str(error) for edit in edits}
+            # The next step has to begin with what is there, or its edit would meet the same conflict.
+            current[block_id] = _reread(tx, scope, block_id)
             continue
         current[block_id] = written
         if written.value != edits[-1].value:
             merged[edits[-1].call_id] = written.value
     held = _store_passages(tx, state, memory.passages, scope, step_id)
-    return Committed(tuple(current.values()), held, merged, failed)
+    return Committed(tuple(block for block in current.values() if block), held, merged, failed)
 
 
 def _by_block(edits: Sequence[BlockEdit]) -> dict[str, list[BlockEdit]]:
@@ -64,6 +66,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str
         if written := blocks.write(tx, expected, value, by=by):
             return written
         expected = blocks.get(tx, scope, base.id)
+        require_writable(expected)
         merged = merge_lines(base.value, edits[-1].value, expected.value)
         if merged is None:
             raise Invalid(
@@ -73,6 +76,13 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str
         expected.require_fits(merged)
         value = merged
     raise Invalid(f'Memory block "{base.label}" keeps changing. Read it again and repeat the edit.')
+
+
+def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
+    try:
+        return blocks.get(tx, scope, block_id)
+    except NotFound:
+        return None
 
 
 def _store_passages(

@@ -47,8 +47,7 @@ class WorkingMemory:
     def write(self, label: str, value: str, call_id: str) -> str:
         """Give the block another text within this step; returns the text. Raises NotFound, Forbidden, Invalid."""
         block = self.block(label)
-        if block.is_read_only:
-            raise Forbidden("Error This block is read-only and cannot be edited.")
+        require_writable(block)
         if "\0" in value:
             raise Invalid("A memory block cannot hold NUL characters. Leave them out.")
         block.require_fits(value)
@@ -58,5 +57,13 @@ class WorkingMemory:
         return value
 
     def archive(self, draft: PassageDraft) -> None:
-        """Ask for a passage to be archived when the step is saved."""
+        """Ask for a passage to be archived when the step is saved; raises Invalid."""
+        if any("\0" in text for text in (draft.text, *draft.tags)):
+            raise Invalid("A passage and its tags cannot hold NUL characters. Leave them out.")
         self.passages.append(draft)
+
+
+def require_writable(block: Block) -> None:
+    """Raise Forbidden where agents may not edit the block."""
+    if block.is_read_only:
+        raise Forbidden("Error This block is read-only and cannot be edited.")

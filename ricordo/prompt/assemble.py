@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import to_datetime, zone
-from ricordo.prompt.memory import MemorySection, render_memory
+from ricordo.prompt.memory import MemorySection, disarm, render_memory
 
 PLACEHOLDER = "{CORE_MEMORY}"
 
@@ -68,7 +68,8 @@ def _metadata(state: AgentState, local: datetime, recall_count: int) -> str:
             f"- {archived} total memories you created are stored in archival memory (use tools to access them)"
         )
     if tags:
-        lines.append(f"- Available archival memory tags: {', '.join(tags)}")
+        # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
+        lines.append(disarm(f"- Available archival memory tags: {', '.join(' '.join(tag.split()) for tag in tags)}"))
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
 
 

@@ -11,7 +11,7 @@ from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
-from ricordo.storage import archives, blocks, conversations, tools
+from ricordo.storage import archives, blocks, conversations, search, tools
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import new_values, plain, setter
 from ricordo.storage.store import Transaction
@@ -102,7 +102,7 @@ def page(
     for name, value in equal.items():
         statement = statement.where(agents.c[name] == value)
     if search:
-        statement = statement.where(func.lower(agents.c.name).contains(search.lower(), autoescape=True))
+        statement = statement.where(agents.c.name.icontains(search, autoescape=True))
     if block_id:
         attached = select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
         statement = statement.where(agents.c.id.in_(attached))
@@ -131,6 +131,7 @@ def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> 
 
 def remove(tx: Transaction, agent_id: str) -> None:
     """Delete the agent, its threads, messages, runs and steps. Blocks and archives stay: they have owners of their own."""
+    search.forget_agent(tx, agent_id)
     tx.run(_DELETE, {"agent_id": agent_id})
 
 

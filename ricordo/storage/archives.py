@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, insert, select
+from sqlalchemy import Row, bindparam, delete, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
@@ -75,7 +75,7 @@ def page_of_passages(
     """One page of the passages in these archives; `search_text` looks for a piece of the text."""
     statement = _SELECT.where(passages.c.archive_id.in_(archive_ids))
     if search_text:
-        statement = statement.where(func.lower(passages.c.text).contains(search_text.lower(), autoescape=True))
+        statement = statement.where(passages.c.text.icontains(search_text, autoescape=True))
     return [_passage(row) for row in read_page(tx, statement, passages, wanted)]
 
 

@@ -1,7 +1,7 @@
 """Blocks, the chains they belong to, and their attachment to agents."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, insert, select
@@ -62,7 +62,7 @@ _CHANGED = (
 _UPDATE = setter(
     blocks, *_CHANGED, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
 )
-_RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("block_id"))
+_RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
 _DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"))
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _DELETE_TAGS = delete(blocks_tags).where(blocks_tags.c.block_id == bindparam("block_id"))
@@ -74,6 +74,21 @@ _AGENT_IDS = (
     .where(agents_blocks.c.block_id == bindparam("block_id"))
     .order_by(agents_blocks.c.seq)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFilter:
+    """Which blocks are wanted; empty means: any. `pieces` are to be found in these columns."""
+
+    label: str | None = None
+    chain_id: str | None = None
+    agent_id: str | None = None
+    pieces: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+
+
+ONE = Page(limit=1)
 
 
 def insert_all(tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain]) -> None:
@@ -118,13 +133,23 @@ def of_agent(tx: Transaction, agent_id: str) -> tuple[Block, ...]:
     return tuple(_block(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, *, search: str | None = None, **equal: str | bool) -> list[Block]:
-    """One page, filtered by columns; `search` looks for a piece of the value."""
+def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
+    """One page of the blocks that pass the filter."""
     statement = _SELECT.where(blocks.c.organization_id == scope.organization_id)
-    for name, value in equal.items():
-        statement = statement.where(blocks.c[name] == value)
-    if search:
-        statement = statement.where(func.lower(blocks.c.value).contains(search.lower(), autoescape=True))
+    if which.label is not None:
+        statement = statement.where(blocks.c.label == which.label)
+    if which.chain_id is not None:
+        statement = statement.where(blocks.c.chain_id == which.chain_id)
+    for name, piece in which.pieces.items():
+        statement = statement.where(func.lower(blocks.c[name]).contains(piece.lower(), autoescape=True))
+    if which.agent_id is not None:
+        attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
+        statement = statement.where(blocks.c.id.in_(attached))
+    if which.tags:
+        tagged = select(blocks_tags.c.block_id).where(blocks_tags.c.tag.in_(which.tags))
+        if which.all_tags:
+            tagged = tagged.group_by(blocks_tags.c.block_id).having(func.count() == len(set(which.tags)))
+        statement = statement.where(blocks.c.id.in_(tagged))
     return _with_tags(tx, read_page(tx, statement, blocks, wanted))
 
 
@@ -149,7 +174,7 @@ def update(tx: Transaction, block: Block, changed: Block) -> Block:
     if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
         raise Conflict(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
-        tx.run(_RELABEL, {"new_label": changed.label, "block_id": block.id})
+        tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
     if changed.tags != block.tags:
         tx.run(_DELETE_TAGS, {"block_id": block.id})
         tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in changed.tags])

@@ -35,6 +35,9 @@ _INDEX_PASSAGES = insert(_passages_fts).from_select(
 _FORGET_MESSAGES = delete(_messages_fts).where(
     _messages_fts.c.rowid.in_(select(messages.c.seq).where(messages.c.id.op("IN")(_IDS)))
 )
+_FORGET_AGENT = delete(_messages_fts).where(
+    _messages_fts.c.rowid.in_(select(messages.c.seq).where(messages.c.agent_id == bindparam("agent_id")))
+)
 _FORGET_PASSAGES = delete(_passages_fts).where(
     _passages_fts.c.rowid.in_(select(passages.c.seq).where(passages.c.id.op("IN")(_IDS)))
 )
@@ -44,6 +47,9 @@ _COMMON = frozenset(
     its know me my of on or our she so that the their them there they this to us was we were what when where which who will
     with would you your""".split()
 )
+
+# Letters and digits, with accents that are written as signs of their own.
+_WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,11 @@ def forget_messages(tx: Transaction, ids: Sequence[str]) -> None:
     tx.run(_FORGET_MESSAGES, {"ids": list(ids)})
 
 
+def forget_agent(tx: Transaction, agent_id: str) -> None:
+    """Take every message of the agent out of the index, before they are deleted."""
+    tx.run(_FORGET_AGENT, {"agent_id": agent_id})
+
+
 def forget_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
     tx.run(_FORGET_PASSAGES, {"ids": list(ids)})
@@ -129,8 +140,9 @@ def find_passages(tx: Transaction, query: str, wanted: PassageFilter, limit: int
 
 def match_expression(query: str) -> str | None:
     """The query's words for FTS5, each quoted so that none is an operator, joined by OR; None without a word."""
-    words = list(dict.fromkeys(re.findall(r"\w+", query.casefold())))
-    telling = [word for word in words if word not in _COMMON] or words
+    # The index folds case and accents by its own rules, so words reach it as they were written.
+    words = {word.lower(): word for word in _WORD.findall(query)}
+    telling = [word for key, word in words.items() if key not in _COMMON] or list(words.values())
     return " OR ".join(f'"{word}"' for word in telling[:64]) or None
 
 

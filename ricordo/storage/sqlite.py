@@ -61,7 +61,9 @@ class SqliteStore:
                 connection.exec_driver_sql(begin)
                 return work(Transaction(connection, self.clock))
         except IntegrityError as error:
-            raise Collision(f"The database refused it: {error.orig}. Choose another name, or read what is there.") from error
+            raise Collision(
+                f"The database refused it: {error.orig}. Choose another name, or read what is there."
+            ) from error
 
     def _timed_write(self, work: Callable[[Transaction], T]) -> T:
         started = time.monotonic()

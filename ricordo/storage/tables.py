@@ -357,6 +357,7 @@ runs = Table(
         sqlite_where=text("ended_at IS NULL"),
         postgresql_where=text("ended_at IS NULL"),
     ),
+    Index("runs_by_time", "organization_id", "created_at", "seq"),
     Index("runs_by_agent", "agent_id", "created_at", "seq"),
     Index("runs_by_conversation", "conversation_id", "created_at", "seq"),
 )

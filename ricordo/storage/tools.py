@@ -1,6 +1,7 @@
 """Tools and their attachment to agents."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, insert, select
@@ -31,6 +32,18 @@ _DETACH = delete(agents_tools).where(
     agents_tools.c.agent_id == bindparam("agent_id"), agents_tools.c.tool_id == bindparam("tool_id")
 )
 _DETACH_ALL = delete(agents_tools).where(agents_tools.c.agent_id == bindparam("agent_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFilter:
+    """Which tools are wanted; empty means: any. `search` is a piece of the name."""
+
+    names: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    other_types: tuple[str, ...] = ()
+    search: str = ""
+    agent_id: str | None = None
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
@@ -66,23 +79,22 @@ def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
     return tuple(_tool(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
 
 
-def page(
-    tx: Transaction,
-    scope: Scope,
-    wanted: Page,
-    *,
-    names: Sequence[str] = (),
-    types: Sequence[str] = (),
-    search: str = "",
-) -> list[Tool]:
-    """One page, filtered by exact names, by tool types, and by a piece of the name."""
+def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
+    """One page of the tools that pass the filter."""
     statement = _SELECT.where(tools.c.organization_id == scope.organization_id)
-    if names:
-        statement = statement.where(tools.c.name.in_(names))
-    if types:
-        statement = statement.where(tools.c.tool_type.in_(types))
-    if search:
-        statement = statement.where(func.lower(tools.c.name).contains(search.lower(), autoescape=True))
+    if which.names:
+        statement = statement.where(tools.c.name.in_(which.names))
+    if which.ids:
+        statement = statement.where(tools.c.id.in_(which.ids))
+    if which.types:
+        statement = statement.where(tools.c.tool_type.in_(which.types))
+    if which.other_types:
+        statement = statement.where(tools.c.tool_type.not_in(which.other_types))
+    if which.search:
+        statement = statement.where(func.lower(tools.c.name).contains(which.search.lower(), autoescape=True))
+    if which.agent_id is not None:
+        attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
+        statement = statement.where(tools.c.id.in_(attached))
     return [_tool(row) for row in read_page(tx, statement, tools, wanted)]
 
 

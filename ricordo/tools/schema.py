@@ -25,7 +25,8 @@ def arguments_model(function: Callable[..., Any]) -> type[Arguments]:
     fields: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[name] = (hints[name], Field(default, description=words.get(name)))
+        # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
+        fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=words.get(name)))
     return create_model(function.__name__, __base__=Arguments, **fields)
 
 
@@ -38,6 +39,8 @@ def describe(function: Callable[..., Any], arguments: type[Arguments]) -> ToolSc
         "properties": schema.get("properties", {}),
         "required": schema.get("required", []),
     }
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
     return ToolSchema(function.__name__, summary, parameters)
 
 
@@ -55,7 +58,7 @@ def _argument_words(docstring: str) -> dict[str, str]:
 
 
 def _plain(schema: Any) -> Any:
-    """Drop titles, null alternatives and null defaults, which only confuse small models."""
+    """Drop titles, null alternatives, null defaults and `additionalProperties: false`, which only confuse small models."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
@@ -66,5 +69,5 @@ def _plain(schema: Any) -> Any:
     return {
         key: {name: _plain(item) for name, item in value.items()} if key == "properties" else _plain(value)
         for key, value in schema.items()
-        if key not in ("title", "additionalProperties") and not (key == "default" and value is None)
+        if key != "title" and (key, value) not in (("additionalProperties", False), ("default", None))
     }

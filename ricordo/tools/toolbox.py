@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -71,7 +71,8 @@ class ServerTool:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
         named = {self._aliases.get(name, name): value for name, value in arguments.items()}
         checked = self._arguments.model_validate(named)
-        result = self.function(context, **{name: getattr(checked, name) for name in type(checked).model_fields})
+        fields = type(checked).model_fields.items()
+        result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
         return await result if inspect.isawaitable(result) else result
 
 
@@ -109,23 +110,38 @@ class Toolbox:
     async def _run_one(self, call: ToolCallPart, tool: Tool | None, context: ToolContext) -> ToolReturnPart:
         server_tool = self._tools.get(call.name)
         if tool is None or server_tool is None:
-            names = ", ".join(tool.name for tool in context.state.tools) or "none"
+            names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
             return _failure(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
-        try:
-            result = await server_tool.call(context, _read_arguments(call))
-        except ValidationError as error:
-            return _failure(call, _argument_faults(call.name, error))
-        except RicordoError as error:
-            return _failure(call, str(error), type(error).__name__)
-        except Exception as error:
-            # Whatever a tool does wrong, the agent gets a result; people find the traceback in the log.
-            log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
-            return _failure(call, f"{type(error).__name__}: {error}", type(error).__name__)
-        is_json = not isinstance(result, str)
-        content = orjson.dumps(result).decode() if is_json else str(result)
-        if len(content) > tool.return_limit:
-            content, is_json = truncate(content, tool.return_limit), False
-        return ToolReturnPart(call.call_id, call.name, "success", content, is_json=is_json)
+        return _cut(await _attempt(server_tool, call, context), tool.return_limit)
+
+
+async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:
+    try:
+        result = await server_tool.call(context, _read_arguments(call))
+        if isinstance(result, str):
+            return ToolReturnPart(call.call_id, call.name, "success", _whole(result))
+        content = orjson.dumps(result, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
+    except ValidationError as error:
+        return _failure(call, _argument_faults(call.name, error))
+    except RicordoError as error:
+        return _failure(call, str(error), type(error).__name__)
+    except Exception as error:
+        # Whatever a tool does wrong, the agent gets a result; people find the traceback in the log.
+        log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
+        told = f"{type(error).__name__}: {error}"
+        return replace(_failure(call, told), stderr=_trace(call, told))
+
+
+def _cut(result: ToolReturnPart, limit: int) -> ToolReturnPart:
+    if len(result.content) <= limit:
+        return result
+    return replace(result, content=truncate(result.content, limit), is_json=False)
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which nothing could store or send."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def schema_of(tool: Tool) -> ToolSchema:
@@ -164,9 +180,12 @@ def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
 
 
 def _failure(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
-    # The wording of stderr is a wire fact of the retired Letta V1 server.
-    trace = f"Error executing function {call.name}: {kind}: {message}"[:_ERROR_LIMIT]
-    return ToolReturnPart(call.call_id, call.name, "error", message, stderr=(trace,))
+    return ToolReturnPart(call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}"))
+
+
+def _trace(call: ToolCallPart, told: str) -> tuple[str]:
+    # The wording is a wire fact of the retired Letta V1 server.
+    return (_whole(f"Error executing function {call.name}: {told}")[:_ERROR_LIMIT],)
 
 
 def _argument_faults(name: str, error: ValidationError) -> str:

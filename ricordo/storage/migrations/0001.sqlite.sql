@@ -319,6 +319,8 @@ CREATE INDEX runs_by_agent ON runs (agent_id, created_at, seq)
 --
 CREATE INDEX runs_by_conversation ON runs (conversation_id, created_at, seq)
 --
+CREATE INDEX runs_by_time ON runs (organization_id, created_at, seq)
+--
 CREATE UNIQUE INDEX runs_one_open ON runs (conversation_id) WHERE ended_at IS NULL
 --
 CREATE TABLE steps (

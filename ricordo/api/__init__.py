@@ -1,0 +1,1 @@
+"""The HTTP faces. A route translates, calls what is left of it, and translates back."""

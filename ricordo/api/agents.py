@@ -1,0 +1,192 @@
+"""Agents, and what is attached to them: blocks and tools."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, change_model, create_agent, delete_agent
+from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
+from ricordo.api.call import Call, Here, Paged, agent_view, answer
+from ricordo.api.wire.schemas import AgentShape
+from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.clock import zone
+from ricordo.domain.model import ModelSettings
+from ricordo.storage import agents, blocks, tools
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1/agents", tags=["agents"])
+_FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
+
+
+@router.post("/", response_model=AgentShape)
+async def create(here: Here, body: AgentBody) -> Response:
+    """Make an agent."""
+    refuse_unsupported(body)
+    state = await create_agent(here.runtime, here.scope, _spec(body))
+    return answer(agent_view(here, state))
+
+
+@router.get("/", response_model=list[AgentShape])
+async def list_agents(
+    here: Here,
+    paging: Paged,
+    name: str | None = None,
+    query_text: str | None = None,
+    tags: Annotated[list[str] | None, Query()] = None,
+    match_all_tags: bool = False,
+    hidden: bool | None = None,
+) -> Response:
+    """Agents, newest first unless told otherwise; by name, by a piece of it, or by tags."""
+    equal: dict[str, Any] = {"name": name, "hidden": hidden}
+    found = await here.store.read(
+        lambda tx: agents.page(
+            tx,
+            here.scope,
+            paging.page(),
+            tags=tags or (),
+            all_tags=match_all_tags,
+            search=query_text,
+            **{key: value for key, value in equal.items() if value is not None},
+        )
+    )
+    return answer([agent_view(here, state) for state in found])
+
+
+@router.get("/count", response_model=int)
+async def count(here: Here) -> Response:
+    """How many agents there are."""
+    return answer(await here.store.read(lambda tx: agents.count(tx, here.scope)))
+
+
+@router.get("/{agent_id}", response_model=AgentShape)
+async def retrieve(here: Here, agent_id: str) -> Response:
+    """One agent."""
+    return answer(agent_view(here, await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))))
+
+
+@router.patch("/{agent_id}", response_model=AgentShape)
+async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
+    """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
+    refuse_unsupported(body)
+    if body.timezone:
+        zone(body.timezone)
+    before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
+    handle = _handle(body)
+    remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
+
+    def change(tx: Transaction) -> AgentState:
+        agent = agents.load(tx, here.scope, agent_id).agent
+        if remodelled:
+            agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
+        agents.update(tx, _changed(tx, agent, body, here.scope.user_id), body.tags)
+        _change_attachments(tx, here, agent_id, body)
+        return agents.load_whole(tx, here.scope, agent_id)
+
+    return answer(agent_view(here, await here.store.write(change)))
+
+
+@router.delete("/{agent_id}", status_code=200)
+async def delete(here: Here, agent_id: str) -> Response:
+    """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
+    await delete_agent(here.runtime, here.scope, agent_id)
+    return answer({"message": f"Agent id={agent_id} successfully deleted"})
+
+
+def _spec(body: AgentBody) -> AgentSpec:
+    return AgentSpec(
+        name=body.name,
+        agent_type=body.agent_type,
+        system=body.system,
+        model=_handle(body),
+        embedding=_embedding(body),
+        model_settings=_model_settings(body, ModelSettings()),
+        context_window=body.context_window_limit,
+        description=body.description,
+        metadata=body.metadata or {},
+        timezone=body.timezone or "UTC",
+        hidden=bool(body.hidden),
+        settings={name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None},
+        blocks=tuple(
+            BlockSpec(
+                label=block.label,
+                value=block.value,
+                description=block.description,
+                limit=block.limit,
+                read_only=block.read_only,
+                hidden=bool(block.hidden),
+                metadata=block.metadata or {},
+                tags=tuple(block.tags or ()),
+            )
+            for block in body.memory_blocks or ()
+        ),
+        block_ids=tuple(body.block_ids or ()),
+        tool_names=tuple(body.tools or ()),
+        tool_ids=tuple(body.tool_ids or ()),
+        has_base_tools=body.include_base_tools is not False,
+        tags=tuple(body.tags or ()),
+    )
+
+
+def _handle(body: AgentFields) -> str | None:
+    """The model's handle, also where an older client gives a whole `llm_config`."""
+    if body.model or not body.llm_config:
+        return body.model
+    config = body.llm_config
+    return config.get("handle") or f"{config.get('provider_name') or 'openai'}/{config.get('model')}"
+
+
+def _embedding(body: AgentFields) -> str | None:
+    return body.embedding or (body.embedding_config or {}).get("handle")
+
+
+def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
+    given = dict(body.model_settings or {})
+    reasoning, thinking = given.pop("reasoning", None) or {}, given.pop("thinking", None) or {}
+    for name in ("provider_type", "strict"):
+        given.pop(name, None)
+    changes: dict[str, Any] = {
+        "temperature": given.pop("temperature", None),
+        "max_output_tokens": given.pop("max_output_tokens", None) or body.max_tokens,
+        "parallel_tool_calls": given.pop("parallel_tool_calls", None),
+        "reasoning_effort": reasoning.get("reasoning_effort"),
+        "max_reasoning_tokens": thinking.get("budget_tokens"),
+        "response_format": given.pop("response_format", None) or body.response_format,
+        "extra": {name: value for name, value in given.items() if value is not None} or None,
+    }
+    if body.parallel_tool_calls is not None:
+        changes["parallel_tool_calls"] = body.parallel_tool_calls
+    return replace(current, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> Agent:
+    sent = body.model_fields_set
+    settings = {name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None}
+    return replace(
+        agent,
+        name=body.name or agent.name,
+        system=agent.system if body.system is None else body.system,
+        description=body.description if "description" in sent else agent.description,
+        metadata=agent.metadata if body.metadata is None else body.metadata,
+        embedding=_embedding(body) or agent.embedding,
+        model_settings=_model_settings(body, agent.model_settings),
+        context_window=body.context_window_limit or agent.context_window,
+        timezone=body.timezone or agent.timezone,
+        hidden=agent.hidden if body.hidden is None else body.hidden,
+        settings=agent.settings | settings,
+        updated_by=user_id,
+        updated_at=tx.clock.now(),
+    )
+
+
+def _change_attachments(tx: Transaction, here: Call, agent_id: str, body: AgentChange) -> None:
+    if body.tool_ids is not None:
+        wanted = tools.by_ids(tx, here.scope, list(dict.fromkeys(body.tool_ids)))
+        tools.detach_all(tx, agent_id)
+        tools.attach(tx, agent_id, [tool.id for tool in wanted])
+    if body.block_ids is not None:
+        attached = {block.id: block for block in blocks.of_agent(tx, agent_id)}
+        for block_id in attached.keys() - set(body.block_ids):
+            blocks.detach(tx, agent_id, block_id)
+        missing = [block_id for block_id in dict.fromkeys(body.block_ids) if block_id not in attached]
+        blocks.attach(tx, agent_id, blocks.by_ids(tx, here.scope, missing) if missing else [])

@@ -1,0 +1,101 @@
+"""An agent's archival memory: passages put in, listed, searched, deleted."""
+
+from datetime import UTC
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from ricordo.api.bodies import PassageBody
+from ricordo.api.call import Here, Paged, answer
+from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
+from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
+from ricordo.domain.clock import parse_date, zone
+from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Passage
+from ricordo.memory import recall
+from ricordo.memory.commit import own_archive
+from ricordo.storage import agents, archives
+from ricordo.storage.search import PassageFilter
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
+
+
+@router.post("", response_model=list[PassageShape])
+async def create(here: Here, agent_id: str, body: PassageBody) -> Response:
+    """Archive a passage; the answer is a list of it."""
+    created_at = parse_date(body.created_at, UTC, name="created_at") if body.created_at else None
+
+    def insert(tx: Transaction) -> Passage:
+        state = agents.load(tx, here.scope, agent_id)
+        archive = state.archives[0] if state.archives else own_archive(tx, state)
+        now = tx.clock.now()
+        passage = Passage(
+            id=new_id("passage"),
+            organization_id=here.scope.organization_id,
+            archive_id=archive.id,
+            text=body.text,
+            tags=tuple(dict.fromkeys(body.tags or ())),
+            created_by=here.scope.user_id,
+            created_at=now if created_at is None else created_at,
+            updated_at=now,
+        )
+        archives.insert_passages(tx, archive, [passage])
+        return passage
+
+    return answer([passage_to_wire(await here.store.write(insert))])
+
+
+@router.get("", response_model=list[PassageShape])
+async def list_passages(
+    here: Here, agent_id: str, paging: Paged, search: str | None = None, ascending: bool = True
+) -> Response:
+    """The passages of the agent's archives, oldest first unless told otherwise; `search` is a piece of the text."""
+    page = paging.page(default=100, order="asc" if ascending else "desc")
+
+    def read(tx: Transaction) -> list[Passage]:
+        ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
+        return archives.page_of_passages(tx, ids, page, search_text=search)
+
+    return answer([passage_to_wire(passage) for passage in await here.store.read(read)])
+
+
+@router.get("/search", response_model=PassageSearchShape)
+async def search(
+    here: Here,
+    agent_id: str,
+    query: str,
+    tags: Annotated[list[str] | None, Query()] = None,
+    tag_match_mode: Literal["any", "all"] = "any",
+    top_k: Annotated[int | None, Query(ge=1, le=100)] = None,
+    start_datetime: str | None = None,
+    end_datetime: str | None = None,
+) -> Response:
+    """The best matching passages of the agent's archives, best first."""
+
+    def find(tx: Transaction) -> list[recall.FoundPassage]:
+        state = agents.load(tx, here.scope, agent_id)
+        where = zone(state.agent.timezone)
+        wanted = PassageFilter(
+            archive_ids=tuple(archive.id for archive in state.archives),
+            tags=tuple(tags or ()),
+            all_tags=tag_match_mode == "all",
+            start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
+            end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+        )
+        return recall.find_passages(tx, query, wanted, top_k or 10)
+
+    results = [hit_to_wire(hit.passage) for hit in await here.store.read(find)]
+    return answer({"results": results, "count": len(results)})
+
+
+@router.delete("/{memory_id}", response_model=Note)
+async def delete(here: Here, agent_id: str, memory_id: str) -> Response:
+    """Delete a passage."""
+
+    def remove(tx: Transaction) -> None:
+        state = agents.load(tx, here.scope, agent_id)
+        archives.delete_passage(tx, here.scope, state.archives, memory_id)
+
+    await here.store.write(remove)
+    return answer({"message": f"Memory id={memory_id} successfully deleted"})

@@ -1,0 +1,211 @@
+"""What callers send: the request bodies of agents, blocks and messages. Unknown fields are let through, since newer clients send
+some; known ones that this version cannot honour are refused by name.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from ricordo.domain.agent import AgentType
+from ricordo.domain.block import DEFAULT_LIMIT
+from ricordo.errors import Unsupported
+
+
+class Body(BaseModel):
+    """The base of all request bodies."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class Text(Body):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageSource(Body):
+    """Where a picture is: in the request as base64, or at an address."""
+
+    type: Literal["base64", "url"] = "base64"
+    media_type: str = "image/png"
+    data: str | None = None
+    url: str | None = None
+    detail: str | None = None
+
+
+class Image(Body):
+    """A picture."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+
+class NewMessageBody(Body):
+    """A message to send."""
+
+    type: Literal["message"] | None = "message"
+    role: Literal["user", "system", "assistant"]
+    content: str | list[Annotated[Text | Image, Field(discriminator="type")]]
+    otid: str | None = Field(None, min_length=1, max_length=200)
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+
+
+class ApprovalBody(Body):
+    """An answer to a pending request for approval; no call can be pending in this version."""
+
+    type: Literal["approval"] | None = "approval"
+    approvals: list[dict[str, Any]] | None = None
+    approve: bool | None = None
+    approval_request_id: str | None = None
+    reason: str | None = None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        kind = value.get("type") or ("approval" if {"approve", "approval_request_id"} & value.keys() else "message")
+    else:
+        kind = getattr(value, "type", None) or "message"
+    return str(kind)
+
+
+AnyMessageBody = Annotated[
+    Annotated[NewMessageBody, Tag("message")] | Annotated[ApprovalBody, Tag("approval")], Discriminator(_kind)
+]
+
+
+class SendBody(Body):
+    """Messages for an agent, and how the answer is wanted."""
+
+    messages: list[AnyMessageBody] | None = None
+    input: str | list[Annotated[Text | Image, Field(discriminator="type")]] | None = None
+    max_steps: int = Field(50, ge=1, le=1000)
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_return_message_types: list[str] | None = None
+    streaming: bool = False
+    stream_tokens: bool = False
+    include_pings: bool = True
+    background: bool = False
+    client_tools: list[dict[str, Any]] | None = None
+    client_skills: list[dict[str, Any]] | None = None
+    override_model: str | None = None
+    override_system: str | None = None
+    return_logprobs: bool = False
+    return_token_ids: bool = False
+    include_compaction_messages: bool = False
+
+
+class BlockBody(Body):
+    """A block to be made."""
+
+    label: str
+    value: str
+    description: str | None = None
+    limit: int = Field(DEFAULT_LIMIT, ge=0)
+    read_only: bool = False
+    hidden: bool | None = None
+    metadata: dict[str, Any] | None = None
+    tags: list[str] | None = None
+
+
+class BlockChange(Body):
+    """What shall change of a block; a field that is left out stays."""
+
+    label: str | None = None
+    value: str | None = None
+    description: str | None = None
+    limit: int | None = Field(None, ge=0)
+    read_only: bool | None = None
+    hidden: bool | None = None
+    metadata: dict[str, Any] | None = None
+    tags: list[str] | None = None
+
+
+class AgentFields(Body):
+    """What both a new agent and a change of one may say."""
+
+    name: str | None = Field(None, max_length=256)
+    description: str | None = None
+    metadata: dict[str, Any] | None = None
+    model: str | None = None
+    embedding: str | None = None
+    model_settings: dict[str, Any] | None = None
+    llm_config: dict[str, Any] | None = None
+    embedding_config: dict[str, Any] | None = None
+    context_window_limit: int | None = Field(None, ge=4096)
+    system: str | None = None
+    tool_ids: list[str] | None = None
+    block_ids: list[str] | None = None
+    tags: list[str] | None = None
+    timezone: str | None = None
+    hidden: bool | None = None
+    max_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    tool_rules: list[dict[str, Any]] | None = None
+    compaction_settings: dict[str, Any] | None = None
+    enable_sleeptime: bool | None = None
+    message_buffer_autoclear: bool | None = None
+    source_ids: list[str] | None = None
+    folder_ids: list[str] | None = None
+    identity_ids: list[str] | None = None
+    secrets: dict[str, str] | None = None
+    tool_exec_environment_variables: dict[str, str] | None = None
+
+
+class AgentBody(AgentFields):
+    """An agent to be made."""
+
+    agent_type: AgentType = "letta_v1_agent"
+    memory_blocks: list[BlockBody] | None = None
+    tools: list[str] | None = None
+    include_base_tools: bool | None = None
+    include_base_tool_rules: bool | None = None
+    include_default_source: bool | None = None
+    initial_message_sequence: list[dict[str, Any]] | None = None
+    memory_variables: dict[str, str] | None = None
+    from_template: str | None = None
+
+
+class AgentChange(AgentFields):
+    """What shall change of an agent; a field that is left out stays."""
+
+    message_ids: list[str] | None = None
+
+
+class PassageBody(Body):
+    """A passage to be archived."""
+
+    text: str = Field(min_length=1)
+    tags: list[str] | None = None
+    created_at: str | None = None
+
+
+_AGENT_LATER = (
+    *("tool_rules", "compaction_settings", "enable_sleeptime", "message_buffer_autoclear", "source_ids", "folder_ids"),
+    *(
+        "identity_ids",
+        "secrets",
+        "tool_exec_environment_variables",
+        "include_base_tool_rules",
+        "include_default_source",
+    ),
+    *("initial_message_sequence", "memory_variables", "from_template", "message_ids"),
+)
+_SEND_LATER = (
+    *("background", "client_tools", "client_skills", "override_model", "override_system"),
+    *("return_logprobs", "return_token_ids"),
+)
+
+
+def refuse_unsupported(body: AgentFields | SendBody) -> None:
+    """Raise Unsupported where the body asks for something this version does not do."""
+    for name in _SEND_LATER if isinstance(body, SendBody) else _AGENT_LATER:
+        if getattr(body, name, None):
+            raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")

@@ -1,0 +1,72 @@
+"""What every route needs to know of a call: the runtime it runs in and who is asking."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import Depends, Query, Request, Response
+
+from ricordo.api.wire.agents import agent_to_wire
+from ricordo.domain.agent import AgentState
+from ricordo.domain.model import ModelInfo
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.runtime import Runtime
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, with the opened parts and the caller's scope."""
+
+    request: Request
+    runtime: Runtime
+    scope: Scope
+
+    @property
+    def store(self) -> Store:
+        """The database."""
+        return self.runtime.store
+
+
+async def _call(request: Request) -> Call:
+    # No key is configured, or the guard has checked it: the caller is the local administrator.
+    return Call(request, request.app.state.runtime, Scope())
+
+
+Here = Annotated[Call, Depends(_call)]
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The query parameters of a list."""
+
+    before: Annotated[str | None, Query(description="Only items ahead of the one with this id.")] = None
+    after: Annotated[str | None, Query(description="Only items behind the one with this id.")] = None
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="How many items at most.")] = None
+    order: Annotated[
+        Literal["asc", "desc"] | None, Query(description="By time of creation, oldest or newest first.")
+    ] = None
+
+    def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
+        """The page that is asked for."""
+        return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
+
+
+Paged = Annotated[Paging, Depends()]
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """A JSON response; the wire functions have given it its shape already."""
+    return Response(orjson.dumps(content), status_code=status, media_type="application/json")
+
+
+def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
+    """An agent on the wire, also where its model's provider is configured no more: it can still be looked at."""
+    try:
+        info = here.runtime.models.get(state.agent.model).info
+    except NotFound:
+        provider, _, name = state.agent.model.partition("/")
+        info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)
+    return agent_to_wire(state, info)

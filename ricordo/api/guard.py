@@ -1,0 +1,67 @@
+"""Who may come in: whoever has the key where one is set; else only this machine, and no web page of another origin."""
+
+import hmac
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ricordo.settings import LOOPBACK, Settings
+
+_OPEN_PATHS = ("/v1/health", "/v1/health/")
+
+
+class Guard:
+    """Checks every request before any route sees it.
+
+    Without a key a browser is the only way in from outside: a page of another origin, or a name that was made to point here
+    (DNS rebinding). Both are refused by their Origin and Host.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._key = settings.api_key.get_secret_value() if settings.api_key else None
+        self._hosts = {*LOOPBACK, settings.host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif refusal := self._refusal(scope):
+            await _refuse(send, *refusal)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers = scope["headers"]
+        if self._key is not None:
+            given = _header(headers, b"authorization").removeprefix("Bearer ")
+            if scope["path"] in _OPEN_PATHS or hmac.compare_digest(given.encode(), self._key.encode()):
+                return None
+            return 401, "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
+        host = _header(headers, b"host")
+        if _hostname(host) not in self._hosts:
+            return (
+                403,
+                f'This server is not known as "{_hostname(host)}". Use http://127.0.0.1, or set RICORDO_API_KEY.',
+            )
+        origin = _header(headers, b"origin")
+        if origin and urlsplit(origin).netloc != host:
+            return 403, f"Pages of {origin} may not use this server. Set RICORDO_API_KEY and let them send it."
+        return None
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
+
+
+def _hostname(host: str) -> str:
+    return urlsplit(f"//{host}").hostname or ""
+
+
+async def _refuse(send: Send, status: int, detail: str) -> None:
+    body = orjson.dumps({"detail": detail})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,89 @@
+"""Tools: those there are, and those an agent has."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from ricordo.api.call import Here, Paged, agent_view, answer
+from ricordo.api.wire.schemas import AgentShape, ToolShape
+from ricordo.api.wire.tools import tool_to_wire
+from ricordo.domain.agent import AgentState
+from ricordo.domain.tool import Tool
+from ricordo.storage import agents, tools
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1", tags=["tools"])
+
+
+@router.get("/tools/", response_model=list[ToolShape])
+async def list_tools(
+    here: Here,
+    paging: Paged,
+    name: str | None = None,
+    names: Annotated[list[str] | None, Query()] = None,
+    tool_ids: Annotated[list[str] | None, Query()] = None,
+    search: str | None = None,
+    tool_types: Annotated[list[str] | None, Query()] = None,
+    exclude_tool_types: Annotated[list[str] | None, Query()] = None,
+) -> Response:
+    """Tools, newest first unless told otherwise; by name, by a piece of it, by id or by type."""
+    wanted = tools.ToolFilter(
+        names=(*(names or ()), *((name,) if name else ())),
+        ids=tuple(tool_ids or ()),
+        types=tuple(tool_types or ()),
+        other_types=tuple(exclude_tool_types or ()),
+        search=search or "",
+    )
+    found = await here.store.read(lambda tx: tools.page(tx, here.scope, paging.page(), wanted))
+    return answer([tool_to_wire(tool) for tool in found])
+
+
+@router.get("/tools/count", response_model=int)
+async def count(here: Here) -> Response:
+    """How many tools there are."""
+    return answer(await here.store.read(lambda tx: tools.count(tx, here.scope)))
+
+
+@router.get("/tools/{tool_id}", response_model=ToolShape)
+async def retrieve(here: Here, tool_id: str) -> Response:
+    """One tool."""
+    return answer(tool_to_wire(await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))))
+
+
+@router.get("/agents/{agent_id}/tools", response_model=list[ToolShape])
+async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
+    """The agent's tools."""
+
+    def read(tx: Transaction) -> list[Tool]:
+        agents.require(tx, here.scope, agent_id)
+        return tools.page(tx, here.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id))
+
+    return answer([tool_to_wire(tool) for tool in await here.store.read(read)])
+
+
+@router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentShape)
+async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
+    """Give a tool to the agent; doing it twice is the same as once."""
+
+    def work(tx: Transaction) -> AgentState:
+        state = agents.load_whole(tx, here.scope, agent_id)
+        tool = tools.get(tx, here.scope, tool_id)
+        if any(attached.id == tool_id for attached in state.tools):
+            return state
+        tools.attach(tx, agent_id, [tool.id])
+        return agents.load_whole(tx, here.scope, agent_id)
+
+    return answer(agent_view(here, await here.store.write(work)))
+
+
+@router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentShape)
+async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
+    """Take a tool from the agent."""
+
+    def work(tx: Transaction) -> AgentState:
+        agents.require(tx, here.scope, agent_id)
+        tools.get(tx, here.scope, tool_id)
+        tools.detach(tx, agent_id, tool_id)
+        return agents.load_whole(tx, here.scope, agent_id)
+
+    return answer(agent_view(here, await here.store.write(work)))

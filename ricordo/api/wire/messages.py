@@ -1,0 +1,152 @@
+"""One stored message becomes several on the wire, all with its id and each with an otid that counts the parts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ricordo.api.wire.times import date
+from ricordo.domain.ids import part_otid
+from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+
+Wire = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """How a caller wants messages: whether calls of the speaking tool appear as what they say, and which types at all."""
+
+    speaks_by_tool: bool = True
+    tool_name: str = "send_message"
+    tool_argument: str = "message"
+    types: frozenset[str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept with the run, in the wire's words."""
+        return {
+            "use_assistant_message": self.speaks_by_tool,
+            "assistant_message_tool_name": self.tool_name,
+            "assistant_message_tool_kwarg": self.tool_argument,
+            "include_return_message_types": sorted(self.types) if self.types is not None else None,
+        }
+
+    def keeps(self, wire: Wire) -> bool:
+        """Whether the caller wants this one."""
+        return self.types is None or wire["message_type"] in self.types
+
+
+def message_to_wire(message: Message, view: MessageView) -> list[Wire]:
+    """The message in the wire's pieces, in order."""
+    pieces: list[tuple[str, Wire]]
+    match message.role:
+        case "system":
+            pieces = [("system_message", {"content": message.text})]
+        case "user":
+            pieces = [("user_message", {"content": _content(message.parts)})]
+        case "tool":
+            pieces = [("tool_return_message", _returns(message.tool_returns))]
+        case "assistant":
+            pieces = list(_assistant(message, view))
+        case "summary":
+            pieces = [("summary_message", {"summary": message.text})]
+        case _:
+            pieces = []
+    wires = [{**_base(message, place, kind), **fields} for place, (kind, fields) in enumerate(pieces)]
+    return [wire for wire in wires if view.keeps(wire)]
+
+
+def messages_to_wire(messages: Iterable[Message], view: MessageView) -> list[Wire]:
+    """All pieces of all messages, in order."""
+    return [wire for message in messages for wire in message_to_wire(message, view)]
+
+
+def call_to_wire(call: ToolCallPart) -> Wire:
+    """A tool call; its arguments stay JSON as text."""
+    return {"name": call.name, "arguments": call.arguments, "tool_call_id": call.call_id}
+
+
+def spoken_words(call: ToolCallPart, view: MessageView) -> str | None:
+    """What a call of the speaking tool says; None for any other call."""
+    if not view.speaks_by_tool or call.name != view.tool_name:
+        return None
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return None
+    said = arguments.get(view.tool_argument) if isinstance(arguments, dict) else None
+    return said if isinstance(said, str) else None
+
+
+def _base(message: Message, place: int, kind: str) -> Wire:
+    return {
+        "id": message.id,
+        "date": date(message.created_at),
+        "name": message.name,
+        "message_type": kind,
+        "otid": message.otid or part_otid(message.id, place),
+        "sender_id": message.sender_id,
+        "step_id": message.step_id,
+        "is_err": None,
+        "seq_id": None,
+        "run_id": message.run_id,
+    }
+
+
+def _content(parts: Iterable[Part]) -> str | list[Wire]:
+    items: list[Wire] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            items.append({"type": "text", "text": part.text})
+        elif isinstance(part, ImagePart):
+            items.append({"type": "image", "source": _image_source(part)})
+    if len(items) == 1 and items[0]["type"] == "text":
+        return str(items[0]["text"])
+    return items
+
+
+def _image_source(part: ImagePart) -> Wire:
+    if part.url:
+        return {"type": "url", "url": part.url}
+    return {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
+
+
+def _assistant(message: Message, view: MessageView) -> Iterable[tuple[str, Wire]]:
+    calls: list[ToolCallPart] = []
+    for part in message.parts:
+        if isinstance(part, ReasoningPart):
+            yield _reasoning(part)
+        elif isinstance(part, TextPart) and part.text:
+            yield "assistant_message", {"content": part.text}
+        elif isinstance(part, ToolCallPart):
+            said = spoken_words(part, view)
+            if said is None:
+                calls.append(part)
+            else:
+                yield "assistant_message", {"content": said}
+    if calls:
+        wires = [call_to_wire(call) for call in calls]
+        yield "tool_call_message", {"tool_call": wires[0], "tool_calls": wires}
+
+
+def _reasoning(part: ReasoningPart) -> tuple[str, Wire]:
+    if part.redacted is not None:
+        return "hidden_reasoning_message", {"state": "redacted", "hidden_reasoning": part.redacted}
+    source = "reasoner_model" if part.native else "non_reasoner_model"
+    return "reasoning_message", {"reasoning": part.text, "source": source, "signature": part.signature}
+
+
+def _returns(results: Iterable[ToolReturnPart]) -> Wire:
+    wires = [
+        {
+            "type": "tool",
+            "tool_return": part.content,
+            "status": part.status,
+            "tool_call_id": part.call_id,
+            "stdout": list(part.stdout) or None,
+            "stderr": list(part.stderr) or None,
+        }
+        for part in results
+    ]
+    first = {key: value for key, value in wires[0].items() if key != "type"}
+    return {**first, "tool_returns": wires}

@@ -1,0 +1,435 @@
+"""The shapes of answers, for the OpenAPI document. A test holds what the wire functions make against them, field by field."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ricordo.domain.agent import AgentType
+from ricordo.domain.run import RunStatus, StepStatus, StopReason
+from ricordo.domain.tool import ToolType
+
+Json = dict[str, Any]
+
+
+class Shape(BaseModel):
+    """The base of all answers; nothing that is not named here is sent."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Health(Shape):
+    """The server answers."""
+
+    version: str
+    status: Literal["ok"]
+
+
+class HostedFields(Shape):
+    """Fields of a hosted product that clients expect to find; always null here."""
+
+    project_id: str | None
+    template_id: str | None
+    base_template_id: str | None
+    deployment_id: str | None
+    entity_id: str | None
+
+
+class BlockShape(HostedFields):
+    """A memory block."""
+
+    id: str
+    label: str
+    value: str
+    limit: int
+    description: str | None
+    metadata: Json
+    read_only: bool
+    hidden: bool
+    tags: list[str]
+    is_template: bool
+    template_name: str | None
+    preserve_on_migration: bool | None
+    created_by_id: str | None
+    last_updated_by_id: str | None
+
+
+class MemoryShape(Shape):
+    """An agent's core memory."""
+
+    agent_type: AgentType
+    git_enabled: bool
+    blocks: list[BlockShape]
+    file_blocks: list[Json]
+    prompt_template: str
+
+
+class ToolShape(Shape):
+    """A tool."""
+
+    id: str
+    name: str
+    tool_type: ToolType
+    description: str | None
+    source_type: str | None
+    source_code: str | None
+    json_schema: Json | None
+    args_json_schema: Json | None
+    return_char_limit: int
+    default_requires_approval: bool | None
+    enable_parallel_execution: bool
+    tags: list[str]
+    metadata_: Json | None
+    pip_requirements: list[Json] | None
+    npm_requirements: list[Json] | None
+    project_id: str | None
+    created_by_id: str | None
+    last_updated_by_id: str | None
+
+
+class ModelConfigShape(Shape):
+    """How an agent's model is called."""
+
+    model: str
+    display_name: str | None
+    model_endpoint_type: str
+    model_endpoint: str | None
+    provider_name: str | None
+    provider_category: Literal["base", "byok"]
+    model_wrapper: str | None
+    context_window: int
+    put_inner_thoughts_in_kwargs: bool
+    handle: str
+    temperature: float
+    max_tokens: int | None
+    enable_reasoner: bool
+    reasoning_effort: str | None
+    max_reasoning_tokens: int
+    parallel_tool_calls: bool | None
+    response_format: Json | None
+
+
+class ModelShape(ModelConfigShape):
+    """A model that can be used here."""
+
+    name: str
+    provider_type: str
+    max_context_window: int
+    model_type: Literal["llm"]
+
+
+class AgentShape(HostedFields):
+    """An agent with everything that is attached to it."""
+
+    id: str
+    name: str
+    agent_type: AgentType
+    system: str
+    description: str | None
+    metadata: Json
+    model: str
+    model_settings: Json
+    embedding: str | None
+    llm_config: ModelConfigShape
+    embedding_config: Json | None
+    compaction_settings: Json | None
+    response_format: Json | None
+    message_ids: list[str]
+    blocks: list[BlockShape]
+    memory: MemoryShape
+    tools: list[ToolShape]
+    tool_rules: list[Json]
+    tags: list[str]
+    sources: list[Json]
+    secrets: list[Json]
+    tool_exec_environment_variables: list[Json]
+    identity_ids: list[str]
+    identities: list[Json]
+    pending_approval: Json | None
+    message_buffer_autoclear: bool
+    enable_sleeptime: bool
+    multi_agent_group: Json | None
+    managed_group: Json | None
+    last_run_completion: datetime | None
+    last_run_duration_ms: int | None
+    last_stop_reason: StopReason | None
+    timezone: str
+    max_files_open: int | None
+    per_file_view_window_char_limit: int | None
+    hidden: bool
+    created_by_id: str | None
+    last_updated_by_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class MessageFields(Shape):
+    """What every message has."""
+
+    id: str
+    date: datetime
+    name: str | None
+    otid: str | None
+    sender_id: str | None
+    step_id: str | None
+    is_err: bool | None
+    seq_id: int | None
+    run_id: str | None
+
+
+class SystemMessage(MessageFields):
+    """The system prompt, or a notice to the agent."""
+
+    message_type: Literal["system_message"]
+    content: str
+
+
+class UserMessage(MessageFields):
+    """What the user said."""
+
+    message_type: Literal["user_message"]
+    content: str | list[Json]
+
+
+class AssistantMessage(MessageFields):
+    """What the agent said."""
+
+    message_type: Literal["assistant_message"]
+    content: str | list[Json]
+
+
+class ReasoningMessage(MessageFields):
+    """What the agent thought."""
+
+    message_type: Literal["reasoning_message"]
+    reasoning: str
+    source: Literal["reasoner_model", "non_reasoner_model"]
+    signature: str | None
+
+
+class HiddenReasoningMessage(MessageFields):
+    """Thoughts that only the model's provider can read."""
+
+    message_type: Literal["hidden_reasoning_message"]
+    state: Literal["redacted", "omitted"]
+    hidden_reasoning: str | None
+
+
+class ToolCallShape(Shape):
+    """One tool call; a delta of one leaves out what it does not bring."""
+
+    tool_call_id: str
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallMessage(MessageFields):
+    """The tools the agent calls."""
+
+    message_type: Literal["tool_call_message"]
+    tool_call: ToolCallShape
+    tool_calls: list[ToolCallShape] | ToolCallShape
+
+
+class ToolReturnShape(Shape):
+    """What one call gave."""
+
+    type: Literal["tool"]
+    tool_return: str
+    status: Literal["success", "error"]
+    tool_call_id: str
+    stdout: list[str] | None
+    stderr: list[str] | None
+
+
+class ToolReturnMessage(MessageFields):
+    """What the calls of a step gave."""
+
+    message_type: Literal["tool_return_message"]
+    tool_return: str
+    status: Literal["success", "error"]
+    tool_call_id: str
+    stdout: list[str] | None
+    stderr: list[str] | None
+    tool_returns: list[ToolReturnShape]
+
+
+class SummaryMessage(MessageFields):
+    """What stands for messages that left the window."""
+
+    message_type: Literal["summary_message"]
+    summary: str
+
+
+AnyMessage = Annotated[
+    SystemMessage
+    | UserMessage
+    | AssistantMessage
+    | ReasoningMessage
+    | HiddenReasoningMessage
+    | ToolCallMessage
+    | ToolReturnMessage
+    | SummaryMessage,
+    Field(discriminator="message_type"),
+]
+
+
+class StopReasonShape(Shape):
+    """Why the turn ended."""
+
+    message_type: Literal["stop_reason"]
+    stop_reason: StopReason
+
+
+class UsageShape(Shape):
+    """Tokens of the turn."""
+
+    message_type: Literal["usage_statistics"]
+    completion_tokens: int
+    prompt_tokens: int
+    total_tokens: int
+    step_count: int
+    run_ids: list[str]
+    cached_input_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    context_tokens: int | None
+
+
+class TurnShape(Shape):
+    """A whole turn: what the agent said and did, why it ended, and what it took."""
+
+    messages: list[AnyMessage]
+    stop_reason: StopReasonShape
+    usage: UsageShape
+    logprobs: Json | None
+    turns: list[Json] | None
+
+
+class RunShape(Shape):
+    """A run: one turn."""
+
+    id: str
+    agent_id: str
+    conversation_id: str | None
+    status: RunStatus
+    stop_reason: StopReason | None
+    background: bool
+    metadata: Json
+    request_config: Json | None
+    created_at: datetime
+    completed_at: datetime | None
+    callback_url: str | None
+    callback_sent_at: datetime | None
+    callback_status_code: int | None
+    callback_error: str | None
+    ttft_ns: int | None
+    total_duration_ns: int | None
+    base_template_id: str | None
+
+
+class RunUsageShape(Shape):
+    """Tokens of a run."""
+
+    completion_tokens: int
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: Json | None
+    completion_tokens_details: Json | None
+
+
+class StepShape(Shape):
+    """A step: one call of the model, and the tools it asked for."""
+
+    id: str
+    run_id: str | None
+    agent_id: str | None
+    organization_id: str | None
+    origin: str | None
+    provider_id: str | None
+    provider_name: str | None
+    provider_category: str | None
+    model: str | None
+    model_handle: str | None
+    model_endpoint: str | None
+    context_window_limit: int | None
+    completion_tokens: int
+    prompt_tokens: int
+    total_tokens: int
+    cached_input_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    completion_tokens_details: Json | None
+    prompt_tokens_details: Json | None
+    stop_reason: StopReason | None
+    status: StepStatus
+    error_type: str | None
+    error_data: Json | None
+    feedback: Literal["positive", "negative"] | None
+    tags: list[str]
+    tid: str | None
+    trace_id: str | None
+    request_id: str | None
+    messages: list[Json]
+    project_id: str | None
+
+
+class StepMetricsShape(Shape):
+    """A step's times, in nanoseconds."""
+
+    id: str
+    organization_id: str | None
+    provider_id: str | None
+    run_id: str | None
+    agent_id: str | None
+    step_start_ns: int | None
+    llm_request_start_ns: int | None
+    llm_request_ns: int | None
+    tool_execution_ns: int | None
+    step_ns: int | None
+    base_template_id: str | None
+    template_id: str | None
+    project_id: str | None
+
+
+class PassageShape(Shape):
+    """A passage in an archive."""
+
+    id: str
+    text: str
+    archive_id: str | None
+    tags: list[str]
+    metadata: Json
+    embedding: list[float] | None
+    embedding_config: Json | None
+    source_id: str | None
+    file_id: str | None
+    file_name: str | None
+    is_deleted: bool
+    organization_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    created_by_id: str | None
+    last_updated_by_id: str | None
+
+
+class PassageHitShape(Shape):
+    """A passage that was found."""
+
+    id: str
+    timestamp: str
+    content: str
+    tags: list[str]
+
+
+class PassageSearchShape(Shape):
+    """What a search of an agent's archives found."""
+
+    results: list[PassageHitShape]
+    count: int
+
+
+class Note(Shape):
+    """That something was done."""
+
+    message: str

@@ -1,0 +1,101 @@
+"""The composition root: opens the parts, puts the faces on, closes everything in order."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+from ricordo import __version__
+from ricordo.agents.closing import close_all
+from ricordo.api import agents, archival, blocks, health, messages, models, runs, steps, tools
+from ricordo.api.errors import install_error_shapes
+from ricordo.api.guard import Guard
+from ricordo.domain.scope import Scope
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.librarian import Librarian
+from ricordo.llm.registry import Models
+from ricordo.plugins import load_plugins
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.sqlite import open_sqlite
+from ricordo.tools.catalogue import sync_tools
+from ricordo.tools.toolbox import Toolbox
+from ricordo.web import home
+
+log = logging.getLogger(__name__)
+_FACES = (health, agents, messages, blocks, tools, archival, models, runs, steps)
+
+
+@asynccontextmanager
+async def open_runtime(
+    settings: Settings, providers: ProviderSettings, *, extra_models: Sequence[ChatModel] = ()
+) -> AsyncIterator[Runtime]:
+    """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed."""
+    plugins = load_plugins()
+    toolbox = Toolbox(plugins.tools())
+    models = Models(settings, providers)
+    for model in (Librarian(), *plugins.providers(), *extra_models):
+        models.add(model)
+    store = await asyncio.to_thread(open_sqlite, settings.database_path, durability=settings.durability)
+    runtime = Runtime(settings, store, models, toolbox, plugins)
+    try:
+        # This server is the only one on its data folder, so whoever held these runs is gone.
+        healed = await store.write(close_all)
+        if healed:
+            log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
+        await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
+        yield runtime
+    finally:
+        await _finish_turns(runtime)
+        await models.close()
+        await store.close()
+
+
+def create_app(
+    settings: Settings, providers: ProviderSettings | None = None, *, extra_models: Sequence[ChatModel] = ()
+) -> FastAPI:
+    """The whole server as an ASGI app; `extra_models` join those that settings and plugins bring."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_runtime(settings, providers or ProviderSettings(), extra_models=extra_models) as runtime:
+            app.state.runtime = runtime
+            for router in runtime.plugins.routes():
+                app.include_router(router)
+            # Looking for model servers waits until the server answers, so that a start is never held up by it.
+            looking = asyncio.create_task(runtime.models.find_local())
+            yield
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+
+    app = FastAPI(
+        title="Ricordo",
+        version=__version__,
+        description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
+        lifespan=lifespan,
+        # The interactive pages load scripts from other hosts, and nothing here does that; the schema itself is at /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.add_middleware(Guard, settings=settings)
+    install_error_shapes(app)
+    for face in _FACES:
+        app.include_router(face.router)
+    app.include_router(home.router)
+    return app
+
+
+async def _finish_turns(runtime: Runtime) -> None:
+    """Let running turns end by themselves for a while, then stop them; each is saved with its end."""
+    runtime.is_stopping = True
+    turns = list(runtime.live.values())
+    if not turns:
+        return
+    waiting = [asyncio.create_task(turn.wait()) for turn in turns]
+    _, late = await asyncio.wait(waiting, timeout=runtime.settings.shutdown_grace)
+    if late:
+        log.warning("stopping turns that did not finish", extra={"turns": len(late)})
+        await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))

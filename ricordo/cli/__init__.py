@@ -1,0 +1,111 @@
+"""The command line. Here stand the commands and their options; what they do is in the modules beside this one.
+
+Those are imported by the command that needs them, so that `ricordo --help` answers at once.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from ricordo import __version__
+from ricordo.errors import RicordoError
+
+FAULT = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Ricordo: AI agents whose memory belongs to the people it is about.",
+    epilog="Every setting is listed by: ricordo settings",
+    no_args_is_help=True,
+    add_completion=False,
+    # Rich help would cost twice the time of everything else here.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"ricordo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def prepare(
+    version: bool = typer.Option(  # noqa: ARG001 - answered by its callback
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and leave."
+    ),
+) -> None:
+    """Ricordo: AI agents whose memory belongs to the people it is about."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        # A terminal that cannot show a sign gets a question mark, not the end of the program.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@app.command()
+def serve(
+    host: str | None = typer.Option(None, help="Address to listen on.  [127.0.0.1]"),
+    port: int | None = typer.Option(None, help="Port to listen on; 0 takes a free one.  [8283]"),
+    data_dir: Path | None = typer.Option(None, help="Folder for everything that is kept.  [~/.ricordo]"),
+    database_url: str | None = typer.Option(None, help="Where the database is.  [ricordo.db in the data folder]"),
+) -> None:
+    """Start the server."""
+    with _plainly():
+        from ricordo.settings import load_settings
+
+        settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+        from ricordo.cli.serve import serve as start
+
+        start(settings, providers)
+
+
+@app.command()
+def chat(
+    agent: str | None = typer.Option(None, help="Name or id of the agent.  [ricordo, made at first use]"),
+    model: str | None = typer.Option(None, help="Handle of the model that the agent shall use from now on."),
+    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+) -> None:
+    """Talk with an agent. Without a running server, one is started just for this chat."""
+    with _plainly():
+        from ricordo.cli.chat import chat as talk
+
+        all_answered = talk(agent=agent, model=model, server=server)
+    raise typer.Exit(0 if all_answered else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this installation, and say what is wrong."""
+    with _plainly():
+        from ricordo.cli.doctor import examine, show
+
+        is_well = show(examine())
+    raise typer.Exit(0 if is_well else 1)
+
+
+@app.command()
+def settings() -> None:
+    """List every setting: its variable, default, current value and meaning."""
+    with _plainly():
+        from ricordo.cli.listing import show_settings
+
+        is_valid = show_settings()
+    raise typer.Exit(0 if is_valid else 1)
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """End with a sentence instead of a traceback, where the sentence says it all."""
+    try:
+        yield
+    except RicordoError as error:
+        typer.echo(f"ricordo: {error}", err=True)
+        raise typer.Exit(FAULT) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

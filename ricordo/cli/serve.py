@@ -1,0 +1,200 @@
+"""`ricordo serve`: listens, runs the app under uvicorn, says where it is, and ends without cutting off who is being answered."""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ricordo.app import create_app
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.llm.listing import PROBE_SECONDS
+from ricordo.llm.registry import LIBRARIAN
+from ricordo.logs import set_up_logs
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+
+log = logging.getLogger(__name__)
+# When the turns have ended, their streams need only a moment to say so.
+_STREAMS_SECONDS = 2
+_DEFAULT_PORT = 8283
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+def serve(settings: Settings, providers: ProviderSettings) -> None:
+    """Run the server until it is told to stop. Raises RicordoError where it cannot start."""
+    set_up_logs(settings.log_level, settings.log_format)
+    sockets = listen(settings.host, settings.port)
+    port = sockets[0].getsockname()[1]
+    try:
+        app = create_app(settings.model_copy(update={"port": port}), providers)
+        server = Server(app, settings, announce=lambda runtime: _announce(runtime, port))
+        # No other task of this program may start a loop: the runner is the whole of its life.
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(server.live(sockets))
+    except RicordoError:
+        raise
+    except Exception as error:
+        log.exception("server failed")
+        raise typer.Exit(1) from error
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn with the app's own opening and closing around it, so that what fails there is an error of ours and no log line."""
+
+    def __init__(self, app: FastAPI, settings: Settings, *, announce: Callable[[Runtime], None] | None = None) -> None:
+        entry: ASGIApp = RequestLog(app) if settings.log_level == "debug" else app
+        super().__init__(
+            uvicorn.Config(
+                entry,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                ws="none",
+                server_header=False,
+                # Whoever is told to be the caller by a proxy on this machine; no setting of uvicorn's widens that.
+                forwarded_allow_ips=["127.0.0.1", "::1"],
+                timeout_graceful_shutdown=_STREAMS_SECONDS,
+            )
+        )
+        self._app = app
+        self._grace = settings.shutdown_grace
+        self._announce = announce
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def live(self, sockets: Sequence[socket.socket]) -> None:
+        """Open the app, serve until `should_exit`, close the app."""
+        async with self._app.router.lifespan_context(self._app):
+            await self.serve(list(sockets))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets)
+        if self._announce:
+            self._announcing = asyncio.create_task(self._say_where(self._announce))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no new turn, let the running ones end within the grace, then close every connection."""
+        if self._announcing:
+            self._announcing.cancel()
+        runtime: Runtime = self._app.state.runtime
+        runtime.is_stopping = True
+        if runtime.live:
+            log.info("waiting for running turns", extra={"turns": len(runtime.live), "seconds": self._grace})
+        deadline = time.monotonic() + self._grace
+        while runtime.live and time.monotonic() < deadline and not self.force_exit:  # noqa: ASYNC110 - a signal sets it
+            await asyncio.sleep(0.05)
+        # The app would stop these too, but only once their streams are closed, which wait for them.
+        await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the server well, and that is success; uvicorn would raise them again afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def _say_where(self, announce: Callable[[Runtime], None]) -> None:
+        runtime: Runtime = self._app.state.runtime
+        if runtime.settings.find_local_models and not runtime.settings.model:
+            # The app is looking for model servers just now, and the line names the model.
+            await asyncio.sleep(PROBE_SECONDS * 1.5)
+        announce(runtime)
+
+
+class RequestLog:
+    """One line a request, at debug: no query string, as that may hold what somebody searches for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, then write its line."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        fields: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": None}
+
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                fields["status"] = message["status"]
+            await send(message)
+
+        started = time.monotonic()
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            fields["milliseconds"] = round((time.monotonic() - started) * 1000, 1)
+            log.debug("request", extra=fields)
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address the host stands for, all on one port. Raises Unavailable."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise Unavailable(f'The host "{host}" is unknown: {error.strerror}. Choose another RICORDO_HOST.') from None
+    sockets: list[socket.socket] = []
+    for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
+        name, wanted = str(address[0]), port or (sockets[0].getsockname()[1] if sockets else 0)
+        try:
+            sockets.append(socket.create_server((name, wanted), family=family, backlog=2048))
+        except OSError as error:
+            # "localhost" may stand for an IPv6 address that this machine has not.
+            if sockets and error.errno == errno.EADDRNOTAVAIL:
+                continue
+            for opened in sockets:
+                opened.close()
+            raise Unavailable(_why_not(error, host, wanted)) from None
+    return sockets
+
+
+def address_of(host: str, port: int) -> str:
+    """The address to write for a server on this machine."""
+    name = "127.0.0.1" if host in _EVERY_ADDRESS else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"Port {port} of {host} is taken, perhaps by another Ricordo. "
+                "Stop that one, or choose another port by --port or RICORDO_PORT."
+            )
+        case errno.EACCES:
+            return f"This user may not listen on port {port}. Choose one above 1023 by --port or RICORDO_PORT."
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is no address of this machine. Choose another by --host or RICORDO_HOST."
+    return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."
+
+
+def _announce(runtime: Runtime, port: int) -> None:
+    settings, model = runtime.settings, runtime.models.default_handle()
+    address = address_of(settings.host, port)
+    if settings.host in _EVERY_ADDRESS:
+        address += " (and at this machine's other addresses)"
+    hint = " (built in, no language model; see `ricordo doctor`)" if model == LIBRARIAN else ""
+    where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
+    typer.echo(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}{hint}")
+    typer.echo(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C.")

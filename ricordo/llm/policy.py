@@ -1,0 +1,245 @@
+"""One policy for calls to models: what a fault means, what is tried again, and how long to wait; both doors follow it."""
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+import orjson
+
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
+from ricordo.errors import ModelError, ModelErrorKind
+from ricordo.llm.repair import StreamRepair, is_empty, repair
+from ricordo.settings import Settings
+
+CONNECT_TIMEOUT = 10.0
+MESSAGE_LIMIT = 600
+
+_RETRIED: set[ModelErrorKind] = {"llm_timeout", "llm_rate_limit", "llm_error"}
+_KINDS: dict[int, ModelErrorKind] = {
+    401: "llm_authentication",
+    402: "llm_insufficient_credits",
+    403: "llm_authentication",
+    408: "llm_timeout",
+    409: "llm_error",
+    # Larger than the provider takes at all: a shorter transcript is the cure, as with a full window.
+    413: "context_window_exceeded",
+    425: "llm_error",
+    429: "llm_rate_limit",
+    504: "llm_timeout",
+}
+# The words by which providers say that the input is too long.
+_TOO_LONG = re.compile(
+    "|".join(
+        (
+            r"context_length_exceeded",  # OpenAI
+            r"maximum (context|prompt|model) length",  # OpenAI, vLLM, xAI, OpenRouter, Mistral, DeepSeek
+            r"exceeds? the (model'?s )?(maximum )?context (window|length)",  # OpenAI responses, Ollama
+            r"prompt is too long",  # Anthropic
+            r"exceed context limit",  # Anthropic, with max_tokens counted in
+            r"prompt too long",  # Ollama
+            r"(exceeds|exceeded) (the )?(available|max(imum)?) context (size|length)",  # llama.cpp, Ollama
+            r"exceed_context_size_error",  # llama.cpp
+            r"longer than the (maximum )?model length",  # vLLM
+            r"max_model_len",  # vLLM
+            r"input token count .{0,40}exceeds",  # Google
+            r"input is too long",  # Bedrock
+            r"reduce the length of the (messages|input)",  # Groq, vLLM
+            r"context the overflows",  # LM Studio
+            r"inputs? tokens? \+ .{0,20}must be <=",  # Together
+        )
+    ),
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(
+    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error",
+    re.IGNORECASE,
+)
+_OVERLOADED = re.compile(r"overloaded", re.IGNORECASE)
+_RATE_LIMIT = re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)
+_BAD_REQUEST = re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)
+_ADVICE: dict[ModelErrorKind, str] = {
+    "llm_authentication": "Check its key.",
+    "llm_insufficient_credits": "Top up the account, or use another model.",
+    "llm_rate_limit": "Wait a little, or use another model.",
+    "llm_timeout": "Try again, or raise RICORDO_MODEL_TIMEOUT.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """How patient a call is. Times are in seconds; `sleep` and `jitter` (0 to 1) are replaceable for tests."""
+
+    retries: int = 3
+    timeout: float = 600
+    first_wait: float = 0.5
+    longest_wait: float = 30
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = random.random
+
+    def wait(self, attempt: int, error: ModelError) -> float:
+        """Seconds before the next attempt, counted from 0: what the provider asked for, else twice as long each time."""
+        if error.retry_after is not None:
+            return min(error.retry_after, self.longest_wait)
+        # Between a half and the whole: callers that failed together come back apart.
+        return min(self.first_wait * 2.0**attempt, self.longest_wait) * (0.5 + self.jitter() / 2)
+
+
+def policy_from(settings: Settings) -> CallPolicy:
+    """The policy that the settings ask for."""
+    return CallPolicy(retries=settings.model_retries, timeout=settings.model_timeout)
+
+
+class EmptyReply(ModelError):
+    """The model said nothing: no text and no call."""
+
+    def __init__(self, reply: ModelReply) -> None:
+        super().__init__("llm_empty_response", "The model gave an empty answer. Say it again, or use another model.")
+        self.reply = reply
+
+
+async def answer_by_policy(
+    policy: CallPolicy, request: ModelRequest, attempt: Callable[[], AsyncGenerator[Chunk | ModelReply, None]]
+) -> AsyncGenerator[Chunk | ModelReply, None]:
+    """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks."""
+    empties = 0
+    for number in range(policy.retries + 1):
+        seen = False
+        try:
+            async with aclosing(_repaired(request, attempt())) as items:
+                async for item in items:
+                    yield item
+                    seen = True
+        except ModelError as error:
+            empties += isinstance(error, EmptyReply)
+            if number == policy.retries or not (error.kind in _RETRIED or empties == 1):
+                if isinstance(error, EmptyReply) and _may_be_silent(request, error.reply):
+                    yield error.reply
+                    return
+                raise
+            wait = policy.wait(number, error)
+        else:
+            return
+        if seen:
+            yield Restarted()
+        await policy.sleep(wait)
+
+
+async def _repaired(
+    request: ModelRequest, items: AsyncGenerator[Chunk | ModelReply, None]
+) -> AsyncGenerator[Chunk | ModelReply, None]:
+    stream = StreamRepair(request.tools)
+    async with aclosing(items):
+        async for item in items:
+            if not isinstance(item, ModelReply):
+                for chunk in stream.feed(item):
+                    yield chunk
+                continue
+            reply = repair(item, request.tools)
+            if is_empty(reply):
+                raise EmptyReply(reply)
+            for chunk in stream.close(reply):
+                yield chunk
+            yield reply
+
+
+def _may_be_silent(request: ModelRequest, reply: ModelReply) -> bool:
+    # After a tool's result some models end their turn without a word: they have nothing to add.
+    return reply.finish == "stop" and bool(request.messages) and bool(request.messages[-1].tool_returns)
+
+
+def error_from_status(provider: str, status: int, body: Any, headers: Mapping[str, str] | None = None) -> ModelError:
+    """What an answer with this HTTP status means. `body` is bytes, text or decoded JSON."""
+    words, whole = words_of(body)
+    kind = _KINDS.get(status) or ("llm_error" if status >= 500 else "llm_bad_request")
+    if kind == "llm_rate_limit" and _NO_CREDIT.search(whole):
+        kind = "llm_insufficient_credits"
+    elif kind == "llm_bad_request" or status >= 500:
+        kind = _kind_by_words(whole, kind)
+    return _error(provider, kind, f"answered {status}", words, seconds_to_wait(headers or {}))
+
+
+def error_from_event(provider: str, body: Any) -> ModelError:
+    """What an error object inside an answer means, where the HTTP status said that all was well."""
+    words, whole = words_of(body)
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    code = inner.get("code") if isinstance(inner, dict) else None
+    if isinstance(code, int) and 400 <= code < 600:
+        return error_from_status(provider, code, body)
+    kind = _kind_by_words(whole, "llm_error")
+    if kind == "llm_error" and not _OVERLOADED.search(whole):
+        if _RATE_LIMIT.search(whole):
+            kind = "llm_rate_limit"
+        elif _BAD_REQUEST.search(whole):
+            kind = "llm_bad_request"
+    return _error(provider, kind, "broke off its answer", words, None)
+
+
+def error_from_transport(provider: str, error: Exception) -> ModelError:
+    """What a failure below HTTP means: no sign of life, or a connection that could not be made or broke."""
+    if isinstance(error, httpx2.TimeoutException):
+        kind: ModelErrorKind = "llm_timeout"
+        happened = (
+            "could not be reached in time" if isinstance(error, httpx2.ConnectTimeout) else "gave no sign of life"
+        )
+    elif isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
+        return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
+    else:
+        kind = "llm_error"
+        happened = "cannot be reached" if isinstance(error, httpx2.ConnectError) else "broke the connection"
+    return _error(provider, kind, happened, str(error), None)
+
+
+def words_of(body: Any) -> tuple[str, str]:
+    """The message in an error's body, for people, and all of its text, to look for known words in."""
+    if isinstance(body, bytes):
+        body = body.decode("utf-8", "replace")
+    if isinstance(body, str):
+        try:
+            body = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return body.strip()[:MESSAGE_LIMIT], body
+    if isinstance(body, list) and body:  # Google wraps its error in a list.
+        body = body[0]
+    whole = body if isinstance(body, str) else orjson.dumps(body, default=str).decode()
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(inner, dict):
+        inner = inner.get("message") or inner.get("detail") or inner.get("type") or whole
+    return str(inner)[:MESSAGE_LIMIT], whole
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """The wait that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        value = headers.get("retry-after")
+        if value is None:
+            return None
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _kind_by_words(text: str, otherwise: ModelErrorKind) -> ModelErrorKind:
+    if _TOO_LONG.search(text):
+        return "context_window_exceeded"
+    if _NO_CREDIT.search(text):
+        return "llm_insufficient_credits"
+    return otherwise
+
+
+def _error(provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None) -> ModelError:
+    message = f"{provider} {happened}: {words}" if words else f"{provider} {happened}."
+    advice = _ADVICE.get(kind)
+    if advice:
+        message = f"{message.rstrip('. ')}. {advice}"
+    return ModelError(kind, message, retry_after=wait)

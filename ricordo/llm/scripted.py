@@ -1,0 +1,93 @@
+"""A model that says what it is told to: for tests, demos and the authors of plugins. It needs no network and no key."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from ricordo.domain.message import Part, TextPart, ToolCallPart
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.chunks import chunks_of
+from ricordo.llm.repair import new_call_id
+from ricordo.llm.tokens import estimated_usage
+
+Line = str | ToolCallPart | Sequence[Part] | ModelReply | Exception
+"""One reply: a text, a call, several parts (parallel calls), a whole reply, or an error to raise."""
+
+Script = Iterable[Line] | Callable[[ModelRequest], Line | Awaitable[Line]]
+
+
+def call(name: str, **arguments: Any) -> ToolCallPart:
+    """A call of a tool, with a fresh id: `call("memory_insert", label="human", new_string="Likes tea.")`."""
+    return ToolCallPart(new_call_id(), name, orjson.dumps(arguments).decode())
+
+
+class ScriptedModel:
+    """Answers from a script, in order, or from a function of the request. `requests` holds all it was asked."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        name: str = "model",
+        delay: float = 0,
+        context_window: int = DEFAULT_CONTEXT_WINDOW,
+    ) -> None:
+        self.requests: list[ModelRequest] = []
+        self._info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)
+        self._answer = script if callable(script) else None
+        self._lines: Iterator[Line] = iter(()) if callable(script) else iter(script)
+        self._delay = delay
+
+    @property
+    def info(self) -> ModelInfo:
+        """Which model this is."""
+        return self._info
+
+    async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        """Yield the next reply of the script, word by word first where `request.stream` asks for it."""
+        self.requests.append(request)
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        line = await self._next(request)
+        if isinstance(line, Exception):
+            raise line
+        reply = self._reply(line, request)
+        if request.stream:
+            for chunk in chunks_of(reply, by_word=True):
+                yield chunk
+        yield reply
+
+    async def _next(self, request: ModelRequest) -> Line:
+        if self._answer is not None:
+            line = self._answer(request)
+            return await line if inspect.isawaitable(line) else line
+        try:
+            return next(self._lines)
+        except StopIteration:
+            asked = len(self.requests)
+            raise ModelError(
+                "llm_error", f"The script of {self._info.handle} has no line for call {asked}. Give it more replies."
+            ) from None
+
+    def _reply(self, line: str | ToolCallPart | Sequence[Part] | ModelReply, request: ModelRequest) -> ModelReply:
+        if isinstance(line, ModelReply):
+            reply = line
+        else:
+            parts = _parts(line)
+            has_calls = any(isinstance(part, ToolCallPart) for part in parts)
+            reply = ModelReply(parts, finish="tool_calls" if has_calls else "stop")
+        if reply.usage == Usage():
+            reply = replace(reply, usage=estimated_usage(request, reply))
+        return reply if reply.model else replace(reply, model=self._info.name)
+
+
+def _parts(line: str | ToolCallPart | Sequence[Part]) -> tuple[Part, ...]:
+    if isinstance(line, str):
+        return (TextPart(line),)
+    return (line,) if isinstance(line, ToolCallPart) else tuple(line)

@@ -1,0 +1,65 @@
+"""The page at `/`: what runs here and how to talk to it. It shows no memory and no message."""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from ricordo import __version__
+from ricordo.domain.scope import Scope
+from ricordo.llm.registry import LIBRARIAN
+from ricordo.runtime import Runtime
+from ricordo.settings import Settings
+from ricordo.storage import agents
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+router = APIRouter(include_in_schema=False)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+# The address stands in commands that people paste into a shell, so only what can be in a host and port may be repeated.
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+
+
+@router.get("/", response_class=HTMLResponse)
+async def show_home(request: Request) -> HTMLResponse:
+    """What runs here and how to talk to it."""
+    runtime: Runtime = request.app.state.runtime
+    count = await runtime.store.read(lambda tx: agents.count(tx, Scope()))
+    return HTMLResponse(_template().render(_facts(request, runtime, count)), headers=HEADERS)
+
+
+def _facts(request: Request, runtime: Runtime, count: int) -> dict[str, Any]:
+    model = runtime.models.default_handle()
+    return {
+        "version": __version__,
+        "agents": count,
+        "model": model,
+        "is_librarian": model == LIBRARIAN,
+        "needs_key": runtime.settings.api_key is not None,
+        "address": _address(request, runtime.settings),
+    }
+
+
+def _address(request: Request, settings: Settings) -> str:
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        name = f"[{settings.host}]" if ":" in settings.host else settings.host
+        host = f"{name}:{settings.port}"
+    return f"{request.url.scheme}://{host}"
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("ricordo.web")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("home.html")

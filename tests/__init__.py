@@ -1,0 +1,1 @@
+"""The tests mirror the tree: ricordo/x/y.py is tested by tests/x/test_y.py."""

@@ -1,0 +1,89 @@
+"""Messages and the stored form of their parts."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ricordo.domain.message import (
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    parts_from_json,
+    parts_to_json,
+)
+
+from tests.support import make
+
+words = st.text(max_size=30)
+maybe = st.none() | words
+lines = st.lists(words, max_size=3).map(tuple)
+parts = st.one_of(
+    st.builds(TextPart, text=words, signature=maybe),
+    st.builds(ImagePart, media_type=words, data=maybe, url=maybe, detail=maybe),
+    st.builds(ReasoningPart, text=words, signature=maybe, redacted=maybe, native=st.booleans(), provider=maybe),
+    st.builds(ToolCallPart, call_id=words, name=words, arguments=words),
+    st.builds(
+        ToolReturnPart,
+        call_id=words,
+        name=words,
+        status=st.sampled_from(["success", "error"]),
+        content=words,
+        is_json=st.booleans(),
+        stdout=lines,
+        stderr=lines,
+    ),
+)
+
+
+@given(st.lists(parts, max_size=6).map(tuple))
+def test_parts_read_back_from_json_as_they_were(said: tuple[Part, ...]) -> None:
+    assert parts_from_json(json.loads(json.dumps(parts_to_json(said)))) == said
+
+
+def test_the_stored_form_names_the_kind_and_leaves_defaults_out() -> None:
+    said = (TextPart("Hi"), ReasoningPart("Hm", native=False), ToolReturnPart("c", "t", "error", "", stdout=("a", "b")))
+    assert parts_to_json(said) == [
+        {"kind": "text", "text": "Hi"},
+        {"kind": "reasoning", "text": "Hm", "native": False},
+        {"kind": "tool_return", "call_id": "c", "name": "t", "status": "error", "content": "", "stdout": ("a", "b")},
+    ]
+
+
+def test_reading_parts_leaves_the_stored_form_as_it_was() -> None:
+    rows = [{"kind": "text", "text": "Hi"}]
+    assert parts_from_json(rows) == parts_from_json(rows)
+
+
+def a_message_of_every_part() -> Message:
+    return make.message(
+        make.agent(),
+        role="assistant",
+        parts=(
+            ReasoningPart("Think."),
+            TextPart("One."),
+            ToolCallPart("call-1", "first", "{}"),
+            ToolReturnPart("call-1", "first", "success", "Done."),
+            TextPart("Two."),
+            ToolCallPart("call-2", "second", "{}"),
+        ),
+    )
+
+
+def test_a_messages_text_is_what_was_said_and_no_reasoning_or_result() -> None:
+    assert a_message_of_every_part().text == "One.\nTwo."
+
+
+def test_a_messages_calls_and_results_come_in_order() -> None:
+    message = a_message_of_every_part()
+    assert [call.call_id for call in message.tool_calls] == ["call-1", "call-2"]
+    assert [result.content for result in message.tool_returns] == ["Done."]
+
+
+def test_other_words_take_the_place_of_every_part_and_change_nothing_else() -> None:
+    message = a_message_of_every_part()
+    other = message.with_text("New.")
+    assert (other.id, other.role, other.parts) == (message.id, "assistant", (TextPart("New."),))

@@ -1,0 +1,755 @@
+"""The librarian, driven through small loops: each test plays the agent's part with tools that keep what they are given."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import (
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    TextChunk,
+    ToolCallChunk,
+    ToolChoice,
+    ToolSchema,
+)
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.librarian import Librarian
+
+DAY = 86_400_000_000
+NOON = 1_795_262_400_000_000  # 2026-11-21T12:00:00Z
+PARAMETERS = {
+    "memory_insert": "label new_string insert_line",
+    "memory_replace": "label old_string new_string",
+    "core_memory_append": "label content",
+    "core_memory_replace": "label old_content new_content",
+    "archival_memory_insert": "content tags",
+    "archival_memory_search": "query tags tag_match_mode top_k start_datetime end_datetime",
+    "conversation_search": "query roles limit start_date end_date",
+    "send_message": "message",
+}
+NATIVE = ("conversation_search", "memory_insert", "memory_replace", "archival_memory_insert", "archival_memory_search")
+
+
+def schema(name: str, parameters: str | None = None, required: tuple[str, ...] = ()) -> ToolSchema:
+    names = (parameters or PARAMETERS[name]).split()
+    properties: dict[str, Any] = {each: {"type": "string"} for each in names}
+    return ToolSchema(name, name, {"type": "object", "properties": properties, "required": list(required)})
+
+
+@dataclass
+class Talk:
+    """An agent with the librarian as its model: blocks, an archive, a history, and the loop of the native style."""
+
+    tools: tuple[str, ...] = NATIVE
+    blocks: dict[str, str] = field(default_factory=lambda: {"persona": "I keep the shelves.", "human": ""})
+    limits: dict[str, int] = field(default_factory=dict)
+    read_only: frozenset[str] = frozenset()
+    broken: dict[str, str] = field(default_factory=dict)
+    archive: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    history: list[Message] = field(default_factory=list)
+    window: list[Message] = field(default_factory=list)
+    choice: ToolChoice = "auto"
+    forced: str | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    rebuilds: bool = True
+    package: Callable[[str], str] = lambda text: text
+    archive_text: Callable[[Any], Any] = str
+    extra_tools: tuple[ToolSchema, ...] = ()
+    now: int = NOON
+    calls: list[ToolCallPart] = field(default_factory=list)
+    rounds: int = 0
+
+    async def says(self, *texts: str) -> str:
+        """Send what a person says, run the loop, and give back what she reads."""
+        self.calls, self.rounds = [], 0
+        for text in texts:
+            self._add("user", TextPart(text))
+        system = self._system()
+        for _ in range(6):
+            shown = self._system() if self.rebuilds else system
+            reply = await whole_reply(Librarian(), self.request(shown))
+            self._add("assistant", *reply.parts)
+            calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+            if not calls:
+                assert reply.finish == "stop"
+                return "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+            assert reply.finish == "tool_calls"
+            self.calls += calls
+            if calls[0].name == "send_message":
+                self._add("tool", self._result(calls[0], "OK", "Sent message successfully."))
+                return str(json.loads(calls[0].arguments)["message"])
+            self.rounds += 1
+            self._add("tool", *(self._run(call) for call in calls))
+        raise AssertionError("The librarian never spoke.")
+
+    def request(self, system: str | None = None) -> ModelRequest:
+        first = Message("message-system", "a", "c", "system", (TextPart(system or self._system()),), self.now)
+        shown = [
+            replace(message, parts=(TextPart(self.package(message.text)),)) if message.role == "user" else message
+            for message in self.window
+        ]
+        return ModelRequest(
+            (first, *shown),
+            tuple(schema(name) for name in self.tools) + self.extra_tools,
+            tool_choice=self.choice,
+            forced_tool=self.forced,
+            settings=self.settings,
+        )
+
+    def next_day(self, *, new_window: bool = True) -> "Talk":
+        self.now += DAY
+        if new_window:
+            self.window = []
+        return self
+
+    @property
+    def called(self) -> list[str]:
+        return [call.name for call in self.calls]
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        return next(json.loads(call.arguments) for call in self.calls if call.name == name)
+
+    def _add(self, role: Any, *parts: Part) -> None:
+        self.now += 1_000_000
+        message = Message(
+            f"message-{len(self.history):08x}-0000-4000-8000-000000000000", "a", "c", role, parts, self.now
+        )
+        self.history.append(message)
+        self.window.append(message)
+
+    def _system(self) -> str:
+        shown = "\n\n".join(
+            f"<{label}>\n<description>\nWhat {label} is for.\n</description>\n<metadata>\n"
+            + ("- read_only=true\n" if label in self.read_only else "")
+            + f"- chars_current={len(value)}\n- chars_limit={self.limits.get(label, 20_000)}\n</metadata>\n"
+            f"<value>\n{value}\n</value>\n</{label}>"
+            for label, value in self.blocks.items()
+        )
+        wrapped = (
+            "<memory_blocks>\nThe following memory blocks are currently engaged in your core memory unit:\n\n"
+            f"{shown}\n\n</memory_blocks>\n\n"
+        )
+        return f"You keep a memory.\n\n{wrapped if shown else ''}<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata>"
+
+    def _run(self, call: ToolCallPart) -> ToolReturnPart:
+        arguments = json.loads(call.arguments)
+        if call.name in self.broken:
+            return self._result(call, "Failed", self.broken[call.name])
+        assert call.name in self.tools
+        assert set(arguments) <= set(PARAMETERS[call.name].split())
+        try:
+            return self._result(call, "OK", getattr(self, "_" + call.name)(**arguments))
+        except ValueError as error:
+            return self._result(call, "Failed", str(error))
+
+    def _result(self, call: ToolCallPart, status: str, message: object) -> ToolReturnPart:
+        packed = {"status": status, "message": message, "time": "2026-11-21 12:00:00 PM UTC+0000"}
+        is_fine = status == "OK"
+        return ToolReturnPart(call.call_id, call.name, "success" if is_fine else "error", json.dumps(packed, indent=2))
+
+    def _memory_insert(self, label: str, new_string: str, insert_line: int = -1) -> str:
+        assert insert_line == -1
+        lines = [line for line in (self.blocks[label], new_string) if line]
+        return self._write(label, "\n".join(lines))
+
+    def _memory_replace(self, label: str, old_string: str, new_string: str) -> str:
+        if self.blocks[label].count(old_string) != 1:
+            raise ValueError(f"No replacement was performed, old_string `{old_string}` did not appear verbatim.")
+        return self._write(label, self.blocks[label].replace(old_string, new_string))
+
+    def _core_memory_append(self, label: str, content: str) -> str:
+        return self._memory_insert(label, content)
+
+    def _core_memory_replace(self, label: str, old_content: str, new_content: str) -> str:
+        return self._memory_replace(label, old_content, new_content)
+
+    def _write(self, label: str, value: str) -> str:
+        if label in self.read_only:
+            raise ValueError("Error This block is read-only and cannot be edited.")
+        if len(value) > self.limits.get(label, 20_000):
+            raise ValueError("The block's limit is exceeded.")
+        self.blocks[label] = value
+        return value
+
+    def _archival_memory_insert(self, content: str, tags: list[str]) -> str:
+        self.archive.append((iso(self.now), content, tags))
+        return "Archived."
+
+    def _archival_memory_search(self, query: str, top_k: int = 5) -> Any:
+        found = [each for each in self.archive if matches(query, each[1])][:top_k]
+        rows = [{"id": f"passage-{n}", "timestamp": t, "content": c, "tags": g} for n, (t, c, g) in enumerate(found)]
+        return self.archive_text(rows)
+
+    def _conversation_search(self, query: str, limit: int = 5) -> Any:
+        rows = [
+            {
+                "timestamp": iso(message.created_at),
+                "time_ago": "a while ago",
+                "role": message.role,
+                "relevance": {"search_mode": "fts", "fts_rank": 1},
+                "content": message.text,
+            }
+            for message in reversed(self.history)
+            if message.role in {"user", "assistant"} and message.text and matches(query, message.text)
+        ][:limit]
+        return {"message": f"Showing {len(rows)} results:", "results": rows} if rows else "No results found."
+
+
+def iso(micros: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(micros // 1_000_000))
+
+
+def matches(query: str, text: str) -> bool:
+    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what it is given.
+    return any(word.casefold()[:4] in text.casefold() for word in re.findall(r"\w+", query))
+
+
+def test_it_is_a_chat_model_and_names_itself() -> None:
+    model: ChatModel = Librarian()
+    assert (model.info.handle, model.info.provider, model.info.name) == ("ricordo/librarian", "ricordo", "librarian")
+
+
+async def test_a_fact_told_is_filed_word_for_word_with_its_date() -> None:
+    talk = Talk()
+    answer = await talk.says("I'm allergic to nuts.")
+    assert talk.called == ["memory_insert"]
+    assert talk.arguments("memory_insert") == {
+        "label": "human",
+        "new_string": '2026-11-21: "I\'m allergic to nuts."',
+        "insert_line": -1,
+    }
+    assert 'notes about you: "I\'m allergic to nuts."' in answer
+
+
+async def test_a_fact_told_is_answered_in_a_new_transcript_from_the_block() -> None:
+    talk = Talk()
+    await talk.says("My name is Ada.")
+    talk.next_day().history.clear()
+    answer = await talk.says("What is my name?")
+    assert talk.called == ["conversation_search", "archival_memory_search"]
+    assert talk.rounds == 1
+    assert answer.startswith('You told me on 21 November 2026: "My name is Ada."')
+
+
+async def test_a_line_that_others_wrote_is_quoted_as_a_note() -> None:
+    talk = Talk(blocks={"human": "Name: Ada\nLikes hiking in the Alps", "project": "The launch is in March."})
+    assert (await talk.says("What's my name?")).startswith('My notes about you say: "Name: Ada"')
+    assert 'My notes about you say: "Likes hiking in the Alps"' in await talk.says("Do I like hikes?")
+    assert 'My notes "project" say: "The launch is in March."' in await talk.says("When is the launch?")
+
+
+async def test_what_only_the_history_holds_is_found_and_quoted_with_its_date() -> None:
+    talk = Talk(tools=("conversation_search",), blocks={})
+    await talk.says("My dentist is called Dr. Rossi.")
+    talk.next_day()
+    answer = await talk.says("Who is my dentist?")
+    assert 'You told me on 21 November 2026: "My dentist is called Dr. Rossi."' in answer
+    assert "Who is my dentist" not in answer
+
+
+@pytest.mark.parametrize("shape", [str, json.dumps, lambda rows: rows])
+async def test_what_the_archive_holds_is_found_in_each_form_its_results_take(shape: Callable[[Any], Any]) -> None:
+    talk = Talk(archive_text=shape)
+    await talk.says("Remember: the door code is 4711, and the key's under the mat")
+    assert talk.called == ["archival_memory_insert"]
+    assert talk.arguments("archival_memory_insert")["tags"] == ["note"]
+    talk.next_day().history.clear()
+    answer = await talk.says("what is the door code?")
+    assert answer.startswith('The archive says, filed on 21 November 2026: "the door code is 4711')
+
+
+async def test_what_is_nowhere_is_not_known_and_the_question_is_not_quoted() -> None:
+    talk = Talk()
+    await talk.says("hello")
+    first = await talk.says("What is the capital of France?")
+    second = await talk.says("What is the capital of France?")
+    assert first == second
+    assert first.startswith("I don't know: I looked in my notes, our conversations and the archive")
+    assert '"capital France"' in first
+    assert "told me" not in second
+
+
+async def test_hits_that_share_nothing_with_the_question_are_not_quoted() -> None:
+    talk = Talk(blocks={"human": 'Plays chess\n2026-01-02: "I like tea."'})
+    await talk.says("I love the sea near Genoa.")
+    answer = await talk.says("Where is my bicycle?")
+    assert answer.startswith("I don't know")
+    assert "sea" not in answer.replace("searched", "")
+
+
+async def test_the_persons_words_come_before_its_own_answers() -> None:
+    talk = Talk(tools=("conversation_search",), blocks={})
+    await talk.says("My bicycle is in the cellar.")
+    await talk.says("Where is my bicycle?")
+    answer = await talk.next_day().says("Where did I leave the bicycle?")
+    assert answer.count("bicycle") == 1
+    assert '"My bicycle is in the cellar."' in answer
+
+
+async def test_what_another_model_said_is_quoted_where_nothing_else_is_found() -> None:
+    talk = Talk(tools=("conversation_search",), blocks={})
+    talk._add("assistant", TextPart("I recommend the museum of cinema."))
+    answer = await talk.next_day().says("Which museum was it?")
+    assert answer.startswith('I said on 21 November 2026: "I recommend the museum of cinema."')
+
+
+async def test_a_nationality_is_not_taken_for_a_name() -> None:
+    talk = Talk()
+    await talk.says("I'm Italian.")
+    assert (await talk.says("What's my name?")).startswith("I don't know")
+    await talk.says("I'm Ada.")
+    assert "I'm Ada." in await talk.says("What's my name?")
+
+
+async def test_the_same_fact_is_not_filed_twice() -> None:
+    talk = Talk(blocks={"human": 'Name: Ada\n2026-01-02: "I live in Turin."'})
+    for words in ("I live in Turin!", "my name is Ada", "Please remember that i live in turin"):
+        answer = await talk.says(words)
+        assert talk.calls == []
+        assert answer.startswith("I have that in my notes already")
+
+
+async def test_a_fact_repeated_in_the_same_turn_is_filed_and_not_called_known() -> None:
+    talk = Talk(rebuilds=True)
+    assert (await talk.says("I play the violin.")).startswith("I have put this in my notes")
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "after"),
+    [
+        ('2026-01-02: "My name is Ada."', "Actually my name is Anna", '|2026-11-21: "Actually my name is Anna"'),
+        ("Name: Ada", "My name is Anna.", '|2026-11-21: "My name is Anna."'),
+        ('2026-01-02: "I live in Turin."', "I moved to Rome.", '|2026-11-21: "I moved to Rome."'),
+        (
+            '2026-01-02: "I\'m allergic to nuts."',
+            "I'm no longer allergic to nuts.",
+            '|2026-11-21: "I\'m no longer allergic to nuts."',
+        ),
+        (
+            '2026-01-02: "My sister\'s name is Eva."',
+            "No, my sister's name is Emma.",
+            '|2026-11-21: "No, my sister\'s name is Emma."',
+        ),
+    ],
+)
+async def test_a_correction_takes_the_old_lines_place(before: str, words: str, after: str) -> None:
+    talk = Talk(blocks={"human": f"Plays chess\n{before}\nLikes tea"})
+    answer = await talk.says(words)
+    assert talk.called == ["memory_replace"]
+    assert talk.arguments("memory_replace")["old_string"] == before
+    assert talk.blocks["human"] == f"Plays chess\n{after.split('|')[1]}\nLikes tea"
+    assert answer.startswith("I have corrected my notes")
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ('2026-01-02: "I\'m allergic to nuts."', "I'm allergic to milk."),
+        ("Name: Ada. She lives in Turin and likes tea.", "My name is Anna."),
+        ('2026-01-02: "I live in Turin and I teach maths."', "I moved to Rome."),
+        ('2026-01-02: "My sister is Emma."', "My sister is a doctor."),
+        ("His dog's name is Rex", "My name is Anna."),
+        ("Name: Ada\nName: Ada", "My name is Anna."),
+    ],
+)
+async def test_a_line_that_may_still_hold_or_says_more_is_kept(before: str, words: str) -> None:
+    talk = Talk(blocks={"human": before})
+    await talk.says(words)
+    assert talk.called == ["memory_insert"]
+    assert talk.blocks["human"] == f'{before}\n2026-11-21: "{words}"'
+
+
+async def test_after_a_correction_only_the_present_fact_answers() -> None:
+    talk = Talk()
+    await talk.says("My name is Ada.")
+    await talk.next_day().says("Actually my name is Anna.")
+    answer = await talk.next_day().says("What's my name?")
+    assert answer.startswith('You told me on 22 November 2026: "Actually my name is Anna."')
+    assert "Ada" not in answer
+
+
+async def test_several_facts_and_a_question_at_once_are_all_answered() -> None:
+    talk = Talk()
+    answer = await talk.says(
+        "Hi! My name is Ada. I live in Turin. The meeting is on Friday. What do you know about me?"
+    )
+    assert talk.called == ["memory_insert", "archival_memory_insert", "conversation_search", "archival_memory_search"]
+    assert talk.rounds == 1
+    assert talk.blocks["human"] == '2026-11-21: "My name is Ada."\n2026-11-21: "I live in Turin."'
+    assert [content for _, content, _ in talk.archive] == ["The meeting is on Friday."]
+    assert answer.startswith("Hello, Ada!")
+    assert '- "I live in Turin." (2026-11-21)' in answer
+
+
+async def test_messages_sent_together_are_all_heard() -> None:
+    talk = Talk()
+    await talk.says("I live in Turin.", "I play the violin.")
+    assert talk.blocks["human"].count("\n") == 1
+
+
+async def test_long_texts_and_lists_go_to_the_archive_whole() -> None:
+    talk = Talk()
+    recipe = "My pancakes:\n- 200 g flour\n- 3 eggs\n- 300 ml milk"
+    await talk.says(recipe)
+    story = "I was in Genoa with my sister and we walked along the harbour for hours. " * 5
+    await talk.says(story)
+    assert [content for _, content, _ in talk.archive] == [recipe, story.strip()]
+    assert talk.blocks["human"] == ""
+    assert '"My pancakes: - 200 g flour - 3 eggs' in await talk.says("How many eggs go into pancakes?")
+
+
+async def test_a_note_is_not_quoted_as_the_answer_to_its_own_question() -> None:
+    talk = Talk(tools=("conversation_search",), blocks={})
+    answer = await talk.says("Shopping:\n- milk\n- eggs\nHow many eggs do I have?")
+    assert "told me" not in answer
+    assert "found nothing about" in answer
+
+
+async def test_the_date_is_the_agents_own_where_its_prompt_tells_it() -> None:
+    talk = Talk(tools=("memory_insert",))
+    talk._add("user", TextPart("I play the violin."))
+    system = talk._system().replace("- AGENT_ID", "- The current system date is: Sunday, November 22, 2026\n- AGENT_ID")
+    reply = await whole_reply(Librarian(), talk.request(system))
+    assert isinstance(reply.parts[0], ToolCallPart)
+    assert "2026-11-22: " in reply.parts[0].arguments
+
+
+async def test_decisions_are_filed_under_their_tag_and_found() -> None:
+    talk = Talk()
+    await talk.says("We decided to use PostgreSQL for the shop. #database")
+    assert talk.arguments("archival_memory_insert")["tags"] == ["decision", "database"]
+    answer = await talk.next_day().says("What did we decide about the shop?")
+    assert "We decided to use PostgreSQL for the shop." in answer
+    assert answer.count("PostgreSQL") == 1
+
+
+async def test_what_would_not_fit_the_block_goes_to_the_archive() -> None:
+    talk = Talk(blocks={"human": "x" * 80}, limits={"human": 100})
+    answer = await talk.says("I play the violin.")
+    assert talk.called == ["archival_memory_insert"]
+    assert answer.startswith("I have filed this in the archive")
+
+
+@pytest.mark.parametrize("blocks", [{}, {"human": "Name: Ada"}, {"project": "A shop."}])
+async def test_without_a_block_to_write_to_facts_go_to_the_archive(blocks: dict[str, str]) -> None:
+    talk = Talk(blocks=blocks, read_only=frozenset({"human"}))
+    await talk.says("I play the violin.")
+    assert talk.called == ["archival_memory_insert"]
+
+
+async def test_the_older_tools_are_used_where_they_are_what_is_offered() -> None:
+    talk = Talk(tools=("core_memory_append", "core_memory_replace"), blocks={"human": "Name: Ada"})
+    await talk.says("I play the violin.")
+    assert talk.calls[0].name == "core_memory_append"
+    await talk.says("My name is Anna.")
+    assert talk.calls[0].name == "core_memory_replace"
+    await talk.says("The meeting is on Friday.")
+    assert talk.blocks["human"] == (
+        '2026-11-21: "My name is Anna."\n2026-11-21: "I play the violin."\n2026-11-21: "The meeting is on Friday."'
+    )
+
+
+async def test_without_any_tool_it_says_that_the_message_stays_in_the_history() -> None:
+    talk = Talk(tools=(), blocks={"human": 'Name: Ada\n2026-01-02: "I live in Turin."'})
+    answer = await talk.says("I play the violin.")
+    assert answer.startswith("I have nowhere to file this")
+    assert "stays in our history" in answer
+    assert (await talk.says("Where do I live?")).startswith('You told me on 2 January 2026: "I live in Turin."')
+    assert "I looked in my notes and found nothing" in await talk.says("Who is Emma?")
+
+
+async def test_a_failed_filing_goes_to_the_archive_once_and_says_why() -> None:
+    talk = Talk(broken={"memory_insert": "The block is closed."})
+    answer = await talk.says("I play the violin.")
+    assert talk.called == ["memory_insert", "archival_memory_insert"]
+    assert talk.rounds == 2
+    assert "could not take it (The block is closed.)" in answer
+    assert "I play the violin." in talk.archive[0][1]
+
+
+async def test_when_everything_fails_it_says_so_and_stops() -> None:
+    talk = Talk(broken=dict.fromkeys(NATIVE, "The disk is full."))
+    answer = await talk.says("I play the violin. Where is my bow?")
+    assert talk.rounds == 2
+    assert 'memory_insert says "The disk is full."' in answer
+    assert 'conversation_search says "The disk is full."' in answer
+    assert "I have filed" not in answer
+    assert "I looked in my notes and found nothing" in answer
+
+
+async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
+    talk = Talk()
+    talk._memory_insert = lambda **_: "Proposed; it waits for the owner's approval."  # type: ignore[method-assign]
+    answer = await talk.says("I play the violin.")
+    assert 'The answer was: "Proposed; it waits for the owner\'s approval."' in answer
+
+
+async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
+    talk = Talk(blocks={"human": 'Name: Ada\n2026-01-02: "I\'m allergic to nuts."\nLikes tea'})
+    answer = await talk.says("Forget that I'm allergic to nuts.")
+    assert talk.called == ["memory_replace"]
+    assert talk.blocks["human"] == "Name: Ada\nLikes tea"
+    assert answer.startswith('I have struck this out of my notes: "I\'m allergic to nuts."')
+    await talk.says("please forget my name")
+    assert talk.blocks["human"] == "Likes tea"
+    await talk.says("delete the tea")
+    assert talk.blocks["human"] == ""
+
+
+async def test_what_was_struck_out_is_not_quoted_from_the_history_again() -> None:
+    talk = Talk()
+    await talk.says("I'm allergic to nuts.")
+    await talk.says("Forget that I'm allergic to nuts.")
+    assert (await talk.says("Am I allergic to anything?")).startswith("I don't know")
+    await talk.says("I'm allergic to milk.")
+    assert "allergic to milk" in await talk.says("Am I allergic to anything?")
+
+
+async def test_what_cannot_be_forgotten_is_said() -> None:
+    talk = Talk(blocks={"human": "Likes green tea\nLikes black tea"})
+    assert (await talk.says("Forget my bicycle.")).startswith('I have no note about "my bicycle"')
+    assert (await talk.says("forget everything")).startswith("I strike out one note at a time")
+    assert '- "Likes green tea"\n- "Likes black tea"' in await talk.says("Forget about tea")
+    assert talk.blocks["human"] == "Likes green tea\nLikes black tea"
+    talk.tools = ()
+    assert (await talk.says("Forget the green tea.")).startswith("I cannot strike anything out")
+    talk.tools, talk.broken = NATIVE, {"memory_replace": "Closed."}
+    assert 'could not strike out "Likes green tea": memory_replace says "Closed."' in await talk.says(
+        "Forget green tea"
+    )
+
+
+async def test_it_says_what_it_is_once_in_a_conversation() -> None:
+    talk = Talk(blocks={"persona": "My name is Sam.", "human": "Name: Ada"})
+    first = await talk.says("Hello")
+    assert first.startswith("Hello, Ada!")
+    assert "not a language model" in first
+    for words in ("Thank you!", "how are you?", "I like tea", "Where is my hat?", "bye"):
+        assert "language model." not in (await talk.says(words)).split("connect a")[0]
+    assert talk.called == []
+
+
+async def test_it_explains_itself_and_how_to_connect_a_model() -> None:
+    talk = Talk(blocks={"persona": "My name is Sam.", "human": ""})
+    for words in ("Who are you?", "help", "Are you a language model?", "How do I connect a real model?"):
+        answer = await talk.says(words)
+        assert talk.calls == []
+        assert all(
+            word in answer for word in ("librarian", "not a language model", "OPENAI_API_KEY", "Ollama", "restart")
+        )
+        assert answer.endswith("You may call me Sam.")
+
+
+async def test_what_takes_a_language_model_is_declined_and_not_filed() -> None:
+    talk = Talk()
+    assert (await talk.says("Write me a poem about autumn.")).startswith("I cannot do that")
+    assert (await talk.says("Can you translate hello into German?")).startswith("I cannot do that")
+    assert talk.calls == []
+
+
+async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
+    talk = Talk(blocks={"human": "\n".join(["Name: Ada", *(f"Fact number {n}" for n in range(30))])})
+    answer = await talk.says("What do you know about me?")
+    assert answer.startswith('This is what my notes say:\n- "Name: Ada"\n- "Fact number 0"')
+    assert "… and 11 more lines." in answer
+    assert (await Talk().says("What do you know about me?")).startswith("I know nothing about you yet")
+    assert (await Talk().says("Why?")).startswith("I can look things up by their words")
+
+
+async def test_without_notes_the_history_tells_what_it_knows() -> None:
+    talk = Talk(tools=("conversation_search",), blocks={})
+    await talk.says("I play the violin in my band.")
+    answer = await talk.next_day().says("What do you know about me?")
+    assert 'You told me on 21 November 2026: "I play the violin in my band."' in answer
+
+
+async def test_where_a_tool_call_is_required_it_speaks_by_send_message() -> None:
+    talk = Talk(tools=("send_message", *NATIVE), choice="required")
+    answer = await talk.says("I play the violin.")
+    assert talk.called == ["memory_insert", "send_message"]
+    assert answer.startswith("I have put this in my notes")
+    reply = await whole_reply(Librarian(), talk.request())
+    assert [type(part) for part in reply.parts] == [TextPart]
+    assert "told me" in await talk.says("What do I play?")
+    talk.choice = "auto"
+    await talk.says("thanks")
+    assert talk.called == []
+
+
+async def test_its_answers_by_send_message_count_as_its_introduction() -> None:
+    talk = Talk(tools=("send_message",), choice="required")
+    assert "not a language model" in await talk.says("hello")
+    assert "not a language model" not in await talk.says("thanks")
+
+
+async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
+    lookup = ToolSchema(
+        "look_outside",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "days": {"type": "integer"},
+                "mood": {"enum": ["dry", "wet"]},
+                "request_heartbeat": {"type": "boolean"},
+            },
+            "required": ["query", "days", "mood", "request_heartbeat"],
+        },
+    )
+    talk = Talk(extra_tools=(lookup,), forced="look_outside")
+    talk._add("user", TextPart("I play the violin."))
+    reply = await whole_reply(Librarian(), talk.request())
+    (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    assert json.loads(call.arguments) == {
+        "query": "I play the violin.",
+        "days": 0,
+        "mood": "dry",
+        "request_heartbeat": True,
+    }
+    talk.forced = "memory_insert"
+    reply = await whole_reply(Librarian(), talk.request())
+    assert isinstance(reply.parts[0], ToolCallPart)
+    assert json.loads(reply.parts[0].arguments)["new_string"] == '2026-11-21: "I play the violin."'
+
+
+async def test_no_tool_is_called_where_none_may_be() -> None:
+    talk = Talk(choice="none")
+    assert (await talk.says("I play the violin.")).startswith("I have nowhere to file this")
+    assert talk.calls == []
+
+
+async def test_where_parallel_calls_are_off_it_makes_one_at_a_time() -> None:
+    talk = Talk(settings=ModelSettings(parallel_tool_calls=False))
+    await talk.says("Remember: the bow is in the cellar.")
+    answer = await talk.says("Where is the bow?")
+    assert talk.called == ["conversation_search", "archival_memory_search"]
+    assert talk.rounds == 2
+    assert "the bow is in the cellar" in answer
+    await talk.says("I play the violin. Where is the bow?")
+    assert talk.called == ["memory_insert", "conversation_search"]
+
+
+async def test_an_edit_says_which_words_justify_it_where_the_tool_asks() -> None:
+    tool = schema("memory_insert", "label new_string insert_line quote", required=("quote",))
+    talk = Talk(tools=(), extra_tools=(tool,))
+    talk._add("user", TextPart("Well, I play the violin."))
+    reply = await whole_reply(Librarian(), talk.request())
+    assert isinstance(reply.parts[0], ToolCallPart)
+    assert json.loads(reply.parts[0].arguments)["quote"] == "I play the violin."
+
+
+async def test_packaged_messages_are_unwrapped_and_system_events_are_no_talk() -> None:
+    heartbeat = {"type": "heartbeat", "reason": "[automated]", "time": "now"}
+    talk = Talk(
+        package=lambda text: text if text.startswith("{") else json.dumps({"type": "user_message", "message": text})
+    )
+    talk._add("user", TextPart(json.dumps({"type": "login", "last_login": "Never (first login)", "time": "now"})))
+    talk._add("user", TextPart("I play the violin."))
+    first = await whole_reply(Librarian(), talk.request())
+    (call,) = [part for part in first.parts if isinstance(part, ToolCallPart)]
+    assert json.loads(call.arguments)["new_string"] == '2026-11-21: "I play the violin."'
+    talk._add("assistant", *first.parts)
+    talk._add("tool", talk._run(call))
+    talk._add("user", TextPart(json.dumps(heartbeat)))
+    second = await whole_reply(Librarian(), talk.request())
+    assert isinstance(second.parts[0], TextPart)
+    assert second.parts[0].text.startswith("I have put this in my notes")
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "is_filed_in_block"),
+    [
+        ("Ich bin allergisch gegen Nüsse.", "Wogegen bin ich allergisch?", True),
+        ("Mein Zug fährt am 12. Mai um 8 Uhr.", "Wann fährt mein Zug?", True),
+        ("Das Treffen ist in Köln.", "Wo ist das Treffen?", False),
+        ("我对花生过敏。", "我对什么过敏？", True),
+        ("我叫艾达。", "我叫什么名字？", True),
+        ("会议在星期五。", "会议是什么时候？", False),
+        ("Sono allergica alle noci.", "A cosa sono allergica?", True),
+        ("J'habite à Lyon.", "Où est-ce que j'habite ?", True),
+        ("Меня зовут Анна.", "Как меня зовут?", True),
+    ],
+)
+async def test_other_languages_are_filed_and_found(told: str, asked: str, is_filed_in_block: bool) -> None:
+    talk = Talk()
+    await talk.says(told)
+    assert talk.called == (["memory_insert"] if is_filed_in_block else ["archival_memory_insert"])
+    talk.next_day().history.clear()
+    answer = await talk.says(asked)
+    assert f'"{told}"' in answer
+    assert "21 November 2026" in answer
+    assert asked not in answer
+
+
+async def test_streamed_pieces_make_the_reply() -> None:
+    talk = Talk()
+    talk._add("user", TextPart("Hello!"))
+    items = [item async for item in Librarian().answer(replace(talk.request(), stream=True))]
+    pieces = [item.text for item in items if isinstance(item, TextChunk)]
+    reply = items[-1]
+    assert isinstance(reply, ModelReply)
+    assert len(pieces) > 10
+    assert "".join(pieces) == "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    talk._add("user", TextPart("Where is my hat?"))
+    *chunks, last = [item async for item in Librarian().answer(replace(talk.request(), stream=True))]
+    assert isinstance(last, ModelReply)
+    assert [
+        (chunk.index, chunk.call_id, chunk.name, chunk.arguments)
+        for chunk in chunks
+        if isinstance(chunk, ToolCallChunk)
+    ] == [
+        (at, part.call_id, part.name, part.arguments)
+        for at, part in enumerate(last.parts)
+        if isinstance(part, ToolCallPart)
+    ]
+    assert len(chunks) == 2
+    unstreamed = [item async for item in Librarian().answer(talk.request())]
+    assert unstreamed == [last]
+
+
+async def test_usage_is_estimated_and_call_ids_are_new_in_every_step() -> None:
+    talk = Talk()
+    await talk.says("I play the violin. Where is my bow?")
+    await talk.says("Where is my hat?")
+    ids = [part.call_id for message in talk.window for part in message.tool_calls]
+    assert len(ids) == len(set(ids)) == 5
+    reply = await whole_reply(Librarian(), talk.request())
+    assert reply.usage.prompt_tokens > 100
+    assert reply.usage.completion_tokens > 5
+    assert reply == await whole_reply(Librarian(), talk.request())
+
+
+async def test_a_message_without_words_is_answered() -> None:
+    talk = Talk()
+    talk._add("user", ImagePart("image/png", data="aGVsbG8="))
+    reply = await whole_reply(Librarian(), talk.request())
+    assert isinstance(reply.parts[0], TextPart)
+    assert reply.parts[0].text.startswith("I can only read words")
+    empty = await whole_reply(Librarian(), ModelRequest(()))
+    assert isinstance(empty.parts[0], TextPart)
+
+
+async def test_asking_and_answering_take_less_than_two_milliseconds_each() -> None:
+    talk = Talk(blocks={"human": "\n".join(f"Fact number {n} is about things" for n in range(20))})
+    for n in range(20):
+        await talk.says(f"Thing {n} is on shelf {n}.")
+    talk._add("user", TextPart("Where is thing 7?"))
+    asking = talk.request()
+    reply = await whole_reply(Librarian(), asking)
+    talk._add("assistant", *reply.parts)
+    talk._add("tool", *(talk._run(part) for part in reply.parts if isinstance(part, ToolCallPart)))
+    for request in (asking, talk.request()):
+        times = []
+        for _ in range(10):
+            begun = time.thread_time()
+            await whole_reply(Librarian(), request)
+            times.append(time.thread_time() - begun)
+        # The fastest of ten: what the work takes, whatever else the machine does.
+        assert min(times) < 0.002

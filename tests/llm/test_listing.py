@@ -1,0 +1,107 @@
+"""What providers say they have."""
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
+from ricordo.errors import ModelError
+from ricordo.llm.listing import info_of, infos_in, list_models
+from ricordo.llm.provider_table import Provider
+from tests.support.model_server import Answer, ModelServer
+
+VLLM = Provider("vllm", "http://127.0.0.1:8000/v1", "vllm")
+
+
+def windows(payload: Any, provider: Provider = VLLM) -> dict[str, int]:
+    return {info.name: info.context_window for info in infos_in(json.dumps(payload).encode(), provider)}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "m", "max_model_len": 5_000},  # vLLM
+        {"id": "m", "context_length": 5_000},  # OpenRouter
+        {"id": "m", "context_window": 5_000},  # Groq
+        {"id": "m", "max_context_length": 5_000},  # Mistral
+        {"id": "m", "max_input_tokens": 5_000},  # Anthropic
+        {"id": "m", "meta": {"n_ctx": 5_000, "n_ctx_train": 90_000}},  # llama.cpp
+        {"id": "m", "meta": {"n_ctx_train": 5_000}},
+    ],
+)
+def test_the_context_window_is_read_where_it_is_reported(row: dict[str, Any]) -> None:
+    assert windows({"data": [row]}) == {"m": 5_000}
+
+
+def test_a_window_that_is_not_reported_is_known_by_name_or_assumed() -> None:
+    payload = {
+        "data": [{"id": "gpt-4.1-mini"}, {"id": "gpt-4"}, {"id": "a/claude-x"}, {"id": "odd", "context_length": 0}]
+    }
+    assert windows(payload) == {
+        "gpt-4.1-mini": 1_047_576,
+        "gpt-4": 8_192,
+        "a/claude-x": 200_000,
+        "odd": DEFAULT_CONTEXT_WINDOW,
+    }
+
+
+def test_ollamas_googles_and_togethers_lists_are_read() -> None:
+    assert windows({"models": [{"name": "llama3.2:latest", "model": "llama3.2:latest"}]}) == {
+        "llama3.2:latest": 131_072
+    }
+    assert windows({"models": [{"name": "models/gemini-x", "inputTokenLimit": 77}]}) == {"gemini-x": 77}
+    assert windows([{"id": "a/b", "context_length": 9}]) == {"a/b": 9}
+
+
+def test_models_that_cannot_chat_are_left_out() -> None:
+    assert list(windows({"data": [{"id": "nomic-embed-text"}, {"id": "whisper-1"}, {"id": "chat"}, {"id": ""}]})) == [
+        "chat"
+    ]
+
+
+@pytest.mark.parametrize("payload", ["text", {}, {"data": {}}, {"data": ["a"]}, 5, None])
+def test_anything_but_a_list_is_an_error(payload: Any) -> None:
+    with pytest.raises(ModelError, match="gave no list of models"):
+        infos_in(json.dumps(payload).encode(), VLLM)
+
+
+def test_what_is_known_by_name_alone() -> None:
+    info = info_of(VLLM, "org/model")
+    assert (info.handle, info.provider, info.endpoint_type, info.endpoint) == (
+        "vllm/org/model",
+        "vllm",
+        "vllm",
+        "http://127.0.0.1:8000/v1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("door", "path", "header"),
+    [
+        ("openai", "/v1/models", ("authorization", "Bearer k")),
+        ("anthropic", "/v1/models?limit=1000", ("x-api-key", "k")),
+        ("google", "/v1/v1beta/models?pageSize=1000", ("x-goog-api-key", "k")),
+    ],
+)
+async def test_each_kind_of_provider_is_asked_in_its_way(door: Any, path: str, header: tuple[str, str]) -> None:
+    async with ModelServer() as server, httpx2.AsyncClient() as client:
+        infos = await list_models(client, Provider("p", server.url, "p", door, "k"))
+        assert [info.handle for info in infos] == ["p/scripted-1"]
+        assert server.requests[0].path == path
+        assert server.requests[0].headers[header[0]] == header[1]
+
+
+async def test_a_refused_key_is_an_error() -> None:
+    async with ModelServer() as server, httpx2.AsyncClient() as client:
+        server.push(Answer({"error": {"message": "no"}}, 401))
+        with pytest.raises(ModelError) as caught:
+            await list_models(client, Provider("p", server.url, "p"))
+        assert caught.value.kind == "llm_authentication"
+
+
+async def test_bedrock_has_no_list() -> None:
+    async with httpx2.AsyncClient() as client:
+        with pytest.raises(ModelError, match="no list"):
+            await list_models(client, Provider("bedrock", "", "bedrock", "bedrock"))

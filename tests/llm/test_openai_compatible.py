@@ -1,0 +1,384 @@
+"""The thin door, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import (
+    ModelInfo,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+    ToolCallChunk,
+)
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.chat import whole_reply
+from ricordo.llm.connections import Connections
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer, completion, event, stream, tool_call
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+async def model(server: ModelServer, waits: Waits) -> AsyncIterator[OpenAICompatibleModel]:
+    connections = Connections(timeout=5)
+    info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
+    yield OpenAICompatibleModel(info, connections, waits.policy(), api_key="key-1")
+    await connections.close()
+
+
+async def test_a_plain_answer_comes_with_the_reported_usage(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 64},
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
+    server.push(completion("Ciao!", usage=usage))
+    chunks, reply = await collect(model, ask("Hello"))
+    assert chunks == []
+    assert reply == ModelReply((TextPart("Ciao!"),), Usage(100, 20, 64, None, 5), "stop", "scripted-1")
+
+
+async def test_the_server_sees_exactly_this_request(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    await whole_reply(model, ask("Hello"))
+    seen = server.requests[0]
+    assert (seen.method, seen.path) == ("POST", "/v1/chat/completions")
+    assert seen.headers["authorization"] == "Bearer key-1"
+    assert seen.headers["content-type"] == "application/json"
+    assert seen.raw == (
+        b'{"model":"scripted-1","messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]}'
+    )
+
+
+async def test_everything_that_can_be_asked_for_reaches_the_server(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    request = ask(
+        "Weather?",
+        said("assistant", "I look.", weather_call()),
+        said("tool", weather_return()),
+        tools=[WEATHER],
+        tool_choice="required",
+        user_id="user-9",
+        settings=ModelSettings(
+            temperature=0.5,
+            max_output_tokens=300,
+            parallel_tool_calls=False,
+            reasoning_effort="low",
+            response_format={"type": "json_object"},
+            extra={"seed": 7},
+        ),
+    )
+    await whole_reply(model, request)
+    assert server.requests[0].body == {
+        "model": "scripted-1",
+        "messages": [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Weather?"},
+            {
+                "role": "assistant",
+                "content": "I look.",
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "get_weather",
+                    "description": "Tells the weather.",
+                    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+                },
+            }
+        ],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0.5,
+        "max_tokens": 300,
+        "reasoning_effort": "low",
+        "response_format": {"type": "json_object"},
+        "user": "user-9",
+        "seed": 7,
+    }
+
+
+async def test_parallel_calls_come_in_order(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(
+        completion(None, [tool_call("get_weather", '{"city":"Rome"}', "call_a"), tool_call("get_time", "{}", "call_b")])
+    )
+    reply = await whole_reply(model, ask("x", tools=[WEATHER, CLOCK]))
+    assert reply.parts == (
+        ToolCallPart("call_a", "get_weather", '{"city":"Rome"}'),
+        ToolCallPart("call_b", "get_time", "{}"),
+    )
+    assert reply.finish == "tool_calls"
+
+
+async def test_reasoning_is_kept_apart(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(completion("4", reasoning_content="2 and 2"))
+    assert (await whole_reply(model, ask("x"))).parts == (ReasoningPart("2 and 2"), TextPart("4"))
+
+
+async def test_a_call_written_as_text_becomes_a_call(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(completion('```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'))
+    reply = await whole_reply(model, ask("x", tools=[WEATHER]))
+    assert [(call.name, call.arguments) for call in reply.parts if isinstance(call, ToolCallPart)] == [
+        ("get_weather", '{"city":"Rome"}')
+    ]
+
+
+async def test_usage_is_estimated_where_none_is_reported(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(completion("one two three", usage=None))
+    usage = (await whole_reply(model, ask("Hello"))).usage
+    assert usage.prompt_tokens > 0
+    assert usage.completion_tokens == 4
+
+
+async def test_a_stream_brings_pieces_and_then_the_whole(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(
+        stream(
+            {"role": "assistant", "content": ""},
+            {"reasoning_content": "hm"},
+            {"content": "Ci"},
+            {"content": "ao"},
+            usage={"prompt_tokens": 9, "completion_tokens": 3},
+        )
+    )
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert chunks == [ReasoningChunk("hm"), TextChunk("Ci"), TextChunk("ao")]
+    assert reply == ModelReply((ReasoningPart("hm"), TextPart("Ciao")), Usage(9, 3), "stop", "scripted-1")
+    body = server.requests[0].body
+    assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True}
+
+
+async def test_a_stream_without_usage_is_estimated(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(stream({"content": "one two three"}))
+    _, reply = await collect(model, ask("x", stream=True))
+    assert reply.usage.completion_tokens == 4
+
+
+async def test_parallel_calls_are_streamed_by_index(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    def piece(index: int, arguments: str, **first: str) -> dict[str, Any]:
+        function = {"arguments": arguments} | ({"name": first["name"]} if first else {})
+        return {"tool_calls": [{"index": index, "function": function} | ({"id": first["id"]} if first else {})]}
+
+    server.push(
+        stream(
+            piece(0, "", id="call_a", name="get_weather"),
+            piece(0, '{"city":'),
+            piece(1, "", id="call_b", name="get_time"),
+            piece(0, '"Rome"}'),
+            piece(1, "{}"),
+            finish="tool_calls",
+        )
+    )
+    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
+    assert reply.parts == (
+        ToolCallPart("call_a", "get_weather", '{"city":"Rome"}'),
+        ToolCallPart("call_b", "get_time", "{}"),
+    )
+    assert chunks[0] == ToolCallChunk(0, "", "call_a", "get_weather")
+    assert ToolCallChunk(1, "", "call_b", "get_time") in chunks
+    assert "".join(c.arguments for c in chunks if isinstance(c, ToolCallChunk) and c.index == 0) == '{"city":"Rome"}'
+
+
+async def test_a_thought_in_tags_is_streamed_as_reasoning(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(stream({"content": "<thi"}, {"content": "nk>a b"}, {"content": " c</th"}, {"content": "ink>\n\nDone."}))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert "".join(c.text for c in chunks if isinstance(c, ReasoningChunk)) == "a b c"
+    assert "".join(c.text for c in chunks if isinstance(c, TextChunk)) == "Done."
+    assert reply.parts == (ReasoningPart("a b c", native=False), TextPart("Done."))
+
+
+async def test_a_stream_that_breaks_off_is_made_again(
+    model: OpenAICompatibleModel, server: ModelServer, waits: Waits
+) -> None:
+    broken = stream({"content": "Ci"}, finish=None, done=False)
+    server.push(replace(broken, breaks_off=True), broken, stream({"content": "Ciao"}))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert chunks == [TextChunk("Ci"), Restarted(), TextChunk("Ci"), Restarted(), TextChunk("Ciao")]
+    assert reply.parts == (TextPart("Ciao"),)
+    assert len(server.requests) == 3
+    assert len(waits) == 2
+
+
+async def test_a_stream_that_breaks_off_after_its_end_is_whole(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    server.push(replace(stream({"content": "Ciao"}, done=False), breaks_off=True))
+    _, reply = await collect(model, ask("x", stream=True))
+    assert reply.parts == (TextPart("Ciao"),)
+    assert len(server.requests) == 1
+
+
+async def test_an_error_inside_a_stream_is_an_error(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    broken = event({"error": {"message": "maximum context length is 10 tokens", "code": 400}})
+    server.push(stream({"content": "Ci"}, broken))
+    with pytest.raises(ModelError) as caught:
+        await collect(model, ask("x", stream=True))
+    assert caught.value.kind == "context_window_exceeded"
+    assert len(server.requests) == 1
+
+
+async def test_an_error_in_an_answer_of_status_200_is_an_error(
+    model: OpenAICompatibleModel, server: ModelServer, waits: Waits
+) -> None:
+    server.push(Answer({"error": {"message": "slow down", "code": 429}}), completion("later"))
+    assert (await whole_reply(model, ask("x"))).parts == (TextPart("later"),)
+    assert len(waits) == 1
+
+
+async def test_a_server_that_does_not_stream_is_understood(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(completion("whole"))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert chunks == [TextChunk("whole")]
+    assert reply.parts == (TextPart("whole"),)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "calls"),
+    [
+        (401, "bad key", "llm_authentication", 1),
+        (402, "pay", "llm_insufficient_credits", 1),
+        (400, "what?", "llm_bad_request", 1),
+        (400, "This model's maximum context length is 5 tokens", "context_window_exceeded", 1),
+        (404, "no such model", "llm_bad_request", 1),
+        (422, "unknown field", "llm_bad_request", 1),
+        (429, "slow down", "llm_rate_limit", 4),
+        (500, "oops", "llm_error", 4),
+        (408, "late", "llm_timeout", 4),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_each_error_has_its_kind_and_its_number_of_calls(
+    model: OpenAICompatibleModel, server: ModelServer, status: int, message: str, kind: str, calls: int, streamed: bool
+) -> None:
+    server.push(*[Answer({"error": {"message": message}}, status)] * 5)
+    with pytest.raises(ModelError, match=message) as caught:
+        await collect(model, ask("x", stream=streamed))
+    assert caught.value.kind == kind
+    assert len(server.requests) == calls
+
+
+async def test_a_rate_limit_is_waited_out_as_the_server_asks(
+    model: OpenAICompatibleModel, server: ModelServer, waits: Waits
+) -> None:
+    limited = Answer({"error": {"message": "slow down"}}, 429, {"retry-after": "7"})
+    server.push(limited, limited, completion("done"))
+    assert (await whole_reply(model, ask("x"))).parts == (TextPart("done"),)
+    assert waits == [7, 7]
+
+
+async def test_silence_is_a_time_out(server: ModelServer) -> None:
+    connections = Connections(timeout=0.05)
+    info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=server.url)
+    model = OpenAICompatibleModel(info, connections, Waits().policy(retries=1))
+    server.push(Answer({}, delay=60), Answer({}, delay=60))
+    with pytest.raises(ModelError, match="no sign of life") as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_timeout"
+    assert len(server.requests) == 2
+    await connections.close()
+
+
+async def test_a_server_that_is_not_there_is_an_error(waits: Waits) -> None:
+    async with ModelServer() as gone:
+        url = gone.url
+    connections = Connections(timeout=1)
+    model = OpenAICompatibleModel(ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=url), connections, waits.policy())
+    with pytest.raises(ModelError, match="cannot be reached") as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_error"
+    assert len(waits) == 3
+    await connections.close()
+
+
+async def test_a_page_where_a_completion_should_be_is_an_error(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    server.push(Answer(b"<html>Welcome</html>", headers={"content-type": "text/html"}))
+    with pytest.raises(ModelError, match="Check its address") as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_bad_request"
+
+
+async def test_an_empty_answer_is_asked_for_twice_and_then_fails(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    server.push(*[completion("", tool_calls=[])] * 3)
+    with pytest.raises(ModelError) as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_empty_response"
+    assert len(server.requests) == 2
+
+
+async def test_a_length_stop_is_kept(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(completion("half a", finish="length"))
+    assert (await whole_reply(model, ask("x"))).finish == "length"
+
+
+async def test_connections_are_kept_alive_after_answers_streams_and_errors(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    server.push(completion("a"), stream({"content": "b"}), Answer({"error": {"message": "no"}}, 400), completion("c"))
+    for request in (ask("1"), ask("2", stream=True)):
+        await collect(model, request)
+    with pytest.raises(ModelError):
+        await whole_reply(model, ask("3"))
+    await whole_reply(model, ask("4"))
+    assert len(server.requests) == 4
+    assert server.connections == 1
+
+
+async def test_many_calls_at_once_do_not_mix(server: ModelServer, model: OpenAICompatibleModel) -> None:
+    async with ModelServer(lambda seen: completion(seen.body["messages"][-1]["content"])) as echo:
+        connections = Connections(timeout=5)
+        info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=echo.url)
+        own = OpenAICompatibleModel(info, connections, Waits().policy())
+        replies = await asyncio.gather(*(whole_reply(own, ask(f"number {n}")) for n in range(20)))
+        assert [reply.parts for reply in replies] == [(TextPart(f"number {n}"),) for n in range(20)]
+        await connections.close()
+
+
+async def test_a_reader_who_leaves_frees_the_connection(model: OpenAICompatibleModel, server: ModelServer) -> None:
+    server.push(stream({"content": "one"}, {"content": "two"}, {"content": "three"}))
+    answer = model.answer(ask("x", stream=True))
+    assert await anext(answer) == TextChunk("one")
+    await answer.aclose()
+    assert (await whole_reply(model, ask("y"))).parts == (TextPart("ok"),)
+
+
+def test_a_request_is_not_changed_by_being_sent() -> None:
+    request = ask("x", tools=[WEATHER], settings=ModelSettings(extra={"seed": 1}))
+    assert isinstance(request, ModelRequest)
+    info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint="http://127.0.0.1:1/v1")
+    OpenAICompatibleModel(info, Connections(1), Waits().policy()).answer(request)
+    assert request == ask("x", tools=[WEATHER], settings=ModelSettings(extra={"seed": 1}))

@@ -1,0 +1,176 @@
+"""Chat completions, there and back."""
+
+import pytest
+
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import ModelSettings
+from ricordo.llm.openai_format import (
+    Dialect,
+    dialect_of,
+    read_usage,
+    readable_arguments,
+    to_body,
+    to_messages,
+    to_reply,
+)
+from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_return
+
+
+def test_roles_keep_their_order_and_summaries_speak_as_the_user() -> None:
+    rows = to_messages(
+        [
+            said("system", "S"),
+            said("summary", "So far"),
+            said("user", "A"),
+            said("user", "B"),
+            said("assistant", "C"),
+            said("system", "alert"),
+            said("user", "D"),
+        ]
+    )
+    assert [(row["role"], row["content"]) for row in rows] == [
+        ("system", "S"),
+        ("user", "So far"),
+        ("user", "A"),
+        ("user", "B"),
+        ("assistant", "C"),
+        ("system", "alert"),
+        ("user", "D"),
+    ]
+
+
+def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
+    rows = to_messages([said("tool", weather_return("call_1", "a"), weather_return("call_2", "b"))])
+    assert rows == [
+        {"role": "tool", "tool_call_id": "call_1", "content": "a"},
+        {"role": "tool", "tool_call_id": "call_2", "content": "b"},
+    ]
+
+
+def test_reasoning_is_not_sent_back() -> None:
+    assert to_messages([said("assistant", ReasoningPart("hm"), "Yes.")]) == [{"role": "assistant", "content": "Yes."}]
+    assert to_messages([said("assistant", ReasoningPart("hm"))]) == []
+
+
+def test_pictures_go_as_data_or_by_address() -> None:
+    rows = to_messages(
+        [
+            said(
+                "user",
+                "See:",
+                ImagePart("image/png", data="QUJD"),
+                ImagePart("image/jpeg", url="https://x/y.jpg", detail="low"),
+            )
+        ]
+    )
+    assert rows[0]["content"] == [
+        {"type": "text", "text": "See:"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+        {"type": "image_url", "image_url": {"url": "https://x/y.jpg", "detail": "low"}},
+    ]
+
+
+def test_an_approval_counts_for_what_it_holds() -> None:
+    rows = to_messages([said("approval", weather_call()), said("approval", weather_return()), said("approval")])
+    assert [row["role"] for row in rows] == ["assistant", "tool"]
+
+
+def test_a_call_that_is_no_json_cannot_make_the_transcript_unusable() -> None:
+    rows = to_messages([said("assistant", weather_call(arguments='{"city": '))])
+    assert rows[0]["tool_calls"][0]["function"]["arguments"] == '{"unreadable_arguments":"{\\"city\\": "}'
+    assert readable_arguments('{"city": "Rome"}') == '{"city": "Rome"}'
+
+
+def test_a_forced_tool_is_named_and_lm_studio_gets_it_alone() -> None:
+    request = ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time")
+    assert to_body(request, "m", Dialect())["tool_choice"] == {"type": "function", "function": {"name": "get_time"}}
+    body = to_body(request, "m", dialect_of("lmstudio", "http://127.0.0.1:1234/v1"))
+    assert body["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["get_time"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_the_choice_of_tools_is_sent_as_a_word(choice: str) -> None:
+    assert to_body(ask("x", tools=[WEATHER], tool_choice=choice), "m", Dialect())["tool_choice"] == choice
+
+
+def test_nothing_about_tools_is_sent_without_tools() -> None:
+    body = to_body(ask("x", settings=ModelSettings(parallel_tool_calls=True)), "m", Dialect())
+    assert set(body) == {"model", "messages"}
+
+
+def test_parallel_calls_are_left_to_the_provider_unless_set() -> None:
+    assert "parallel_tool_calls" not in to_body(ask("x", tools=[WEATHER]), "m", Dialect())
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "name"),
+    [
+        ("openai", "https://api.openai.com/v1", "max_completion_tokens"),
+        ("openai", "http://127.0.0.1:9000/v1", "max_tokens"),
+        ("ollama", "http://127.0.0.1:11434/v1", "max_tokens"),
+    ],
+)
+def test_the_limit_of_an_answer_has_openais_name_at_openai_only(kind: str, url: str, name: str) -> None:
+    body = to_body(ask("x", settings=ModelSettings(max_output_tokens=5)), "m", dialect_of(kind, url))
+    assert body[name] == 5
+    assert len({"max_tokens", "max_completion_tokens"} & set(body)) == 1
+
+
+def test_mistral_gets_no_field_and_no_id_that_it_refuses() -> None:
+    dialect = dialect_of("mistral", "https://api.mistral.ai/v1")
+    request = ask(said("assistant", weather_call()), said("tool", weather_return()), stream=True, user_id="user-1")
+    body = to_body(request, "m", dialect)
+    assert "user" not in body
+    assert "stream_options" not in body
+    call_id = body["messages"][1]["tool_calls"][0]["id"]
+    assert len(call_id) == 9
+    assert call_id.isalnum()
+    assert body["messages"][2]["tool_call_id"] == call_id
+
+
+def test_mistrals_pieces_of_thought_and_text_are_read() -> None:
+    content = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "Yes."},
+    ]
+    reply = to_reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}, ask("x"))
+    assert reply.parts == (ReasoningPart("hm"), TextPart("Yes."))
+
+
+def test_calls_without_an_id_get_one_and_arguments_may_be_an_object() -> None:
+    message = {"content": None, "tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}
+    part = to_reply({"choices": [{"message": message, "finish_reason": "tool_calls"}]}, ask("x")).parts[0]
+    assert isinstance(part, ToolCallPart)
+    assert part.call_id.startswith("call_")
+    assert part.arguments == '{"city":"Rome"}'
+
+
+def test_the_old_single_function_call_is_read() -> None:
+    message = {"content": None, "function_call": {"name": "get_time", "arguments": "{}"}}
+    reply = to_reply({"choices": [{"message": message, "finish_reason": "function_call"}]}, ask("x"))
+    assert isinstance(reply.parts[0], ToolCallPart)
+    assert reply.finish == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        (None, "unknown"),
+        ("odd", "unknown"),
+    ],
+)
+def test_each_reason_to_end_is_known(reason: str | None, finish: str) -> None:
+    assert to_reply({"choices": [{"message": {"content": "a"}, "finish_reason": reason}]}, ask("x")).finish == finish
+
+
+def test_deepseeks_name_for_cached_tokens_is_read() -> None:
+    assert read_usage({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8}).cached_tokens == 8
+
+
+@pytest.mark.parametrize("payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}])
+def test_an_answer_without_a_message_is_an_empty_reply(payload: dict[str, object]) -> None:
+    assert to_reply(payload, ask("x")).parts == ()

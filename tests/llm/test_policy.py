@@ -1,0 +1,215 @@
+"""What faults mean and what is tried again."""
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx2
+import pytest
+
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import Chunk, ModelReply, Restarted, TextChunk
+from ricordo.errors import ModelError
+from ricordo.llm.policy import (
+    CallPolicy,
+    answer_by_policy,
+    error_from_event,
+    error_from_status,
+    error_from_transport,
+    policy_from,
+    seconds_to_wait,
+)
+from ricordo.settings import Settings
+from tests.llm.talk import Waits, ask, said, weather_return
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "llm_bad_request"),
+        (401, "llm_authentication"),
+        (402, "llm_insufficient_credits"),
+        (403, "llm_authentication"),
+        (404, "llm_bad_request"),
+        (408, "llm_timeout"),
+        (409, "llm_error"),
+        (413, "context_window_exceeded"),
+        (422, "llm_bad_request"),
+        (429, "llm_rate_limit"),
+        (500, "llm_error"),
+        (503, "llm_error"),
+        (504, "llm_timeout"),
+        (529, "llm_error"),
+        (307, "llm_bad_request"),
+    ],
+)
+def test_each_status_has_its_kind(status: int, kind: str) -> None:
+    assert error_from_status("openai", status, b'{"error":{"message":"no"}}').kind == kind
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",  # OpenAI
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",  # OpenAI
+        "prompt is too long: 215000 tokens > 200000 maximum",  # Anthropic
+        "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",  # Anthropic
+        "the input length exceeds the context length",  # Ollama
+        "prompt too long; exceeded max context length by 12 tokens",  # Ollama
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",  # vLLM
+        "the request exceeds the available context size, try increasing it",  # llama.cpp
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",  # Google
+        "Input is too long for requested model.",  # Bedrock
+        "Please reduce the length of the messages or completion.",  # Groq
+        "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",  # xAI
+    ],
+)
+def test_a_transcript_that_is_too_long_is_recognised_in_every_providers_words(message: str) -> None:
+    assert error_from_status("any", 400, {"error": {"message": message}}).kind == "context_window_exceeded"
+
+
+def test_a_wrong_request_is_not_taken_for_a_long_one() -> None:
+    error = error_from_status("openai", 400, {"error": {"message": "max_tokens is too large: 99999"}})
+    assert error.kind == "llm_bad_request"
+
+
+def test_an_empty_account_is_not_a_rate_limit() -> None:
+    body = {"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}}
+    assert error_from_status("openai", 429, body).kind == "llm_insufficient_credits"
+
+
+def test_an_empty_account_that_answers_400_is_recognised() -> None:
+    body = {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low to access the API."}}
+    assert error_from_status("anthropic", 400, body).kind == "llm_insufficient_credits"
+
+
+def test_the_message_says_who_what_and_what_to_do() -> None:
+    error = error_from_status("groq", 401, b'{"error":{"message":"Invalid API Key."}}')
+    assert str(error) == "groq answered 401: Invalid API Key. Check its key."
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>Bad gateway</html>", b"", b'"text"', b"[]", b'[{"error":{"message":"m"}}]', b"\xff"]
+)
+def test_any_body_gives_an_error(body: bytes) -> None:
+    assert error_from_status("vllm", 502, body).kind == "llm_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"error": {"message": "Rate limit reached", "code": 429}}, "llm_rate_limit"),
+        ({"error": {"type": "overloaded_error", "message": "Overloaded"}}, "llm_error"),
+        ({"error": {"type": "rate_limit_error", "message": "slow down"}}, "llm_rate_limit"),
+        ({"error": {"type": "invalid_request_error", "message": "no such tool"}}, "llm_bad_request"),
+        ({"object": "error", "message": "maximum context length is 4096"}, "context_window_exceeded"),
+        ({"error": "something odd"}, "llm_error"),
+    ],
+)
+def test_an_error_inside_an_answer_is_read_by_its_words(body: object, kind: str) -> None:
+    assert error_from_event("openrouter", body).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (httpx2.ReadTimeout(""), "llm_timeout"),
+        (httpx2.ConnectTimeout(""), "llm_timeout"),
+        (httpx2.ConnectError("refused"), "llm_error"),
+        (httpx2.RemoteProtocolError("cut"), "llm_error"),
+        (httpx2.UnsupportedProtocol("no http"), "llm_bad_request"),
+    ],
+)
+def test_each_fault_below_http_has_its_kind(error: Exception, kind: str) -> None:
+    assert error_from_transport("ollama", error).kind == kind
+
+
+def test_the_wait_a_provider_asks_for_is_read_in_all_three_forms() -> None:
+    assert seconds_to_wait({"retry-after": "7"}) == 7
+    assert seconds_to_wait({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    assert 55 < (seconds_to_wait({"retry-after": date}) or 0) <= 60
+    assert seconds_to_wait({"retry-after": "soon"}) is None
+    assert seconds_to_wait({}) is None
+
+
+def test_waits_double_up_to_a_limit_with_chance_in_them() -> None:
+    error = ModelError("llm_error", "no")
+    assert [CallPolicy(jitter=lambda: 1.0).wait(n, error) for n in (0, 1, 2, 20)] == [0.5, 1, 2, 30]
+    assert CallPolicy(jitter=lambda: 0.0).wait(0, error) == 0.25
+
+
+def test_a_long_wait_that_is_asked_for_is_capped() -> None:
+    assert CallPolicy().wait(0, ModelError("llm_rate_limit", "no", retry_after=3600)) == 30
+
+
+def test_the_settings_make_the_policy() -> None:
+    policy = policy_from(Settings(model_retries=7, model_timeout=42))
+    assert (policy.retries, policy.timeout) == (7, 42)
+
+
+class Attempts:
+    """Plays one list of items for each attempt; an exception in it is raised."""
+
+    def __init__(self, *plays: Sequence[Chunk | ModelReply | Exception]) -> None:
+        self.plays = list(plays)
+        self.count = 0
+
+    async def __call__(self) -> AsyncGenerator[Chunk | ModelReply, None]:
+        self.count += 1
+        for item in self.plays.pop(0):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def reply(text: str = "hi") -> ModelReply:
+    return ModelReply((TextPart(text),) if text else ())
+
+
+async def test_chunks_that_were_seen_are_declared_void_before_the_next_attempt() -> None:
+    waits = Waits()
+    attempts = Attempts([TextChunk("h"), ModelError("llm_error", "cut")], [TextChunk("hi"), reply()])
+    items = [item async for item in answer_by_policy(waits.policy(), ask("x", stream=True), attempts)]
+    assert items == [TextChunk("h"), Restarted(), TextChunk("hi"), reply()]
+    assert waits == [0.5]
+
+
+async def test_no_restart_is_announced_where_nothing_was_seen() -> None:
+    attempts = Attempts([ModelError("llm_error", "cut")], [reply()])
+    items = [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
+    assert items == [reply()]
+
+
+async def test_retries_end() -> None:
+    waits = Waits()
+    attempts = Attempts(*[[ModelError("llm_timeout", str(n))] for n in range(9)])
+    with pytest.raises(ModelError, match="2"):
+        [item async for item in answer_by_policy(waits.policy(retries=2), ask("x"), attempts)]
+    assert attempts.count == 3
+    assert waits == [0.5, 1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["llm_authentication", "llm_bad_request", "llm_insufficient_credits", "context_window_exceeded"]
+)
+async def test_what_cannot_succeed_is_not_tried_again(kind: str) -> None:
+    attempts = Attempts([ModelError(kind, "no")])  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="no"):
+        [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
+    assert attempts.count == 1
+
+
+async def test_an_empty_answer_is_asked_for_again_once_and_then_fails() -> None:
+    attempts = Attempts([reply("")], [reply(" ")])
+    with pytest.raises(ModelError) as caught:
+        [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
+    assert caught.value.kind == "llm_empty_response"
+    assert attempts.count == 2
+
+
+async def test_after_a_tools_result_a_model_may_have_nothing_to_add() -> None:
+    attempts = Attempts([reply("")], [reply("")])
+    request = ask("x", said("tool", weather_return()))
+    assert [item async for item in answer_by_policy(Waits().policy(), request, attempts)] == [reply("")]
+    assert attempts.count == 2

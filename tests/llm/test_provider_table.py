@@ -1,0 +1,88 @@
+"""Which providers the settings configure."""
+
+from typing import Any
+
+import pytest
+
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
+from ricordo.llm.provider_table import Provider, configured, known_window, with_path
+from ricordo.settings import ProviderSettings
+
+NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
+
+
+def names(**settings: str) -> dict[str, Provider]:
+    found = configured(ProviderSettings(_env_file=None, **NONE | settings))
+    return {provider.name: provider for provider in found}
+
+
+def test_nothing_is_configured_without_settings() -> None:
+    assert names() == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "kind", "door"),
+    [
+        ("openai_api_key", "openai", "openai", "openai"),
+        ("anthropic_api_key", "anthropic", "anthropic", "anthropic"),
+        ("gemini_api_key", "google_ai", "google_ai", "google"),
+        ("openrouter_api_key", "openrouter", "openrouter", "openai"),
+        ("groq_api_key", "groq", "groq", "openai"),
+        ("deepseek_api_key", "deepseek", "deepseek", "openai"),
+        ("xai_api_key", "xai", "xai", "openai"),
+        ("mistral_api_key", "mistral", "mistral", "openai"),
+        ("together_api_key", "together", "together", "openai"),
+    ],
+)
+def test_a_key_configures_its_provider_and_no_other(setting: str, name: str, kind: str, door: str) -> None:
+    found = names(**{setting: "secret"})
+    assert list(found) == [name]
+    provider = found[name]
+    assert (provider.endpoint_type, provider.door, provider.api_key) == (kind, door, "secret")
+    assert provider.base_url.startswith("https://")
+
+
+def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
+    provider = names(openai_base_url="http://127.0.0.1:9000/v1/")["openai"]
+    assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:9000/v1", None)
+
+
+def test_an_address_alone_does_not_configure_anthropic() -> None:
+    assert names(anthropic_base_url="http://127.0.0.1:9000") == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("ollama_base_url", "ollama"),
+        ("lmstudio_base_url", "lmstudio"),
+        ("vllm_api_base", "vllm"),
+        ("llamacpp_base_url", "llamacpp"),
+    ],
+)
+@pytest.mark.parametrize("url", ["http://host:1", "http://host:1/", "http://host:1/v1", "http://host:1/v1/"])
+def test_an_address_configures_a_server_with_or_without_its_path(setting: str, name: str, url: str) -> None:
+    assert names(**{setting: url})[name].base_url == "http://host:1/v1"
+
+
+def test_a_path_is_not_added_twice() -> None:
+    assert with_path("http://a/v1", "/v1") == with_path("http://a", "/v1") == "http://a/v1"
+
+
+def test_a_key_is_never_printed() -> None:
+    assert "secret" not in repr(names(openai_api_key="secret"))
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("gpt-4o-mini", 128_000),
+        ("gpt-4.1", 1_047_576),
+        ("gpt-4-0613", 8_192),
+        ("anthropic/claude-opus-5", 200_000),
+        ("GPT-5-nano", 400_000),
+        ("something-else", DEFAULT_CONTEXT_WINDOW),
+    ],
+)
+def test_windows_are_known_by_the_longest_beginning_of_the_name(name: str, window: int) -> None:
+    assert known_window(name) == window

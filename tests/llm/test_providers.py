@@ -1,0 +1,348 @@
+"""The door over pydantic-ai, with Anthropic's real client over real HTTP."""
+
+import builtins
+import importlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import (
+    ModelInfo,
+    ModelReply,
+    ModelSettings,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+    ToolCallChunk,
+)
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError, Unavailable
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.connections import Connections
+from ricordo.llm.providers import anthropic_model, bedrock_model, google_model
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
+
+THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
+REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
+TEXT = {"type": "text", "text": "I look."}
+CALL_A = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
+CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}
+CACHED = {"type": "ephemeral", "ttl": "5m"}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
+    info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
+    return anthropic_model(info, connections, waits.policy(), api_key="key-1")
+
+
+@pytest.fixture
+async def model(server: ModelServer, waits: Waits) -> AsyncIterator[ChatModel]:
+    connections = Connections(timeout=5)
+    yield claude_at(server, connections, waits)
+    await connections.close()
+
+
+async def test_a_plain_answer_comes_with_its_cache_usage(model: ChatModel, server: ModelServer) -> None:
+    server.push(claude({"type": "text", "text": "Ciao"}, cache_read_input_tokens=100, cache_creation_input_tokens=7))
+    chunks, reply = await collect(model, ask("Hello"))
+    assert chunks == []
+    assert reply == ModelReply((TextPart("Ciao"),), Usage(127, 5, 100, 7), "stop", "claude-scripted")
+
+
+async def test_the_server_sees_exactly_this_request(model: ChatModel, server: ModelServer) -> None:
+    picture = ImagePart("image/png", data="QUJD")
+    request = ask(
+        said("user", "See:", picture),
+        said("assistant", "I look.", weather_call("toolu_a"), ToolCallPart("toolu_b", "get_time", "")),
+        said("tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "error", "no clock")),
+        tools=[WEATHER, CLOCK],
+        user_id="user-9",
+        settings=ModelSettings(temperature=0.5, parallel_tool_calls=False),
+    )
+    await whole_reply(model, request)
+    seen = server.requests[0]
+    assert seen.path.split("?")[0] == "/v1/messages"
+    assert "key-1" in (seen.headers.get("x-api-key") or seen.headers["authorization"])
+    assert seen.body == {
+        "model": "claude-scripted",
+        "max_tokens": 16_384,
+        "temperature": 0.5,
+        "stream": False,
+        "metadata": {"user_id": "user-9"},
+        "system": [{"type": "text", "text": "Be kind.", "cache_control": CACHED}],
+        "tools": [
+            {"name": "get_weather", "description": "Tells the weather.", "input_schema": WEATHER.parameters},
+            {
+                "name": "get_time",
+                "description": "Tells the time.",
+                "input_schema": CLOCK.parameters,
+                "cache_control": CACHED,
+            },
+        ],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "See:"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}},
+                    {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {"unreadable_arguments": ""}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "toolu_a",
+                        "content": [{"type": "text", "text": "sunny"}],
+                        "is_error": False,
+                    },
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "toolu_b",
+                        "content": [{"type": "text", "text": "no clock"}],
+                        "is_error": True,
+                    },
+                ],
+            },
+        ],
+    }
+
+
+async def test_thinking_and_parallel_calls_come_back_and_are_replayed_with_their_signatures(
+    model: ChatModel, server: ModelServer
+) -> None:
+    server.push(claude(THINKING, REDACTED, TEXT, CALL_A, CALL_B, stop="tool_use"))
+    reply = await whole_reply(model, ask("Weather?", tools=[WEATHER, CLOCK]))
+    assert reply.parts == (
+        ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic"),
+        ReasoningPart("", redacted="secret-1", provider="anthropic"),
+        TextPart("I look."),
+        ToolCallPart("toolu_a", "get_weather", '{"city":"Rome"}'),
+        ToolCallPart("toolu_b", "get_time", "{}"),
+    )
+    assert reply.finish == "tool_calls"
+    returns = said("tool", weather_return("toolu_a"), weather_return("toolu_b"))
+    await whole_reply(model, ask("Weather?", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    replayed = server.requests[1].body["messages"][1]
+    assert replayed == {"role": "assistant", "content": [THINKING, REDACTED, TEXT, CALL_A, CALL_B]}
+
+
+async def test_what_another_provider_thought_is_not_sent(model: ChatModel, server: ModelServer) -> None:
+    thoughts = (
+        ReasoningPart("theirs", signature="x", provider="bedrock"),
+        ReasoningPart("unsigned", provider="anthropic"),
+        ReasoningPart("deep"),
+    )
+    await whole_reply(model, ask("A", said("assistant", *thoughts, "B"), "C"))
+    assert server.requests[0].body["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "A"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "B"}]},
+        {"role": "user", "content": [{"type": "text", "text": "C"}]},
+    ]
+
+
+async def test_a_stream_brings_thought_text_and_calls_in_pieces(model: ChatModel, server: ModelServer) -> None:
+    server.push(claude_stream(THINKING, TEXT, CALL_A, CALL_B, stop="tool_use"))
+    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
+    assert "".join(c.text for c in chunks if isinstance(c, ReasoningChunk)) == "Rome, then."
+    assert [c.text for c in chunks if isinstance(c, TextChunk)] == ["I l", "ook."]
+    calls = [c for c in chunks if isinstance(c, ToolCallChunk)]
+    assert [(c.index, c.call_id, c.name) for c in calls if c.name] == [
+        (0, "toolu_a", "get_weather"),
+        (1, "toolu_b", "get_time"),
+    ]
+    assert "".join(c.arguments for c in calls if c.index == 0) == '{"city": "Rome"}'
+    assert reply.parts == (
+        ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic"),
+        TextPart("I look."),
+        ToolCallPart("toolu_a", "get_weather", '{"city": "Rome"}'),
+        ToolCallPart("toolu_b", "get_time", "{}"),
+    )
+    assert reply.usage == Usage(20, 7, 0, 0)
+    assert server.requests[0].body["stream"] is True
+
+
+async def test_a_stream_that_breaks_off_is_made_again(model: ChatModel, server: ModelServer, waits: Waits) -> None:
+    server.push(
+        replace(claude_stream(TEXT, stop=None), breaks_off=True), claude_stream(TEXT, stop=None), claude_stream(TEXT)
+    )
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert chunks.count(Restarted()) == 2
+    assert chunks[-2:] == [TextChunk("I l"), TextChunk("ook.")]
+    assert reply.parts == (TextPart("I look."),)
+    assert len(waits) == 2
+
+
+async def test_an_error_inside_a_stream_is_an_error(model: ChatModel, server: ModelServer, waits: Waits) -> None:
+    overloaded = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error")
+    server.push(claude_stream(TEXT, stop=None, tail=(overloaded,)), claude_stream(TEXT))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert Restarted() in chunks
+    assert reply.parts == (TextPart("I look."),)
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message", "expected", "calls"),
+    [
+        (401, "authentication_error", "invalid x-api-key", "llm_authentication", 1),
+        (403, "permission_error", "not yours", "llm_authentication", 1),
+        (400, "invalid_request_error", "prompt is too long: 9 > 5", "context_window_exceeded", 1),
+        (400, "invalid_request_error", "Your credit balance is too low", "llm_insufficient_credits", 1),
+        (400, "invalid_request_error", "no such field", "llm_bad_request", 1),
+        (404, "not_found_error", "model: x", "llm_bad_request", 1),
+        (429, "rate_limit_error", "slow down", "llm_rate_limit", 4),
+        (500, "api_error", "oops", "llm_error", 4),
+        (529, "overloaded_error", "Overloaded", "llm_error", 4),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_each_error_has_its_kind_and_only_our_retries_count(
+    model: ChatModel,
+    server: ModelServer,
+    status: int,
+    kind: str,
+    message: str,
+    expected: str,
+    calls: int,
+    streamed: bool,
+) -> None:
+    server.push(*[Answer({"type": "error", "error": {"type": kind, "message": message}}, status)] * 12)
+    with pytest.raises(ModelError, match=message) as caught:
+        await collect(model, ask("x", stream=streamed))
+    assert caught.value.kind == expected
+    assert len(server.requests) == calls
+
+
+async def test_a_rate_limit_is_waited_out_as_the_server_asks(
+    model: ChatModel, server: ModelServer, waits: Waits
+) -> None:
+    limited = Answer(
+        {"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}, 429, {"retry-after": "9"}
+    )
+    server.push(limited, claude(TEXT))
+    assert (await whole_reply(model, ask("x"))).parts == (TextPart("I look."),)
+    assert waits == [9]
+
+
+async def test_silence_is_a_time_out(server: ModelServer) -> None:
+    connections = Connections(timeout=0.05)
+    info = ModelInfo("anthropic/m", "anthropic", "m", "anthropic", endpoint=server.root)
+    model = anthropic_model(info, connections, Waits().policy(retries=1, timeout=0.05), api_key="k")
+    server.push(Answer({}, delay=60), Answer({}, delay=60))
+    with pytest.raises(ModelError) as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_timeout"
+    assert len(server.requests) == 2
+    await connections.close()
+
+
+async def test_a_server_that_is_not_there_is_an_error(waits: Waits) -> None:
+    async with ModelServer() as gone:
+        pass
+    connections = Connections(timeout=1)
+    with pytest.raises(ModelError, match="anthropic cannot be reached") as caught:
+        await whole_reply(claude_at(gone, connections, waits), ask("x"))
+    assert caught.value.kind == "llm_error"
+    assert len(waits) == 3
+    await connections.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice"),
+    [
+        ({"tool_choice": "auto"}, {"type": "auto"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": "none"}, {"type": "none"}),
+        ({"forced_tool": "get_time"}, {"type": "tool", "name": "get_time"}),
+    ],
+)
+async def test_each_choice_of_tools_has_anthropics_name(
+    model: ChatModel, server: ModelServer, fields: dict[str, Any], choice: dict[str, str]
+) -> None:
+    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], **fields))
+    assert server.requests[0].body["tool_choice"] == choice
+
+
+async def test_a_budget_for_thinking_leaves_room_for_the_answer(model: ChatModel, server: ModelServer) -> None:
+    settings = ModelSettings(temperature=0.5, max_output_tokens=2_000, max_reasoning_tokens=4_000)
+    await whole_reply(model, ask("x", settings=settings))
+    body = server.requests[0].body
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+    assert body["max_tokens"] > 4_000
+    assert "temperature" not in body
+
+
+async def test_a_forced_tool_is_called_without_thinking(model: ChatModel, server: ModelServer) -> None:
+    settings = ModelSettings(max_reasoning_tokens=4_000)
+    await whole_reply(model, ask("x", tools=[WEATHER], forced_tool="get_weather", settings=settings))
+    assert "thinking" not in server.requests[0].body
+
+
+async def test_a_window_that_begins_with_the_assistant_gets_an_opening(model: ChatModel, server: ModelServer) -> None:
+    await whole_reply(model, ask(said("assistant", "B"), "C"))
+    assert [message["role"] for message in server.requests[0].body["messages"]] == ["user", "assistant", "user"]
+
+
+async def test_neighbours_on_the_users_side_become_one_message_in_their_order(
+    model: ChatModel, server: ModelServer
+) -> None:
+    await whole_reply(model, ask(said("summary", "So far"), said("system", "alert"), "A"))
+    body = server.requests[0].body
+    assert body["system"][0]["text"] == "Be kind."
+    assert [block["text"] for block in body["messages"][0]["content"]] == ["So far", "alert", "A"]
+
+
+async def test_an_empty_answer_after_a_tools_result_ends_the_turn(model: ChatModel, server: ModelServer) -> None:
+    server.push(claude(), claude())
+    reply = await whole_reply(model, ask("x", said("assistant", weather_call()), said("tool", weather_return())))
+    assert reply.parts == ()
+    assert reply.finish == "stop"
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("anthropic", "anthropic"), ("google.genai", "google"), ("boto3", "bedrock")]
+)
+async def test_a_missing_library_is_named_with_its_extra(
+    missing: str, extra: str, monkeypatch: pytest.MonkeyPatch, waits: Waits
+) -> None:
+    real = importlib.import_module
+
+    def without(name: str, package: str | None = None) -> Any:
+        if name == missing:
+            raise builtins.ImportError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    info, connections = ModelInfo(f"{extra}/m", extra, "m", extra), Connections(1)
+    model: ChatModel = {
+        "anthropic": lambda: anthropic_model(info, connections, waits.policy(), api_key="k"),
+        "google": lambda: google_model(info, connections, waits.policy(), api_key="k"),
+        "bedrock": lambda: bedrock_model(info, waits.policy(), region="eu-west-1"),
+    }[extra]()
+    with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"'):
+        await whole_reply(model, ask("x"))

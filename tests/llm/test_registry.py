@@ -1,0 +1,250 @@
+"""All models by their handles."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import TextPart
+from ricordo.errors import NotFound
+from ricordo.llm.chat import whole_reply
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.policy import CallPolicy
+from ricordo.llm.provider_table import LocalServer, Provider
+from ricordo.llm.providers import ProviderModel
+from ricordo.llm.registry import FAILURE_KEPT_SECONDS, KEPT_SECONDS, LIBRARIAN, Models
+from ricordo.llm.scripted import ScriptedModel
+from ricordo.settings import ProviderSettings, Settings
+from tests.llm.talk import ask
+from tests.support.model_server import Answer, ModelServer
+
+NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
+
+
+class Now:
+    """A clock of seconds that is set by hand."""
+
+    seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), **fields: Any) -> Models:
+    configured = {name: fields.pop(name) for name in tuple(fields) if name in NONE}
+    providers = ProviderSettings(_env_file=None, **NONE | configured)
+    fields.setdefault("local_servers", ())
+    return Models(settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields)
+
+
+async def test_a_handle_of_a_configured_provider_answers(server: ModelServer) -> None:
+    known = models(openai_base_url=server.url)
+    reply = await whole_reply(known.get("openai/any-model"), ask("x"))
+    assert reply.parts == (TextPart("ok"),)
+    assert server.requests[0].body["model"] == "any-model"
+    await known.close()
+
+
+async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
+    known = models(openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root)
+    assert known.get("openai/a") is known.get("openai/a")
+    assert isinstance(known.get("openai/a"), OpenAICompatibleModel)
+    assert isinstance(known.get("anthropic/claude-x"), ProviderModel)
+    assert known.get("anthropic/claude-x").info.context_window == 200_000
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("handle", ["anthropic/claude-x", "nobody/model", "openai", "openai/", ""])
+async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(server: ModelServer, handle: str) -> None:
+    known = models(openai_base_url=server.url)
+    known.add(ScriptedModel([], name="s"))
+    await known.list()
+    expected = f"Handle {handle} not found, must be one of ['scripted/s', 'openai/scripted-1']"
+    with pytest.raises(NotFound) as caught:
+        known.get(handle)
+    assert str(caught.value) == expected
+    with pytest.raises(NotFound):
+        await known.require(handle)
+    await known.close()
+
+
+async def test_an_added_model_is_found_and_listed() -> None:
+    known = models()
+    model = ScriptedModel(["hi"], name="s")
+    known.add(model)
+    assert known.get("scripted/s") is model
+    assert await known.require("scripted/s") == model.info
+    assert await known.list() == [model.info]
+
+
+async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(server: ModelServer) -> None:
+    known = models(openai_base_url=server.url)
+    assert (await known.require("openai/scripted-1")).name == "scripted-1"
+    with pytest.raises(NotFound, match="Handle openai/other not found, must be one of"):
+        await known.require("openai/other")
+    await known.close()
+
+
+async def test_any_model_is_accepted_where_the_list_cannot_be_read(
+    server: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = models(openai_base_url=server.url, openai_api_key="secret-key")
+    server.push(Answer({"error": {"message": "no list here"}}, 404))
+    with caplog.at_level(logging.WARNING):
+        assert (await known.require("openai/gpt-4o")).context_window == 128_000
+    assert "The models of openai cannot be listed" in caplog.text
+    assert "secret-key" not in caplog.text
+    await known.close()
+
+
+async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: ModelServer) -> None:
+    now = Now()
+    known = models(openai_base_url=server.url, now=now)
+    server.push(Answer({}, 500))
+    assert await known.list() == []
+    assert await known.list() == []
+    assert len(server.requests) == 1
+    now.seconds += FAILURE_KEPT_SECONDS + 1
+    assert [info.handle for info in await known.list()] == ["openai/scripted-1"]
+    now.seconds += KEPT_SECONDS - 1
+    await known.list()
+    assert len(server.requests) == 2
+    now.seconds += 2
+    await known.list()
+    assert len(server.requests) == 3
+    await known.close()
+
+
+async def test_one_dead_provider_does_not_hide_the_others(server: ModelServer) -> None:
+    async with ModelServer() as dead:
+        pass
+    known = models(openai_base_url=dead.url, vllm_api_base=server.root)
+    assert [info.handle for info in await known.list()] == ["vllm/scripted-1"]
+    await known.close()
+
+
+async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelServer) -> None:
+    rows = [{"id": "m", "max_model_len": 4_096, "owned_by": "vllm"}]
+    server.push(Answer({"object": "list", "data": rows}))
+    known = models(vllm_api_base=server.root)
+    assert known.get("vllm/m").info.context_window == 128_000
+    assert (await known.require("vllm/m")).context_window == 4_096
+    assert known.get("vllm/m").info.context_window == 4_096
+    await known.close()
+
+
+async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(server: ModelServer) -> None:
+    rows = [{"id": "llama3.2:latest", "context_length": 5}, {"id": "openai/gpt-x", "context_length": 6}]
+    server.push(*[Answer({"data": rows})] * 2)
+    openrouter = Provider("openrouter", server.url, "openrouter", api_key="k")
+    known = models(extra=(openrouter,), ollama_base_url=server.root)
+    info = await known.require("ollama/llama3.2")
+    assert (info.name, info.context_window) == ("llama3.2", 5)
+    info = await known.require("openrouter/openai/gpt-x:online")
+    assert (info.name, info.context_window) == ("openai/gpt-x:online", 6)
+    await known.close()
+
+
+async def test_a_provider_of_a_plugin_is_used_like_any_other(server: ModelServer) -> None:
+    known = models(extra=(Provider("mine", server.url, "openai", api_key="k"),))
+    assert (await whole_reply(known.get("mine/m"), ask("x"))).parts == (TextPart("ok"),)
+    assert server.requests[0].headers["authorization"] == "Bearer k"
+    await known.close()
+
+
+async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("No connection may be opened.")
+
+    monkeypatch.setattr("ricordo.llm.connections.httpx2.AsyncClient", refuse)
+    known = models(Settings(_env_file=None, find_local_models=False))
+    assert await known.list() == []
+    assert await known.find_local() == ()
+    assert known.default_handle() == LIBRARIAN
+    with pytest.raises(NotFound):
+        await known.require("openai/gpt-4o")
+    await known.close()
+
+
+async def test_only_the_configured_provider_is_called(server: ModelServer) -> None:
+    async with ModelServer() as other:
+        known = models(openai_base_url=server.url)
+        await known.list()
+        await known.find_local()
+        assert len(server.requests) == 1
+        assert other.connections == 0
+        await known.close()
+
+
+def tags(*names: str) -> Answer:
+    return Answer({"models": [{"name": name, "model": name} for name in names]})
+
+
+async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server: ModelServer) -> None:
+    server.push(tags("nomic-embed-text:latest", "qwen3:8b", "gemma3:1b"))
+    known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    assert known.default_handle() == LIBRARIAN
+    found = await known.find_local()
+    assert [info.handle for info in found] == ["ollama/qwen3:8b", "ollama/gemma3:1b"]
+    assert server.requests[0].path == "/api/tags"
+    assert known.default_handle() == "ollama/qwen3:8b"
+    assert (await whole_reply(known.get(known.default_handle()), ask("x"))).parts == (TextPart("ok"),)
+    assert server.requests[1].path == "/v1/chat/completions"
+    assert await known.list() == list(found)
+    await known.close()
+
+
+async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> None:
+    server.push(tags("qwen3:8b"))
+    settings = Settings(_env_file=None, model="openai/gpt-4.1")
+    known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    await known.find_local()
+    assert known.default_handle() == "openai/gpt-4.1"
+    await known.close()
+
+
+async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(server: ModelServer) -> None:
+    ours = {"object": "list", "data": [{"id": "agent-1", "owned_by": "ricordo"}]}
+    server.push(Answer(ours), Answer(b"<html>", headers={"content-type": "text/html"}), Answer({}, 404))
+    for name in ("vllm", "lmstudio", "llamacpp"):
+        known = models(local_servers=(LocalServer(name, server.port, owner="vllm" if name == "vllm" else None),))
+        assert await known.find_local() == ()
+        assert known.default_handle() == LIBRARIAN
+        await known.close()
+    assert len(server.requests) == 3
+
+
+async def test_a_server_that_is_slow_or_not_there_is_passed_over() -> None:
+    async with ModelServer(lambda _: replace(tags("m"), delay=60)) as slow, ModelServer() as gone:
+        port = gone.port
+        await gone.stop()
+        await gone.start()
+        known = models(local_servers=(LocalServer("ollama", slow.port), LocalServer("lmstudio", port)))
+        async with asyncio.timeout(2):
+            assert await known.find_local() == ()
+        await known.close()
+
+
+async def test_a_configured_provider_is_not_looked_for(server: ModelServer) -> None:
+    known = models(ollama_base_url=server.root, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    assert await known.find_local() == ()
+    assert server.requests == []
+
+
+async def test_a_window_reported_by_a_found_server_is_kept(server: ModelServer) -> None:
+    rows = [{"id": "m", "owned_by": "vllm", "max_model_len": 2_048}]
+    server.push(Answer(json.dumps({"data": rows}).encode()))
+    known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
+    await known.find_local()
+    assert known.get("vllm/m").info.context_window == 2_048
+    await known.close()

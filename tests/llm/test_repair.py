@@ -1,0 +1,207 @@
+"""What small models get wrong, mended."""
+
+import pytest
+
+from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import Chunk, FinishReason, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk, ToolSchema
+from ricordo.llm.repair import StreamRepair, is_empty, mended_arguments, repair
+from tests.llm.talk import CLOCK, WEATHER
+
+TOOLS = (WEATHER, CLOCK)
+ROME = '{"city":"Rome"}'
+
+
+def reply(*parts: Part | str, finish: FinishReason = "stop") -> ModelReply:
+    return ModelReply(tuple(TextPart(part) if isinstance(part, str) else part for part in parts), finish=finish)
+
+
+def calls(of: ModelReply) -> list[tuple[str, str]]:
+    return [(part.name, part.arguments) for part in of.parts if isinstance(part, ToolCallPart)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "get_weather", "arguments": {"city": "Rome"}}',
+        '{"name": "get_weather", "parameters": {"city": "Rome"}}',
+        '{"tool": "get_weather", "args": {"city": "Rome"}}',
+        '{"type": "function", "function": {"name": "get_weather", "arguments": "{\\"city\\":\\"Rome\\"}"}}',
+        '{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}',
+        '[{"name": "get_weather", "arguments": {"city": "Rome"}}]',
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}]',
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}',
+        '<function=get_weather>{"city": "Rome"}</function>',
+        '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
+        '```\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\n',
+        '{"name": "functions.get_weather", "arguments": {"city": "Rome"}}',
+    ],
+)
+def test_a_call_written_as_text_becomes_a_call(text: str) -> None:
+    mended = repair(reply(text), TOOLS)
+    assert calls(mended) == [("get_weather", ROME)]
+    assert mended.finish == "tool_calls"
+    assert not any(isinstance(part, TextPart) for part in mended.parts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "delete_everything", "arguments": {}}',
+        '{"name": "get_weather"}',
+        '{"name": "get_weather", "arguments": [1]}',
+        '{"city": "Rome"}',
+        '{"name": "get_weather", "arguments": ',
+        'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
+        '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
+        "The tag <tool_call> is used by some models.",
+        "plain words",
+        "[1, 2]",
+    ],
+)
+def test_a_text_that_is_no_certain_call_stays_a_text(text: str) -> None:
+    assert repair(reply(text), TOOLS) == reply(text)
+
+
+def test_nothing_becomes_a_call_where_no_tool_was_offered() -> None:
+    text = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+    assert repair(reply(text), ()) == reply(text)
+
+
+def test_several_tagged_calls_keep_the_words_before_them() -> None:
+    text = (
+        'I look.\n<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>\n'
+        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    )
+    mended = repair(reply(text), TOOLS)
+    assert mended.parts[0] == TextPart("I look.")
+    assert calls(mended) == [("get_weather", ROME), ("get_time", "{}")]
+    assert len({part.call_id for part in mended.parts if isinstance(part, ToolCallPart)}) == 2
+
+
+def test_real_calls_are_not_joined_by_written_ones() -> None:
+    real = reply('{"name": "get_time", "arguments": {}}', ToolCallPart("1", "get_weather", ROME), finish="tool_calls")
+    assert repair(real, TOOLS) is real
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "rest"),
+    [
+        ("<think>hm</think>Yes.", "hm", "Yes."),
+        ("\n<think>\nhm\n</think>\n\nYes.", "hm", "Yes."),
+        ("<thinking>hm</thinking>Yes.", "hm", "Yes."),
+        ("hm</think>Yes.", "hm", "Yes."),
+        ("<think></think>Yes.", None, "Yes."),
+        ("<think>hm", "hm", None),
+    ],
+)
+def test_a_thought_in_tags_becomes_reasoning(text: str, thought: str | None, rest: str | None) -> None:
+    expected: list[Part] = [ReasoningPart(thought, native=False)] if thought else []
+    expected += [TextPart(rest)] if rest else []
+    assert repair(reply(text, finish="length"), ()).parts == tuple(expected)
+
+
+def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
+    text = "HTML has no <think> tag."
+    assert repair(reply(text), ()) == reply(text)
+
+
+def test_a_thought_and_then_a_written_call_are_both_mended() -> None:
+    mended = repair(reply('<think>hm</think>{"name": "get_time", "arguments": {}}'), TOOLS)
+    assert mended.parts[0] == ReasoningPart("hm", native=False)
+    assert calls(mended) == [("get_time", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("given", "mended"),
+    [
+        ("", "{}"),
+        ("  ", "{}"),
+        ("null", "{}"),
+        ('""', "{}"),
+        ('"{\\"city\\":\\"Rome\\"}"', ROME),
+        ('{"type": "object", "properties": {"city": "Rome"}}', ROME),
+        ('{"properties": {"city": "Rome"}}', ROME),
+        ('{"properties": {"city": {"value": "Rome", "type": "string"}}}', ROME),
+        ('{"properties": {"city": {"type": "string"}}}', '{"properties": {"city": {"type": "string"}}}'),
+        ('{ "city": "Rome" }', '{ "city": "Rome" }'),
+        ('{"city": ', '{"city": '),
+        ("[1]", "[1]"),
+        ('"Rome"', '"Rome"'),
+    ],
+)
+def test_arguments_are_mended_where_their_meaning_is_certain(given: str, mended: str) -> None:
+    assert mended_arguments(given, WEATHER) == mended
+
+
+def test_a_tool_that_has_properties_of_its_own_keeps_them() -> None:
+    tool = ToolSchema("add_node", "", {"type": "object", "properties": {"properties": {"type": "object"}}})
+    assert mended_arguments('{"properties": {"city": "Rome"}}', tool) == '{"properties": {"city": "Rome"}}'
+
+
+@pytest.mark.parametrize(
+    ("finish", "mended"),
+    [("stop", "tool_calls"), ("unknown", "tool_calls"), ("tool_calls", "tool_calls"), ("length", "length")],
+)
+def test_the_finish_follows_the_calls_but_a_length_stop_is_kept(finish: FinishReason, mended: FinishReason) -> None:
+    assert repair(reply(ToolCallPart("1", "get_time", "{}"), finish=finish), TOOLS).finish == mended
+
+
+def test_a_finish_for_calls_without_calls_is_a_stop() -> None:
+    assert repair(reply("Hi", finish="tool_calls"), TOOLS).finish == "stop"
+
+
+def test_a_prefix_before_a_tools_name_goes() -> None:
+    mended = repair(reply(ToolCallPart("1", "functions.get_time", "{}"), finish="tool_calls"), TOOLS)
+    assert calls(mended) == [("get_time", "{}")]
+
+
+def test_what_is_empty() -> None:
+    assert is_empty(reply())
+    assert is_empty(reply(" \n"))
+    assert is_empty(reply(ReasoningPart("hm")))
+    assert not is_empty(reply("a"))
+    assert not is_empty(reply(ToolCallPart("1", "a", "{}")))
+    assert not is_empty(reply(ReasoningPart("hm"), finish="length"))
+
+
+def streamed(pieces: list[str], tools: tuple[ToolSchema, ...] = TOOLS) -> list[Chunk]:
+    stream = StreamRepair(tools)
+    chunks = [chunk for piece in pieces for chunk in stream.feed(TextChunk(piece))]
+    return chunks + list(stream.close(repair(reply("".join(pieces)), tools)))
+
+
+def joined(chunks: list[Chunk], kind: type[TextChunk] | type[ReasoningChunk]) -> str:
+    return "".join(chunk.text for chunk in chunks if isinstance(chunk, kind))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_a_streamed_thought_is_told_apart_however_it_is_cut(size: int) -> None:
+    text = "<think>a < b</think>\n\nYes </think> no."
+    chunks = streamed([text[at : at + size] for at in range(0, len(text), size)])
+    assert joined(chunks, ReasoningChunk) == "a < b"
+    assert joined(chunks, TextChunk) == "Yes </think> no."
+
+
+def test_plain_text_passes_through_at_once() -> None:
+    stream = StreamRepair(TOOLS)
+    assert list(stream.feed(TextChunk("He"))) == [TextChunk("He")]
+    assert list(stream.feed(TextChunk("llo"))) == [TextChunk("llo")]
+
+
+def test_a_written_call_is_streamed_as_a_call() -> None:
+    chunks = streamed(["```js", 'on\n{"name": "get_time",', ' "arguments": {}}\n```'])
+    assert [type(chunk) for chunk in chunks] == [ToolCallChunk]
+
+
+def test_what_looked_like_a_call_is_shown_in_the_end() -> None:
+    assert streamed(['{"city"', ': "Rome"}']) == [TextChunk('{"city": "Rome"}')]
+
+
+def test_json_is_not_held_back_where_no_tool_was_offered() -> None:
+    stream = StreamRepair(())
+    assert list(stream.feed(TextChunk('{"city"'))) == [TextChunk('{"city"')]
+
+
+def test_a_thought_that_never_ends_is_shown_as_a_thought() -> None:
+    assert joined(streamed(["<think>a b </th", "ought"]), ReasoningChunk) == "a b </thought"

@@ -1,0 +1,60 @@
+"""The guess of token counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from ricordo.domain.message import ImagePart, ReasoningPart
+from ricordo.domain.model import ModelReply
+from ricordo.llm.tokens import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    estimated_usage,
+    message_tokens,
+    part_tokens,
+    request_tokens,
+    text_tokens,
+    tool_tokens,
+    transcript_tokens,
+)
+from tests.llm.talk import WEATHER, ask, said, weather_call, weather_return
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("a", 1),
+        ("abcd" * 10, 10),
+        ("日本語", 3),
+        ("한국어", 3),
+        ("Привет", 3),
+        ("héllo wörld", 4),
+        ("ok 日本", 3),
+    ],
+)
+def test_a_text_counts_by_its_alphabets(text: str, tokens: int) -> None:
+    assert text_tokens(text) == tokens
+
+
+def test_a_message_counts_all_its_parts() -> None:
+    message = said("assistant", "abcd", weather_call())
+    assert message_tokens(message) == MESSAGE_TOKENS + 1 + part_tokens(weather_call())
+    assert part_tokens(weather_return(content="x" * 400)) >= 100
+    assert part_tokens(ImagePart("image/png", data="A" * 9_000_000)) == IMAGE_TOKENS
+
+
+def test_only_reasoning_that_is_sent_back_counts() -> None:
+    assert part_tokens(ReasoningPart("x" * 400)) == 0
+    assert part_tokens(ReasoningPart("x" * 400, signature="s")) == 100
+
+
+def test_a_request_counts_messages_and_tools() -> None:
+    request = ask("Hello", tools=[WEATHER])
+    assert request_tokens(request) == transcript_tokens(request.messages) + tool_tokens([WEATHER])
+    assert request_tokens(request) > request_tokens(replace(request, tools=()))
+
+
+def test_an_estimate_counts_reasoning_as_said() -> None:
+    usage = estimated_usage(ask("x"), ModelReply((ReasoningPart("x" * 40),)))
+    assert usage.completion_tokens == 10

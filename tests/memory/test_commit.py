@@ -1,0 +1,276 @@
+"""Storing a step's edits and passages: nothing that someone else wrote meanwhile is overwritten unseen."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlalchemy import insert
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.passage import Archive
+from ricordo.domain.scope import Scope
+from ricordo.memory.commit import Committed, commit
+from ricordo.memory.recall import find_passages
+from ricordo.memory.working import PassageDraft, WorkingMemory
+from ricordo.storage import agents, archives, blocks
+from ricordo.storage.search import PassageFilter
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import agents_archives
+from tests.support import make
+from tests.support.statements import count_statements
+
+SCOPE = Scope()
+TEXT = "Name: Ada\nDrink: tea\nCity: Turin"
+TOO_CLOSE = (
+    'Memory block "human" was changed by someone else in the same lines while you edited it. '
+    "Read it again in your instructions and repeat the edit."
+)
+
+
+async def agent_with(store: SqliteStore, *new: Block) -> AgentState:
+    return await make.stored_agent(store, with_blocks=new or (make.block("human", TEXT),))
+
+
+async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, step_id))
+
+
+async def block_now(store: SqliteStore, id: str) -> Block:
+    return await store.read(lambda tx: blocks.get(tx, SCOPE, id))
+
+
+async def someone_else(store: SqliteStore, id: str, change: Callable[[Block], Block]) -> None:
+    def work(tx: Transaction) -> None:
+        block = blocks.get(tx, SCOPE, id)
+        blocks.update(tx, block, replace(change(block), updated_by="user-else"))
+
+    await store.write(work)
+
+
+def to(value: str) -> Callable[[Block], Block]:
+    return lambda block: replace(block, value=value)
+
+
+async def test_an_edit_is_stored_as_the_next_version_by_the_agent(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", "Name: Eve", "call-1")
+    committed = await save(store, state, memory)
+    stored = await block_now(store, state.blocks[0].id)
+    assert (stored.value, stored.version, stored.updated_by) == ("Name: Eve", 2, state.agent.id)
+    assert stored.updated_at > state.blocks[0].updated_at
+    assert committed == Committed((stored,), ())
+
+
+async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteStore) -> None:
+    state = await agent_with(store, make.block("human", "a"), make.block("persona", "b"))
+    memory = WorkingMemory(state)
+    memory.write("human", "a1", "call-1")
+    memory.write("persona", "b1", "call-2")
+    memory.write("human", "a2", "call-3")
+    with count_statements(store.engine) as counted:
+        committed = await save(store, state, memory)
+    assert [statement.split()[0] for statement in counted.statements] == ["UPDATE", "UPDATE"]
+    assert [(block.label, block.value, block.version) for block in committed.blocks] == [
+        ("human", "a2", 2),
+        ("persona", "b1", 2),
+    ]
+    assert (committed.merged, committed.failed) == ({}, {})
+
+
+async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    with count_statements(store.engine) as counted:
+        assert await save(store, state, WorkingMemory(state)) == Committed(state.blocks, ())
+    assert counted.statements == []
+
+
+async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", TEXT.replace("Ada", "Ada L."), "call-1")
+    memory.write("human", TEXT.replace("Ada", "Ada Lovelace"), "call-2")
+    await someone_else(store, state.blocks[0].id, to(TEXT.replace("Turin", "London")))
+    committed = await save(store, state, memory)
+    both = "Name: Ada Lovelace\nDrink: tea\nCity: London"
+    stored = await block_now(store, state.blocks[0].id)
+    assert (stored.value, stored.version) == (both, 3)
+    assert committed.blocks == (stored,)
+    # Only the last of the step's results shows the block as it stands; the one before was true when it was given.
+    assert (committed.merged, committed.failed) == ({"call-2": both}, {})
+
+
+async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", f"{TEXT}\nPet: cat", "call-1")
+    memory.write("human", f"{TEXT}\nPet: cat".replace("tea", "coffee"), "call-2")
+    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
+    assert committed.merged == {}
+    stored = await block_now(store, state.blocks[0].id)
+    assert (stored.value, stored.version, stored.updated_by) == (TEXT.replace("tea", "water"), 2, "user-else")
+
+
+async def test_after_a_conflict_the_agent_sees_the_other_text_and_its_next_edit_goes_through(
+    store: SqliteStore,
+) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
+    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    committed = await save(store, state, memory)
+    assert [block.value for block in committed.blocks] == [TEXT.replace("tea", "water")]
+
+    state = replace(state, blocks=committed.blocks)
+    memory = WorkingMemory(state)
+    memory.write("human", TEXT.replace("tea", "water and coffee"), "call-2")
+    assert (await save(store, state, memory)).failed == {}
+    assert (await block_now(store, state.blocks[0].id)).value == TEXT.replace("tea", "water and coffee")
+
+
+async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStore) -> None:
+    state = await agent_with(store, make.block("human", "a"), make.block("persona", "b"))
+    memory = WorkingMemory(state)
+    memory.write("human", "a1", "call-1")
+    memory.write("persona", "b1", "call-2")
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0]))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": f"Block with ID {state.blocks[0].id} not found"}
+    assert [(block.label, block.value) for block in committed.blocks] == [("persona", "b1")]
+    assert (await block_now(store, state.blocks[1].id)).value == "b1"
+
+
+async def test_a_block_that_became_read_only_is_not_written(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", "Name: Eve", "call-1")
+    await someone_else(store, state.blocks[0].id, lambda block: replace(block, read_only=True))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": "Error This block is read-only and cannot be edited."}
+    assert committed.blocks[0].read_only
+    assert (await block_now(store, state.blocks[0].id)).value == TEXT
+
+
+async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", "Name: Eve", "call-1")
+    await someone_else(store, state.blocks[0].id, lambda block: replace(block, description="The user"))
+    committed = await save(store, state, memory)
+    assert (committed.merged, committed.failed) == ({}, {})
+    stored = await block_now(store, state.blocks[0].id)
+    assert (stored.value, stored.description, stored.version) == ("Name: Eve", "The user", 3)
+    assert committed.blocks == (stored,)
+
+
+async def test_a_merge_over_the_limit_fails_and_keeps_the_other_text(store: SqliteStore) -> None:
+    state = await agent_with(store, make.block("human", "a\nb\nc", limit=12))
+    memory = WorkingMemory(state)
+    memory.write("human", "aaaaaa\nb\nc", "call-1")
+    await someone_else(store, state.blocks[0].id, to("a\nb\ncccccc"))
+    committed = await save(store, state, memory)
+    assert committed.failed == {
+        "call-1": 'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise the limit.'
+    }
+    assert (await block_now(store, state.blocks[0].id)).value == "a\nb\ncccccc"
+
+
+async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", "Name: Eve", "call-1")
+    await someone_else(store, state.blocks[0].id, to("Name: Bob"))
+    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), "step-1"))
+    assert committed.failed == {"call-1": f"Block with ID {state.blocks[0].id} not found"}
+    assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
+
+
+def archiving(state: AgentState, *texts: str, tags: tuple[str, ...] = ()) -> WorkingMemory:
+    memory = WorkingMemory(state)
+    for number, text in enumerate(texts):
+        memory.archive(PassageDraft(f"call-{number}", f"passage-{abs(hash(text))}", text, tags))
+    return memory
+
+
+async def found(store: SqliteStore, query: str, *archive_ids: str, tags: tuple[str, ...] = ()) -> list[str]:
+    wanted = PassageFilter(archive_ids, tags)
+    return [hit.passage.text for hit in await store.read(lambda tx: find_passages(tx, query, wanted, 10))]
+
+
+async def archives_of(store: SqliteStore, state: AgentState) -> list[Archive]:
+    return await store.read(lambda tx: archives.of_agent(tx, state.agent.id))
+
+
+async def test_passages_land_in_an_archive_of_the_agents_own_and_are_found_by_their_words_and_tags(
+    store: SqliteStore,
+) -> None:
+    state = await agent_with(store)
+    memory = archiving(state, "Ada drinks jasmine tea.", "Ada lives in Turin.", tags=("ada", "facts"))
+    committed = await save(store, state, memory, "step-7")
+    (archive,) = committed.archives
+    assert await archives_of(store, state) == [archive]
+    assert (archive.name, archive.created_by) == ("Nina's archive", state.agent.id)
+    assert (archive.passage_count, archive.tags) == (2, ("ada", "facts"))
+    assert await found(store, "jasmine", archive.id, tags=("facts",)) == ["Ada drinks jasmine tea."]
+    assert await found(store, "jasmine", archive.id, tags=("other",)) == []
+    (stored,) = await store.read(lambda tx: archives.passages_by_ids(tx, [memory.passages[0].id]))
+    assert (stored.step_id, stored.created_by, stored.tags) == ("step-7", state.agent.id, ("ada", "facts"))
+    assert stored.organization_id == state.agent.organization_id
+
+
+async def test_a_passage_belongs_to_the_user_of_its_conversation(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    state = replace(state, conversation=replace(state.conversation, user_id="user-ada"))
+    memory = archiving(state, "Ada drinks tea.")
+    await save(store, state, memory)
+    (stored,) = await store.read(lambda tx: archives.passages_by_ids(tx, [memory.passages[0].id]))
+    assert stored.user_id == "user-ada"
+
+
+async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    first = await save(store, state, archiving(state, "one"))
+    second = await save(store, state, archiving(state, "two", tags=("later",)))
+    third = await save(store, replace(state, archives=second.archives), archiving(state, "three"))
+    assert len({committed.archives[0].id for committed in (first, second, third)}) == 1
+    (archive,) = await archives_of(store, state)
+    assert (archive.passage_count, archive.tags) == (3, ("later",))
+    assert third.archives == (archive,)
+
+
+async def test_no_archive_is_made_for_nothing(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    await save(store, state, WorkingMemory(state))
+    assert await archives_of(store, state) == []
+
+
+async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(store: SqliteStore) -> None:
+    one = await agent_with(store)
+    other = await make.stored_agent(store, make.agent("Otto"))
+    shared = await make.stored_archive(store, one.agent, "Begun by hand.")
+    share = {"agent_id": other.agent.id, "archive_id": shared.id, "is_owner": False}
+    await store.write(lambda tx: tx.run(insert(agents_archives), share))
+    # Both read the archive before either of them writes.
+    one, other = [
+        await store.read(lambda tx, id=state.agent.id: agents.load(tx, SCOPE, id))  # type: ignore[misc]
+        for state in (one, other)
+    ]
+    await save(store, one, archiving(one, "Tea is hot.", tags=("tea",)))
+    last = await save(store, other, archiving(other, "Cake is sweet.", tags=("cake",)))
+    (archive,) = await archives_of(store, one)
+    assert archive.tags == last.archives[0].tags == ("cake", "tea")
+    assert archive.passage_count == 3
+    assert sorted(await found(store, "is", archive.id)) == ["Cake is sweet.", "Tea is hot."]
+
+
+async def test_an_agent_with_several_archives_files_in_the_first_and_keeps_the_others(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    first = await make.stored_archive(store, state.agent, name="first")
+    second = await make.stored_archive(store, state.agent, "old", name="second")
+    state = await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
+    committed = await save(store, state, archiving(state, "new"))
+    assert [(archive.id, archive.passage_count) for archive in committed.archives] == [(first.id, 1), (second.id, 1)]
+    assert await found(store, "new", first.id) == ["new"]

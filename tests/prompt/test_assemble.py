@@ -1,0 +1,182 @@
+"""The system message: where memory stands in it, its metadata, and when a stored one must be made anew."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.clock import SECOND, to_micros
+from ricordo.domain.tool import ToolRule
+from ricordo.prompt.assemble import SystemPrompt, system_prompt
+from tests.support import make
+
+GOLDEN = Path(__file__).parent / "golden"
+AGENT = make.agent(id="agent-11111111-1111-4111-8111-111111111111", timezone="America/Los_Angeles")
+STATE = AgentState(AGENT, make.conversation(AGENT), (make.block("human", "Ada", description="Who you talk with."),))
+NOW = to_micros(datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC))
+
+
+def golden(name: str) -> str:
+    return (GOLDEN / f"{name}.txt").read_text("utf-8").removesuffix("\n")
+
+
+def prompt(state: AgentState = STATE, now: int = NOW, recall_count: int = 12) -> SystemPrompt:
+    return system_prompt(state, "openai", now, recall_count=recall_count)
+
+
+def with_system(system: str) -> AgentState:
+    return replace(STATE, agent=replace(AGENT, system=system))
+
+
+def with_archives(*archives: tuple[int, tuple[str, ...]]) -> AgentState:
+    return replace(STATE, archives=tuple(make.archive(passage_count=count, tags=tags) for count, tags in archives))
+
+
+def test_memory_and_metadata_are_appended_where_the_template_has_no_place_for_them() -> None:
+    assert prompt().text == golden("metadata")
+
+
+def test_memory_and_metadata_take_the_place_that_the_template_names() -> None:
+    body = golden("metadata").removeprefix(f"{AGENT.system}\n\n")
+    assert prompt(with_system("Before.\n{CORE_MEMORY}\nAfter.")).text == f"Before.\n{body}\nAfter."
+
+
+def test_the_archive_is_mentioned_once_it_holds_something_with_every_tag_once_in_order() -> None:
+    thread = make.conversation(AGENT, id="conv-22222222-2222-4222-8222-222222222222")
+    archives = (
+        make.archive(passage_count=3, tags=("city", "tea & cake")),
+        make.archive(passage_count=2, tags=("city", "food")),
+    )
+    state = AgentState(replace(AGENT, timezone="UTC"), thread, (), (), archives)
+    assert prompt(state, recall_count=0).text == golden("metadata_with_archive")
+
+
+def test_an_empty_archive_is_not_mentioned() -> None:
+    assert prompt(with_archives((0, ()))).text == golden("metadata")
+
+
+def test_the_day_is_the_agents_own() -> None:
+    just_past_midnight_in_rome = replace(STATE, agent=replace(AGENT, timezone="Europe/Rome"))
+    now = to_micros(datetime(2026, 1, 20, 23, 30, tzinfo=UTC))
+    text = prompt(just_past_midnight_in_rome, now).text
+    assert "- The current system date is: Wednesday, January 21, 2026\n" in text
+    assert "- System prompt last recompiled: 2026-01-21 12:30:00 AM CET+0100\n" in text
+
+
+def test_only_tool_rules_with_words_for_the_model_are_shown() -> None:
+    rules = (
+        ToolRule("memory_replace", "run_first", "Begin with memory_replace."),
+        ToolRule("send_message", "exit_loop"),
+        ToolRule("send_message", "required_before_exit", "Speak before you stop."),
+    )
+    text = prompt(replace(STATE, agent=replace(AGENT, tool_rules=rules))).text
+    assert "\n\nBegin with memory_replace.\nSpeak before you stop.\n</tool_usage_rules>\n\n<memory_metadata>\n" in text
+
+
+def test_the_placeholder_inside_a_block_is_text() -> None:
+    state = replace(with_system("{CORE_MEMORY}"), blocks=(make.block("human", "{CORE_MEMORY}"),))
+    text = prompt(state).text
+    assert "<value>\n{CORE_MEMORY}\n</value>" in text
+    assert text.count("<memory_metadata>") == 1
+
+
+@given(
+    st.lists(
+        st.sampled_from(["</memory_metadata>", "< / MEMORY_metadata >", "\n", "\r", "a", "- ", "\u2028"]), max_size=6
+    )
+)
+def test_a_tag_cannot_leave_its_line(pieces: list[str]) -> None:
+    lines = prompt(with_archives((1, ("".join(pieces),)))).text.splitlines()
+    assert lines[-2].startswith("- Available archival memory tags:")
+    assert lines[-1] == "</memory_metadata>"
+    assert "".join(lines[:-1]).replace(" ", "").lower().count("</memory_metadata") == 0
+
+
+# When a stored prompt stays.
+
+OTHER_MEMORY = [
+    replace(STATE, blocks=(replace(STATE.blocks[0], value="Ada "),)),
+    replace(STATE, blocks=(replace(STATE.blocks[0], description="Someone"),)),
+    replace(STATE, blocks=(replace(STATE.blocks[0], limit=5),)),
+    replace(STATE, blocks=(replace(STATE.blocks[0], label="person"),)),
+    replace(STATE, blocks=(replace(STATE.blocks[0], read_only=True),)),
+    replace(STATE, blocks=()),
+    replace(STATE, blocks=(*STATE.blocks, make.block("plans", ""))),
+    with_system("Another template."),
+    replace(STATE, agent=replace(AGENT, tool_rules=(ToolRule("send_message", "run_first", "Speak first."),))),
+]
+
+
+@pytest.mark.parametrize("changed", OTHER_MEMORY)
+@pytest.mark.parametrize("first_step", [True, False])
+def test_a_change_of_memory_makes_it_anew_at_any_step(changed: AgentState, first_step: bool) -> None:
+    assert not prompt(changed).is_current(prompt().key, first_step=first_step)
+
+
+def test_the_order_of_blocks_is_part_of_memory() -> None:
+    one, other = make.block("a"), make.block("b")
+    turned = prompt(replace(STATE, blocks=(other, one)))
+    assert not turned.is_current(prompt(replace(STATE, blocks=(one, other))).key, first_step=False)
+
+
+ARCHIVED = with_archives((3, ("city",)))
+OTHER_DAY_OR_ARCHIVE = [
+    (ARCHIVED, NOW + 24 * 3600 * SECOND),
+    (with_archives((3, ("city", "food"))), NOW),
+    (with_archives((3, ())), NOW),
+    (with_archives((0, ("city",))), NOW),
+]
+
+
+@pytest.mark.parametrize(("state", "now"), OTHER_DAY_OR_ARCHIVE)
+def test_the_day_the_tags_and_the_archives_emptiness_count_only_at_the_first_step(state: AgentState, now: int) -> None:
+    stored = prompt(ARCHIVED).key
+    assert not prompt(state, now).is_current(stored, first_step=True)
+    assert prompt(state, now).is_current(stored, first_step=False)
+
+
+def test_counts_alone_never_make_it_anew() -> None:
+    later = prompt(with_archives((1, ("city",)), (70, ())), recall_count=4_000)
+    assert later.is_current(prompt(ARCHIVED).key, first_step=True)
+    assert later.is_current(prompt(ARCHIVED).key, first_step=False)
+
+
+def test_a_block_that_was_written_back_to_what_it_was_leaves_the_stored_prompt_current() -> None:
+    rewritten = replace(STATE, blocks=(replace(STATE.blocks[0], version=9, updated_at=NOW),))
+    assert prompt(rewritten).is_current(prompt().key, first_step=True)
+
+
+MIDNIGHT = to_micros(datetime(2026, 1, 20, 8, 0, tzinfo=UTC))  # in Los Angeles
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 86_399), st.integers(0, 10_000), st.integers(1, 10_000)), max_size=8),
+    st.booleans(),
+)
+def test_the_stored_text_is_the_same_bytes_all_day_long(turns: list[tuple[int, int, int]], first_step: bool) -> None:
+    stored = prompt(ARCHIVED, MIDNIGHT)
+    text = stored.text
+    for seconds, recall_count, passage_count in turns:
+        now = prompt(with_archives((passage_count, ("city",))), MIDNIGHT + seconds * SECOND, recall_count)
+        if not now.is_current(stored.key, first_step=first_step):
+            stored = now
+    assert stored.text == text
+
+
+def test_the_new_day_begins_at_the_agents_midnight() -> None:
+    stored = prompt(now=MIDNIGHT).key
+    assert prompt(now=MIDNIGHT + 86_400 * SECOND - 1).is_current(stored, first_step=True)
+    assert not prompt(now=MIDNIGHT + 86_400 * SECOND).is_current(stored, first_step=True)
+
+
+def test_a_prompt_without_a_stored_key_is_made() -> None:
+    assert not prompt().is_current("", first_step=False)
+
+
+def test_what_stands_before_the_metadata_is_the_same_bytes_whatever_the_time_and_the_counts() -> None:
+    head = prompt().text.partition("<memory_metadata>")[0]
+    assert prompt(now=NOW + 90 * 24 * 3600 * SECOND, recall_count=77).text.startswith(head)

@@ -1,0 +1,1 @@
+"""Tests of ricordo/storage, on a temporary SQLite file."""

@@ -1,0 +1,247 @@
+"""Agents in storage: with all that is attached, what loading one costs, lists, and what deletion takes along."""
+
+from dataclasses import replace
+
+import pytest
+from ricordo.domain.model import ModelSettings
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
+from ricordo.errors import NotFound
+from ricordo.storage import agents, archives, blocks, conversations, messages, runs, tools
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import metadata
+from sqlalchemy import func, select, text
+
+from tests.support import make
+from tests.support.statements import count_statements
+
+ELSEWHERE = Scope(organization_id="org-2")
+
+
+async def test_an_agent_reads_back_with_everything_attached_in_order(store: SqliteStore, scope: Scope) -> None:
+    agent = make.agent(
+        "Ñina 🍵",
+        embedding="openai/text-embedding-3-small",
+        model_settings=ModelSettings(temperature=0.0, reasoning_effort="low", extra={"seed": 7}),
+        context_window=32_000,
+        description="A friend",
+        metadata={"deep": {"list": [1, 2.5, None, True]}},
+        tool_rules=(ToolRule("roll_dice", "run_first"), ToolRule("stop", "exit_loop", "Now.", {"n": 1})),
+        timezone="Europe/Rome",
+        clears_buffer=True,
+        hidden=True,
+        settings={"k": "v"},
+    )
+    shown = [make.block("persona"), make.block("human")]
+    usable = [make.tool("zebra", tags=("a", "b")), make.tool("ant", return_limit=5)]
+    state = await make.stored_agent(store, agent, with_blocks=shown, with_tools=usable, tags=["b", "a"])
+    archive = await make.stored_archive(store, agent, "Tea grows.", tags=("tea",))
+    loaded = await store.read(lambda tx: agents.load_whole(tx, scope, agent.id))
+    assert loaded == replace(state, archives=(archive,))
+    assert loaded.agent == agent
+    assert [block.label for block in loaded.blocks] == ["persona", "human"]
+    assert loaded.tools == tuple(usable)
+    assert loaded.tags == ("a", "b")
+    assert loaded.conversation.is_default
+    assert loaded.conversation.id == conversations.default_id(agent.id)
+
+
+async def test_loading_costs_three_statements_and_for_the_wire_four(store: SqliteStore, scope: Scope) -> None:
+    many_blocks, many_tools = ([kind(str(number)) for number in range(20)] for kind in (make.block, make.tool))
+    state = await make.stored_agent(store, with_blocks=many_blocks, with_tools=many_tools, tags=["a", "b"])
+    await make.stored_archive(store, state.agent, "one", name="One")
+    await make.stored_archive(store, state.agent, "two", name="Two")
+    with count_statements(store.engine) as counted:
+        loaded = await store.read(lambda tx: agents.load(tx, scope, state.agent.id))
+    assert (len(counted.statements), counted.transactions) == (3, 1)
+    with count_statements(store.engine) as counted:
+        whole = await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))
+    assert (len(counted.statements), counted.transactions) == (4, 1)
+    assert whole == replace(loaded, tags=("a", "b"))
+    assert (len(whole.blocks), len(whole.tools)) == (20, 20)
+    assert [archive.name for archive in whole.archives] == ["One", "Two"]
+
+
+async def test_an_agent_loads_with_the_thread_that_is_asked_for(store: SqliteStore, scope: Scope) -> None:
+    agent, other = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
+    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2", summary="Tea")))
+    state = await store.read(lambda tx: agents.load(tx, scope, agent.id, "conv-2"))
+    assert (state.conversation.summary, state.conversation.is_default) == ("Tea", False)
+    with pytest.raises(NotFound, match="Conversation with ID conv-2 not found"):
+        await store.read(lambda tx: agents.load(tx, scope, other.id, "conv-2"))
+
+
+async def test_another_organizations_agent_is_not_found(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store, tags=["tea"])).agent
+    for look in (agents.load, agents.load_whole, agents.require):
+        with pytest.raises(NotFound, match=f"Agent with ID {agent.id} not found"):
+            await store.read(lambda tx, look=look: look(tx, ELSEWHERE, agent.id))
+    assert await store.read(lambda tx: agents.page(tx, ELSEWHERE, Page())) == []
+    assert await store.read(lambda tx: (agents.count(tx, ELSEWHERE), agents.tags_in_use(tx, ELSEWHERE))) == (0, [])
+
+
+async def test_an_update_stores_every_changed_field_and_nothing_of_others(store: SqliteStore, scope: Scope) -> None:
+    state, other = await make.stored_agent(store, tags=["old"]), await make.stored_agent(store, tags=["old"])
+    changed = replace(
+        state.agent,
+        name="New",
+        system="Be brief.",
+        model="scripted/other",
+        model_settings=ModelSettings(max_output_tokens=9),
+        tool_rules=(ToolRule("x", "exit_loop"),),
+        metadata={"a": 1},
+        timezone="Asia/Tokyo",
+        hidden=True,
+        updated_by="user-2",
+        updated_at=state.agent.updated_at + 5,
+    )
+    await store.write(lambda tx: agents.update(tx, changed))
+    after = await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))
+    assert (after.agent, after.tags) == (changed, ("old",))
+    await store.write(lambda tx: agents.update(tx, changed, ["new", "er"]))
+    assert (await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))).tags == ("er", "new")
+    await store.write(lambda tx: agents.update(tx, changed, []))
+    assert (await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))).tags == ()
+    assert await store.read(lambda tx: agents.load_whole(tx, scope, other.agent.id)) == other
+
+
+async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteStore, scope: Scope) -> None:
+    one = (await make.stored_agent(store, make.agent("Ännä Ann_1"), tags=["a", "b"])).agent
+    two = (await make.stored_agent(store, make.agent("annX1", hidden=True), tags=["b"])).agent
+    three = await make.stored_agent(store, make.agent("Bob"), with_blocks=[make.block()])
+
+    async def found(**filters: object) -> list[str]:
+        states = await store.read(lambda tx: agents.page(tx, scope, Page(order="asc"), **filters))  # type: ignore[arg-type]
+        return [state.agent.id for state in states]
+
+    assert await found() == [one.id, two.id, three.agent.id]
+    assert await found(tags=["a", "b"]) == [one.id, two.id]
+    assert await found(tags=["a", "b", "a"], all_tags=True) == [one.id]
+    assert await found(search="ANN") == [one.id, two.id]
+    assert await found(search="n_1") == [one.id]
+    assert await found(search="Än") == [one.id]
+    assert await found(block_id=three.blocks[0].id) == [three.agent.id]
+    assert await found(hidden=True) == [two.id]
+    assert await found(name="Bob", tags=["a"]) == []
+
+
+async def test_tags_in_use_are_listed_once_and_sorted(store: SqliteStore, scope: Scope) -> None:
+    await make.stored_agent(store, tags=["tea", "book"])
+    await make.stored_agent(store, tags=["tea"])
+    assert await store.read(lambda tx: agents.tags_in_use(tx, scope)) == ["book", "tea"]
+
+
+async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along(
+    store: SqliteStore, scope: Scope
+) -> None:
+    kept = await make.stored_agent(store)
+    await make.stored_messages(store, make.message(kept.agent, "kept secret"))
+    state = await make.stored_agent(store, with_blocks=[make.block()], with_tools=[make.tool()], tags=["tea"])
+    agent, run = state.agent, make.run(state.agent)
+    await make.stored_messages(store, make.message(agent, "deleted secret"))
+    await make.stored_archive(store, agent, "Tea grows.")
+    await store.write(lambda tx: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
+    await store.write(lambda tx: agents.remove(tx, agent.id))
+
+    def counts(tx: Transaction) -> dict[str, int]:
+        names = [name for name in metadata.tables if name not in ("organizations", "users")]
+        return {
+            name: count
+            for name in names
+            if (count := int(tx.all(select(func.count()).select_from(metadata.tables[name]))[0][0]))
+        }
+
+    assert await store.read(counts) == {
+        "agents": 1,
+        "conversations": 1,
+        "messages": 2,
+        # What has an owner of its own, or can be shared, stays.
+        "chains": 1,
+        "blocks": 1,
+        "tools": 1,
+        "archives": 1,
+        "passages": 1,
+    }
+    indexed = await store.read(lambda tx: tx.connection.execute(text("SELECT text FROM messages_fts")).scalars().all())
+    assert indexed == ["kept secret"]
+
+
+async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: SqliteStore, scope: Scope) -> None:
+    state = await make.stored_agent(store)
+    id = state.conversation.id
+    await store.write(lambda tx: conversations.save_window(tx, id, ["a", "b"], "key-1", added=3))
+    first = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
+    assert (first.window, first.prompt_key, first.message_count) == (("a", "b"), "key-1", 4)
+    assert first.last_message_at == first.updated_at > state.conversation.updated_at
+    assert (first.last_run_ended_at, first.last_run_ms, first.last_stop_reason) == (None, None, None)
+    await store.write(
+        lambda tx: conversations.save_window(
+            tx, id, ["b"], "key-2", added=1, ended_at=77, run_ms=5, stop_reason="end_turn"
+        )
+    )
+    await store.write(lambda tx: conversations.save_window(tx, id, ["b", "c"], "key-2", added=1))
+    last = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
+    assert (last.window, last.message_count) == (("b", "c"), 6)
+    assert (last.last_run_ended_at, last.last_run_ms, last.last_stop_reason) == (77, 5, "end_turn")
+    assert await store.read(lambda tx: conversations.get(tx, id)) == last
+
+
+async def test_a_reset_thread_counts_only_what_is_left(store: SqliteStore, scope: Scope) -> None:
+    state = await make.stored_agent(store)
+    id = state.conversation.id
+    await make.stored_messages(store, make.message(state.agent))
+    system = make.message(state.agent, "Anew.", "system")
+
+    def reset(tx: Transaction) -> None:
+        messages.delete_of_conversation(tx, id)
+        messages.insert_all(tx, [system])
+        conversations.reset(tx, id, [system.id], "key")
+
+    await store.write(reset)
+    after = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
+    assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 1, "key")
+    assert [m.id for m in await store.read(lambda tx: messages.page(tx, scope, Page()))] == [system.id]
+
+
+async def test_an_agent_has_one_default_thread(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    second = make.conversation(agent, id="conv-2", is_default=True)
+    with pytest.raises(Exception, match=r"conversations\.agent_id"):
+        await store.write(lambda tx: conversations.insert_one(tx, second))
+
+
+async def test_tools_are_attached_once_and_taken_away(store: SqliteStore) -> None:
+    state = await make.stored_agent(store, with_tools=[make.tool("one"), make.tool("two")])
+    one, two = state.tools
+    with pytest.raises(Exception, match="agents_tools"):
+        await store.write(lambda tx: tools.attach(tx, state.agent.id, [one.id]))
+    assert await store.write(lambda tx: tools.detach(tx, state.agent.id, one.id))
+    assert not await store.write(lambda tx: tools.detach(tx, state.agent.id, one.id))
+    assert await store.read(lambda tx: tools.of_agent(tx, state.agent.id)) == (two,)
+    await store.write(lambda tx: tools.detach_all(tx, state.agent.id))
+    assert await store.read(lambda tx: tools.of_agent(tx, state.agent.id)) == ()
+
+
+async def test_creating_an_agent_with_blocks_and_tools_costs_nine_inserts_however_many_they_are(
+    store: SqliteStore,
+) -> None:
+    shown, usable = [make.block(str(number)) for number in range(5)], [make.tool(str(number)) for number in range(5)]
+    with count_statements(store.engine) as counted:
+        await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a"])
+    inserts = [sql for sql in counted.statements if sql.startswith("INSERT")]
+    assert (len(inserts), len(counted.statements), counted.transactions) == (9, 13, 1)
+
+
+async def test_archives_attached_to_two_agents_are_seen_by_both(store: SqliteStore, scope: Scope) -> None:
+    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
+    archive = await make.stored_archive(store, one, "Tea grows.")
+    await store.write(
+        lambda tx: tx.run(metadata.tables["agents_archives"].insert(), {"agent_id": two.id, "archive_id": archive.id})
+    )
+    for agent in (one, two):
+        assert await store.read(lambda tx, id=agent.id: archives.of_agent(tx, id)) == [archive]
+    await store.write(lambda tx: agents.remove(tx, one.id))
+    assert await store.read(lambda tx: archives.of_agent(tx, two.id)) == [archive]
+    assert await store.read(lambda tx: blocks.count(tx, scope)) == 0

@@ -1,0 +1,139 @@
+"""Archives and passages: the count and the tags an archive carries, order, and deletion from the index too."""
+
+from dataclasses import replace
+
+import pytest
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.storage import archives
+from ricordo.storage.paging import Page
+from ricordo.storage.search import PassageFilter, find_passages
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from sqlalchemy import text
+
+from tests.support import make
+from tests.support.statements import count_statements
+
+
+async def test_an_archive_and_its_passages_read_back_as_they_were_written(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = make.archive(
+        "Notes", description="Of tea", embedding="openai/x", metadata={"a": [1]}, created_by="user-1"
+    )
+    passage = make.passage(
+        archive,
+        "Plätzchen 🍵\x00",
+        tags=("tea", "book"),
+        metadata={"page": 4},
+        user_id=scope.user_id,
+        created_by="agent-1",
+        step_id="step-1",
+    )
+
+    def work(tx: Transaction) -> None:
+        archives.insert_one(tx, archive, owner=agent.id)
+        counted = archives.insert_passages(tx, archive, [passage])
+        assert archives.of_agent(tx, agent.id) == [counted]
+        assert counted == replace(archive, passage_count=1, tags=("book", "tea"), updated_at=counted.updated_at)
+        (stored,) = archives.passages_by_ids(tx, [passage.id])
+        assert replace(stored, seq=0) == passage
+
+    await store.write(work)
+
+
+async def test_an_archive_counts_its_passages_and_gathers_their_tags(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = await make.stored_archive(store, agent, "one", "two", tags=("b",))
+    tagged, plain = make.passage(archive, "three", tags=("a", "b")), make.passage(archive, "four")
+    after = await store.write(lambda tx: archives.insert_passages(tx, archive, [tagged, plain]))
+    assert (after.passage_count, after.tags) == (4, ("a", "b"))
+    await store.write(lambda tx: archives.delete_passage(tx, scope, [after], tagged.id))
+    (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
+    assert (after.passage_count, after.tags) == (3, ("b",))
+    assert after.updated_at > archive.updated_at
+
+
+async def test_two_writers_with_an_old_view_of_an_archive_count_and_tag_rightly(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    old = await make.stored_archive(store, agent)
+    for tag in ("a", "b"):
+        await store.write(lambda tx, tag=tag: archives.insert_passages(tx, old, [make.passage(old, tags=(tag,))]))
+    (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
+    assert (after.passage_count, after.tags) == (2, ("a", "b"))
+
+
+async def test_no_passages_change_nothing(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = await make.stored_archive(store, agent)
+    with count_statements(store.engine) as counted:
+        assert await store.write(lambda tx: archives.insert_passages(tx, archive, [])) == archive
+    assert counted.statements == []
+
+
+async def test_passages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
+    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
+    one, two = make.passage(archive, "one"), make.passage(archive, "two")
+    await store.write(lambda tx: archives.insert_passages(tx, archive, [one, two]))
+    found = await store.read(lambda tx: archives.passages_by_ids(tx, [two.id, "passage-gone", one.id]))
+    assert [passage.text for passage in found] == ["two", "one"]
+
+
+async def test_a_page_holds_the_passages_of_these_archives_filtered_by_a_piece_of_text(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    one = await make.stored_archive(store, agent, "100% Ärger", "1000 tears")
+    two = await make.stored_archive(store, agent, "100% tea")
+    other = await make.stored_archive(store, agent, "100% tea")
+
+    async def found(piece: str | None) -> list[str]:
+        ids, wanted = [one.id, two.id], Page(order="asc")
+        page = await store.read(lambda tx: archives.page_of_passages(tx, ids, wanted, search_text=piece))
+        assert other.id not in {passage.archive_id for passage in page}
+        return [passage.text for passage in page]
+
+    assert await found(None) == ["100% Ärger", "1000 tears", "100% tea"]
+    assert await found("100% ") == ["100% Ärger", "100% tea"]
+    assert await found("TEA") == ["1000 tears", "100% tea"]
+    assert await found("Ärg") == ["100% Ärger"]
+    assert await store.read(lambda tx: archives.page_of_passages(tx, [], Page())) == []
+
+
+async def test_a_deleted_passage_is_found_by_nothing(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = await make.stored_archive(store, agent, "Tea grows.", tags=("tea",))
+    wanted = PassageFilter((archive.id,))
+    (hit,) = await store.read(lambda tx: find_passages(tx, "tea", wanted, 10))
+    await store.write(lambda tx: archives.delete_passage(tx, scope, [archive], hit.id))
+
+    def look(tx: Transaction) -> None:
+        assert archives.passages_by_ids(tx, [hit.id]) == []
+        assert find_passages(tx, "tea", wanted, 10) == []
+        assert find_passages(tx, "", wanted, 10) == []
+        assert tx.connection.execute(text("SELECT count(*) FROM passages_fts")).scalar_one() == 0
+        assert tx.connection.execute(text("SELECT count(*) FROM passages_tags")).scalar_one() == 0
+
+    await store.read(look)
+
+
+async def test_only_passages_of_the_agents_own_archives_can_be_deleted(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    mine, other = await make.stored_archive(store, agent, "mine"), await make.stored_archive(store, agent, "other")
+    (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [other.id], Page()))
+    attempts = [(scope, [mine]), (Scope(organization_id="org-2"), [mine, other]), (scope, [])]
+    for asking, attached in attempts:
+        with pytest.raises(NotFound, match=f"Passage with ID {passage.id} not found"):
+            await store.write(
+                lambda tx, asking=asking, attached=attached: archives.delete_passage(tx, asking, attached, passage.id)
+            )
+    assert await store.read(lambda tx: archives.passages_by_ids(tx, [passage.id])) == [passage]
+
+
+async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(store: SqliteStore) -> None:
+    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
+    costs = []
+    for size in (1, 400):
+        new = [make.passage(archive, f"number {number}", tags=("tea",)) for number in range(size)]
+        with count_statements(store.engine) as counted:
+            await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
+        costs.append(len(counted.statements))
+    assert costs == [5, 5]

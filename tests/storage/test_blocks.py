@@ -1,0 +1,186 @@
+"""Blocks in storage: chains, writes that see each other, labels, tags and attachments."""
+
+from dataclasses import replace
+
+import pytest
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, Conflict, NotFound
+from ricordo.storage import agents, blocks
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.tables import chains
+
+from tests.support import make
+from tests.support.statements import count_statements
+
+ELSEWHERE = Scope(organization_id="org-2")
+
+
+async def test_a_block_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(
+        store,
+        make.block(
+            "course/week 1",
+            "Plätzchen 🍵\n\x00",
+            description="What we did",
+            limit=500,
+            read_only=True,
+            policy="propose",
+            hidden=True,
+            metadata={"a": {"b": [1, None, "ü"]}},
+            tags=("course", "tea"),
+            version=3,
+            created_by="user-1",
+            updated_by="agent-1",
+        ),
+    )
+    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == block
+
+
+async def test_blocks_come_in_the_order_of_the_ids_with_their_tags(store: SqliteStore, scope: Scope) -> None:
+    one, two = await make.stored_blocks(store, make.block(tags=("b",)), make.block(tags=("a", "c")))
+    assert await store.read(lambda tx: blocks.by_ids(tx, scope, [two.id, one.id, two.id])) == [two, one, two]
+    with pytest.raises(NotFound, match="Block with ID block-gone not found"):
+        await store.read(lambda tx: blocks.by_ids(tx, scope, [one.id, "block-gone"]))
+
+
+async def test_another_organizations_block_is_not_found(store: SqliteStore) -> None:
+    (block,) = await make.stored_blocks(store, make.block())
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: blocks.get(tx, ELSEWHERE, block.id))
+    assert await store.read(lambda tx: (blocks.count(tx, ELSEWHERE), blocks.page(tx, ELSEWHERE, Page()))) == (0, [])
+
+
+async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) -> None:
+    chain = make.chain("user", "user-1")
+    twice = [make.block("human", chain_id=chain.id), make.block("human", chain_id=chain.id)]
+    with pytest.raises(Collision):
+        await store.write(lambda tx: blocks.insert_all(tx, twice, [chain]))
+    assert await store.read(lambda tx: (blocks.count(tx, scope), blocks.chain_of(tx, "user", "user-1"))) == (0, None)
+
+
+async def test_an_owner_has_one_chain_and_can_be_asked_for_it(store: SqliteStore) -> None:
+    chain = make.chain("user", "user-1")
+    await store.write(lambda tx: blocks.insert_all(tx, [make.block(chain_id=chain.id)], [chain]))
+    assert await store.read(lambda tx: blocks.chain_of(tx, "user", "user-1")) == chain.id
+    assert await store.read(lambda tx: blocks.chain_of(tx, "agent", "user-1")) is None
+    with pytest.raises(Collision):
+        await store.write(lambda tx: blocks.insert_all(tx, [], [make.chain("user", "user-1")]))
+
+
+async def test_a_write_makes_the_next_version(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(store, make.block(value="old", tags=("tea",)))
+    written = await store.write(lambda tx: blocks.write(tx, block, "new", by="agent-1"))
+    assert written is not None
+    assert (written.value, written.version, written.updated_by) == ("new", 2, "agent-1")
+    assert written.updated_at > block.updated_at
+    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == written
+
+
+async def test_a_write_from_an_older_version_changes_nothing(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(store, make.block(value="old"))
+    await store.write(lambda tx: blocks.write(tx, block, "first", by="agent-1"))
+    assert await store.write(lambda tx: blocks.write(tx, block, "second", by="agent-2")) is None
+    assert (await store.read(lambda tx: blocks.get(tx, scope, block.id))).value == "first"
+
+
+async def test_an_update_from_an_older_version_is_a_conflict_that_changes_nothing(
+    store: SqliteStore, scope: Scope
+) -> None:
+    (block,) = await make.stored_blocks(store, make.block(tags=("tea",)))
+    newer = await store.write(lambda tx: blocks.write(tx, block, "first", by="agent-1"))
+    with pytest.raises(Conflict, match=r'Block "human" changed since you read it\. Read it again and retry'):
+        await store.write(lambda tx: blocks.update(tx, block, replace(block, label="other", tags=("x",))))
+    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == newer
+
+
+async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(store, make.block("human", tags=("a", "b")))
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: blocks.attach(tx, agent.id, [block]))
+    wanted = replace(
+        block, label="friend", limit=9_000, metadata={"k": 1}, hidden=True, tags=("b", "c"), updated_by="u"
+    )
+    changed = await store.write(lambda tx: blocks.update(tx, block, wanted))
+    assert changed == replace(wanted, version=2, updated_at=changed.updated_at)
+    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == changed
+    (second,) = await make.stored_blocks(store, make.block("friend"))
+    with pytest.raises(Collision):
+        await store.write(lambda tx: blocks.attach(tx, agent.id, [second]))
+
+
+async def test_an_agent_sees_its_blocks_in_the_order_of_attachment_each_label_once(store: SqliteStore) -> None:
+    one, two, double = await make.stored_blocks(store, make.block("one"), make.block("two"), make.block("one"))
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: blocks.attach(tx, agent.id, [two, one]))
+    with pytest.raises(Collision):
+        await store.write(lambda tx: blocks.attach(tx, agent.id, [double]))
+    assert [block.id for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == [two.id, one.id]
+
+
+async def test_attaching_leaves_a_block_in_its_chain_and_detaching_leaves_the_block(
+    store: SqliteStore, scope: Scope
+) -> None:
+    (block,) = await make.stored_blocks(store, make.block())
+    states = [await make.stored_agent(store), await make.stored_agent(store)]
+    for state in states:
+        await store.write(lambda tx, id=state.agent.id: blocks.attach(tx, id, [block]))
+    ids = [state.agent.id for state in states]
+    assert await store.read(lambda tx: blocks.agent_ids(tx, block.id)) == ids
+    assert await store.write(lambda tx: blocks.detach(tx, ids[0], block.id))
+    assert not await store.write(lambda tx: blocks.detach(tx, ids[0], block.id))
+    assert await store.read(lambda tx: blocks.agent_ids(tx, block.id)) == ids[1:]
+    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == block
+
+
+async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(store: SqliteStore, scope: Scope) -> None:
+    block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: blocks.attach(tx, agent.id, [block, other]))
+    await store.write(lambda tx: blocks.remove(tx, block))
+    assert await store.read(lambda tx: blocks.of_agent(tx, agent.id)) == (other,)
+    left = await store.read(lambda tx: [row.id for row in tx.all(chains.select())])
+    assert left == [other.chain_id]
+
+
+async def test_removing_one_block_of_an_owner_leaves_her_chain_and_the_others(store: SqliteStore) -> None:
+    chain = make.chain("user", "user-1")
+    one, two = make.block("one", chain_id=chain.id), make.block("two", chain_id=chain.id)
+    await store.write(lambda tx: blocks.insert_all(tx, [one, two], [chain]))
+    await store.write(lambda tx: blocks.remove(tx, one))
+    assert await store.read(lambda tx: blocks.chain_of(tx, "user", "user-1")) == chain.id
+    assert await store.read(lambda tx: [block.id for block in blocks.page(tx, Scope(), Page())]) == [two.id]
+
+
+async def test_a_deleted_agents_attachments_go_and_its_blocks_stay(store: SqliteStore, scope: Scope) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block()])
+    await store.write(lambda tx: agents.remove(tx, state.agent.id))
+    (kept,) = await store.read(lambda tx: blocks.page(tx, scope, Page()))
+    assert kept == state.blocks[0]
+    assert await store.read(lambda tx: blocks.agent_ids(tx, kept.id)) == []
+
+
+async def test_a_page_is_filtered_by_columns_and_by_a_piece_of_the_value(store: SqliteStore, scope: Scope) -> None:
+    one, two, three = await make.stored_blocks(
+        store,
+        make.block("human", "100% Tea"),
+        make.block("human", "1000 Tears"),
+        make.block("persona", "100% tea for Ähren"),
+    )
+
+    async def found(search: str | None = None, **equal: str | bool) -> list[str]:
+        wanted = Page(order="asc")
+        return [b.id for b in await store.read(lambda tx: blocks.page(tx, scope, wanted, search=search, **equal))]
+
+    assert await found(label="human") == [one.id, two.id]
+    assert await found("100% t") == [one.id, three.id]
+    assert await found("100% t", label="persona") == [three.id]
+    assert await found("Ähren") == [three.id]
+    assert await found(hidden=True) == []
+
+
+async def test_reading_any_number_of_blocks_costs_two_statements(store: SqliteStore, scope: Scope) -> None:
+    made = await make.stored_blocks(store, *(make.block(tags=("t",)) for _ in range(30)))
+    with count_statements(store.engine) as counted:
+        await store.read(lambda tx: blocks.by_ids(tx, scope, [block.id for block in made]))
+    assert len(counted.statements) == 2

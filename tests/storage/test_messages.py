@@ -1,0 +1,152 @@
+"""Messages in storage: whole round trips, order, what search sees of them, and what a statement costs."""
+
+from dataclasses import replace
+
+import pytest
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, NotFound
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.messages import searchable_text
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+
+from tests.support import make
+from tests.support.clock import START
+from tests.support.statements import count_statements
+
+AGENT = make.agent()
+
+
+async def test_a_message_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    run = make.run(agent)
+    await store.write(lambda tx: runs.open_run(tx, run))
+    message = make.message(
+        agent,
+        role="assistant",
+        parts=(
+            ReasoningPart("Hm.", "proof", "secret", native=False, provider="anthropic"),
+            TextPart("Tee & Plätzchen 🍵 \x00 <b>\n"),
+            ImagePart("image/png", data="aGk="),
+            ToolCallPart("call-1", "roll_dice", '{"sides": 6'),
+            ToolReturnPart("call-1", "roll_dice", "error", "[1]", is_json=True, stdout=("a",), stderr=("b", "c")),
+        ),
+        user_id=scope.user_id,
+        run_id=run.id,
+        step_id="step-1",
+        otid="1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e500",
+        name="Nina",
+        sender_id="agent-2",
+        group_id="group-1",
+        model="scripted/model",
+        created_at=START + 7,
+    )
+    (stored,) = await make.stored_messages(store, message)
+    assert stored.seq > 0
+    assert replace(stored, seq=0) == message
+    assert await store.read(lambda tx: messages.get(tx, scope, message.id)) == stored
+
+
+async def test_messages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    one, two, three = await make.stored_messages(store, *(make.message(agent, text) for text in "abc"))
+    wanted = [three.id, "message-gone", one.id, three.id]
+    assert await store.read(lambda tx: messages.by_ids(tx, wanted)) == [three, one, three]
+    assert await store.read(lambda tx: messages.by_ids(tx, [])) == []
+    assert one.seq < two.seq < three.seq
+
+
+async def test_another_organizations_message_is_not_found(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    (stored,) = await make.stored_messages(store, make.message(agent))
+    with pytest.raises(NotFound, match=f"Message with ID {stored.id} not found"):
+        await store.read(lambda tx: messages.get(tx, Scope(organization_id="org-2"), stored.id))
+    assert await store.read(lambda tx: messages.page(tx, Scope(organization_id="org-2"), Page())) == []
+
+
+async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    thread = conversations.default_id(agent.id)
+    other = make.conversation(agent, id="conv-other")
+    await store.write(lambda tx: conversations.insert_one(tx, other))
+    first, elsewhere, plain = await make.stored_messages(
+        store,
+        make.message(agent, otid="o-1"),
+        make.message(agent, otid="o-1", conversation_id="conv-other"),
+        make.message(agent),
+    )
+    with pytest.raises(Collision):
+        await make.stored_messages(store, make.message(agent), make.message(agent, otid="o-1"))
+    stored = await store.read(lambda tx: messages.page(tx, Scope(), Page(order="asc"), agent_id=agent.id))
+    assert stored[1:] == [first, elsewhere, plain]
+    assert await store.read(lambda tx: messages.by_otids(tx, thread, ["o-1", "o-2"])) == [first]
+    assert await store.read(lambda tx: messages.by_otids(tx, "conv-other", ["o-1"])) == [elsewhere]
+
+
+async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    stored = await make.stored_messages(store, *(make.message(agent, text, run_id="run-1") for text in "abc"))
+    await make.stored_messages(store, make.message(agent, run_id="run-2"))
+    assert await store.read(lambda tx: messages.of_run(tx, "run-1")) == stored
+    assert await store.read(lambda tx: messages.of_run(tx, "run-1", after=stored[1].seq)) == stored[2:]
+
+
+async def test_a_page_is_filtered_by_columns(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    said = await make.stored_messages(store, make.message(agent), make.message(agent, role="assistant"))
+    other = (await make.stored_agent(store)).agent
+    await make.stored_messages(store, make.message(other))
+    page = await store.read(lambda tx: messages.page(tx, scope, Page(), agent_id=agent.id, role="assistant"))
+    assert page == said[1:]
+
+
+async def test_a_rewritten_system_message_keeps_its_place_and_its_id(store: SqliteStore, scope: Scope) -> None:
+    state = await make.stored_agent(store)
+    (id,) = state.conversation.window
+    before = await store.read(lambda tx: messages.get(tx, scope, id))
+    after = replace(before.with_text("Be brief."), created_at=START + 99)
+    await store.write(lambda tx: messages.rewrite(tx, after))
+    assert await store.read(lambda tx: messages.get(tx, scope, id)) == after
+
+
+async def test_deleting_a_conversations_messages_leaves_the_others(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-other")))
+    gone, kept = await make.stored_messages(
+        store, make.message(agent), make.message(agent, conversation_id="conv-other")
+    )
+    await store.write(lambda tx: messages.delete_of_conversation(tx, gone.conversation_id))
+    assert await store.read(lambda tx: messages.by_ids(tx, [gone.id, kept.id])) == [kept]
+
+
+async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    many = [make.message(agent, f"number {number}") for number in range(1200)]
+    with count_statements(store.engine) as counted:
+        await store.write(lambda tx: messages.insert_all(tx, many))
+        await store.read(lambda tx: messages.by_ids(tx, [message.id for message in many]))
+        await store.write(lambda tx: messages.insert_all(tx, []))
+    assert len(counted.statements) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (make.message(AGENT, "I like tea."), "I like tea."),
+        (make.message(AGENT, "You are kind.", "system"), ""),
+        (make.message(AGENT, '{"type": "heartbeat", "reason": "…"}'), ""),
+        (make.message(AGENT, '{"type":"login"}'), ""),
+        (make.message(AGENT, '{"type": "heartbeat"', "assistant"), '{"type": "heartbeat"'),
+        (make.call(AGENT, "send_message", '{"message": "Good morning"}'), "Good morning"),
+        (make.call(AGENT, "send_message", '{"message": "Good mor'), ""),
+        (make.call(AGENT, "send_message", '["Good morning"]'), ""),
+        (make.call(AGENT, "roll_dice", '{"message": "six"}'), ""),
+        (make.result(AGENT, "roll_dice", "six"), "six"),
+        (make.result(AGENT, "conversation_search", "what was found"), ""),
+        (make.result(AGENT, "archival_memory_search", "what was found"), ""),
+        (make.message(AGENT, role="assistant", parts=(ReasoningPart("Hm."), TextPart("A"), TextPart("B"))), "A\nB"),
+    ],
+)
+def test_search_sees_what_was_said_or_read_and_no_machinery(message: messages.Message, text: str) -> None:
+    assert searchable_text(message) == text

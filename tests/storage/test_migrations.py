@@ -1,0 +1,260 @@
+"""Migrations: the schema they leave, and what protects a database that holds something."""
+
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ricordo.domain.clock import SystemClock
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
+from ricordo.errors import Unavailable
+from ricordo.storage import migrations, sqlite
+from ricordo.storage.sqlite import back_up, open_sqlite
+from ricordo.storage.tables import metadata
+from sqlalchemy import Connection, NullPool, create_engine
+
+from tests.support import make
+
+FTS = ("messages_fts", "passages_fts")
+
+
+def add_colour(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE agents ADD COLUMN colour TEXT")
+
+
+def add_half_of_something(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE halves (seq INTEGER PRIMARY KEY)")
+    connection.exec_driver_sql("DELETE FROM agents")
+    connection.exec_driver_sql("INSERT INTO no_such_table VALUES (1)")
+
+
+def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def dump(path: Path) -> list[str]:
+    """Everything in the file, as text."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def backups(path: Path) -> list[Path]:
+    return sorted((path.parent / "backups").glob("*"))
+
+
+def schema(path: Path) -> dict[str, object]:
+    """Tables with their columns, keys and indexes, as SQLite itself understands them."""
+    with closing(sqlite3.connect(path)) as connection:
+
+        def rows(sql: str, *values: str) -> list[tuple[Any, ...]]:
+            return connection.execute(sql, values).fetchall()
+
+        tables = [
+            name
+            for (name,) in rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not name.startswith((*FTS, "sqlite_", "schema_versions"))
+        ]
+        described: dict[str, object] = {}
+        for table in sorted(tables):
+            indexes = {
+                (name if origin == "c" else origin, unique, partial, tuple(rows(f"PRAGMA index_xinfo({name})")))
+                for _, name, unique, origin, partial in rows(f"PRAGMA index_list({table})")
+            }
+            wheres = sorted(
+                str(sql).partition(" WHERE ")[2]
+                for (sql,) in rows("SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table)
+            )
+            (sql,) = rows("SELECT sql FROM sqlite_master WHERE name = ?", table)[0]
+            described[table] = {
+                "columns": sorted(column[1:] for column in rows(f"PRAGMA table_info({table})")),
+                "references": sorted(key[2:] for key in rows(f"PRAGMA foreign_key_list({table})")),
+                "indexes": indexes,
+                "wheres": wheres,
+                "autoincrement": "AUTOINCREMENT" in sql,
+            }
+        return described
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A database with an agent in it, closed."""
+    path = tmp_path / "ricordo.db"
+    store = open_sqlite(path)
+    await make.stored_agent(store, make.agent("Kept"))
+    await store.close()
+    return path
+
+
+def with_migrations(monkeypatch: pytest.MonkeyPatch, *more: migrations.Migration) -> None:
+    """Let this Ricordo know more migrations than the released ones."""
+    known = (*migrations.MIGRATIONS, *more)
+    original = migrations.migrate
+
+    def migrate(connection: Connection, *, back_up: Any) -> int:
+        return original(connection, back_up=back_up, migrations=known)
+
+    monkeypatch.setattr(migrations, "migrate", migrate)
+
+
+async def open_and_close(path: Path) -> None:
+    await open_sqlite(path).close()
+
+
+async def test_the_migrations_leave_exactly_the_schema_that_the_tables_describe(path: Path, tmp_path: Path) -> None:
+    described = tmp_path / "described.db"
+    engine = create_engine(f"sqlite:///{described}", poolclass=NullPool)
+    metadata.create_all(engine)
+    engine.dispose()
+    assert schema(path) == schema(described)
+    assert set(schema(path)) == set(metadata.tables)
+
+
+async def test_the_first_migration_seeds_the_local_organization_and_user(path: Path) -> None:
+    assert query(path, "SELECT id FROM organizations") == [(LOCAL_ORGANIZATION,)]
+    assert query(path, "SELECT id, organization_id FROM users") == [(LOCAL_USER, LOCAL_ORGANIZATION)]
+
+
+async def test_a_new_database_needs_no_backup_and_a_second_start_changes_nothing(path: Path) -> None:
+    before = dump(path)
+    await open_and_close(path)
+    assert dump(path) == before
+    assert backups(path) == []
+    assert query(path, "SELECT * FROM schema_versions") == [
+        (number, migration.__name__) for number, migration in enumerate(migrations.MIGRATIONS, 1)
+    ]
+
+
+async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_first_migration(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dump(path)
+    seen: list[list[str]] = []
+
+    def look_then_add_colour(connection: Connection) -> None:
+        seen.extend(dump(copy) for copy in backups(path))
+        add_colour(connection)
+
+    with_migrations(monkeypatch, look_then_add_colour, add_half_of_nothing)
+    await open_and_close(path)
+    assert seen == [before]
+    (copy,) = backups(path)
+    assert copy.name.startswith(f"ricordo-schema{len(migrations.MIGRATIONS)}-")
+    assert dump(copy) == before
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
+    assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
+    assert query(path, "SELECT name FROM schema_versions ORDER BY version")[-2:] == [
+        ("look_then_add_colour",),
+        ("add_half_of_nothing",),
+    ]
+
+
+def add_half_of_nothing(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE nothings (seq INTEGER PRIMARY KEY)")
+
+
+async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Path) -> None:
+    copy = back_up(path, 1, SystemClock())
+    restored = tmp_path / "restored" / "ricordo.db"
+    restored.parent.mkdir()
+    copy.rename(restored)
+    await open_and_close(restored)
+    assert query(restored, "SELECT name FROM agents") == [("Kept",)]
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do_and_left_as_it_is(path: Path) -> None:
+    newer = len(migrations.MIGRATIONS) + 1
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO schema_versions VALUES (?, 'from_the_future')", (newer,))
+        connection.commit()
+    before = dump(path)
+    with pytest.raises(
+        Unavailable, match=rf"schema {newer}, and this Ricordo knows up to {newer - 1}\. Start the newer"
+    ):
+        open_sqlite(path)
+    assert dump(path) == before
+    assert backups(path) == []
+
+
+async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dump(path)
+    with monkeypatch.context() as patched:
+        with_migrations(patched, add_half_of_something)
+        with pytest.raises(Exception, match="no such table"):
+            open_sqlite(path)
+    assert dump(path) == before
+    await open_and_close(path)  # the folder is free, and the older Ricordo still works
+
+
+async def test_migrations_before_one_that_fails_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_migrations(monkeypatch, add_colour, add_half_of_something)
+    with pytest.raises(Exception, match="no such table"):
+        open_sqlite(path)
+    assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
+    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS) + 1,)]
+
+
+async def test_a_first_migration_that_fails_leaves_an_empty_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ricordo.db"
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "MIGRATIONS", (add_half_of_something,))
+        original = migrations.migrate
+        patched.setattr(
+            migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=(add_half_of_something,))
+        )
+        with pytest.raises(Exception, match="no such table"):
+            open_sqlite(path)
+    assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("schema_versions",)]
+    await open_and_close(path)
+    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
+
+
+def spoil(path: Path) -> None:
+    """Overwrite the middle of the file, where no page that a start reads lies."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE filler (text TEXT)")
+        connection.executemany("INSERT INTO filler VALUES (?)", [("x" * 3000,) for _ in range(60)])
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size - 20 * 4096)
+        file.write(b"\xff" * 5 * 4096)
+
+
+async def test_a_copy_that_is_not_sound_stops_the_upgrade_before_anything_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(path)
+    with_migrations(monkeypatch, add_colour)
+    with pytest.raises(Unavailable, match="did not verify, so nothing was changed"):
+        open_sqlite(path)
+    assert backups(path) == []
+    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
+    assert "colour" not in [column[1] for column in query(path, "PRAGMA table_info(agents)")]
+
+
+async def test_a_copy_that_lacks_rows_stops_the_upgrade(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dump(path)
+    with_migrations(monkeypatch, add_colour)
+    counts = iter([{"agents": 1}, {"agents": 0}])
+    monkeypatch.setattr(sqlite, "_counts", lambda _connection: next(counts))
+    with pytest.raises(Unavailable, match="did not verify"):
+        open_sqlite(path)
+    assert dump(path) == before
+    assert backups(path) == []
+
+
+async def test_a_backup_that_cannot_be_written_stops_the_upgrade(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dump(path)
+    (path.parent / "backups").write_text("a file in the way")
+    with_migrations(monkeypatch, add_colour)
+    with pytest.raises(Unavailable, match="cannot be made"):
+        open_sqlite(path)
+    assert dump(path) == before

@@ -1,0 +1,278 @@
+"""The SQLite store: units of work, many callers at once, one server a folder, permissions, survival of a kill."""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.storage import agents, blocks, messages
+from ricordo.storage.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import messages as messages_table
+from sqlalchemy import func, select, text
+
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.statements import count_statements
+
+on_posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
+
+
+def count_messages(tx: Transaction) -> int:
+    return int(tx.all(select(func.count()).select_from(messages_table))[0][0])
+
+
+async def test_a_unit_that_raises_leaves_nothing(store: SqliteStore, scope: Scope) -> None:
+    agent = make.agent()
+
+    def work(tx: Transaction) -> None:
+        agents.insert_one(tx, agent, ["tea"])
+        assert agents.count(tx, scope) == 1
+        raise LookupError("something else went wrong")
+
+    with pytest.raises(LookupError, match="something else"):
+        await store.write(work)
+    assert await store.read(lambda tx: (agents.count(tx, scope), agents.tags_in_use(tx, scope))) == (0, [])
+
+
+async def test_the_writer_goes_on_after_a_unit_that_failed(store: SqliteStore, scope: Scope) -> None:
+    def work(tx: Transaction) -> None:
+        tx.connection.execute(text("SELECT * FROM no_such_table"))
+
+    for _ in range(3):
+        with pytest.raises(Exception, match="no such table"):
+            await store.write(work)
+    await make.stored_agent(store)
+    assert await store.read(lambda tx: agents.count(tx, scope)) == 1
+
+
+async def test_a_foreign_key_is_enforced(store: SqliteStore) -> None:
+    orphan = make.message(make.agent())
+    with pytest.raises(Exception, match="FOREIGN KEY"):
+        await store.write(lambda tx: messages.insert_all(tx, [orphan]))
+    assert await store.read(count_messages) == 0
+
+
+async def test_a_read_sees_one_moment_while_others_write(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    loop = asyncio.get_running_loop()
+
+    def look_twice(tx: Transaction) -> tuple[int, int]:
+        before = count_messages(tx)
+        written = asyncio.run_coroutine_threadsafe(make.stored_messages(store, make.message(agent)), loop)
+        written.result(timeout=10)
+        return before, count_messages(tx)
+
+    assert await store.read(look_twice) == (1, 1)
+    assert await store.read(count_messages) == 2
+
+
+async def test_a_write_that_reads_first_never_loses_another_writers_update(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(store, make.block(value="0"))
+
+    def add_one(tx: Transaction) -> bool:
+        now = blocks.get(tx, scope, block.id)
+        return blocks.write(tx, now, str(int(now.value) + 1), by="user-1") is not None
+
+    assert all(await asyncio.gather(*(store.write(add_one) for _ in range(50))))
+    after = await store.read(lambda tx: blocks.get(tx, scope, block.id))
+    assert (after.value, after.version) == ("50", 51)
+
+
+async def test_fifty_writers_and_readers_at_once_never_meet_a_lock(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+
+    async def talk(number: int) -> int:
+        (stored,) = await make.stored_messages(store, make.message(agent, f"message {number}"))
+        found = await store.read(lambda tx: messages.by_ids(tx, [stored.id]))
+        assert [one.text for one in found] == [f"message {number}"]
+        return stored.seq
+
+    places = await asyncio.gather(*(talk(number) for number in range(50)))
+    assert len(set(places)) == 50
+    assert await store.read(count_messages) == 51
+
+
+async def test_a_second_server_on_the_folder_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    path = tmp_path / "ricordo.db"
+    with pytest.raises(Conflict, match=r"Another Ricordo server is using .*ricordo\.db\. Stop it, or choose another"):
+        open_sqlite(path)
+    assert await store.read(count_messages) == 0
+
+
+async def test_another_process_is_refused_too(store: SqliteStore, tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom ricordo.errors import Conflict\nfrom ricordo.storage.sqlite import open_sqlite\n"
+        "try:\n    open_sqlite(pathlib.Path(sys.argv[1]))\nexcept Conflict:\n    sys.exit(7)"
+    )
+    path = str(tmp_path / "ricordo.db")
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, path], timeout=30)
+    assert done.returncode == 7
+
+
+async def test_a_closed_folder_can_be_opened_again_and_holds_what_was_written(tmp_path: Path, scope: Scope) -> None:
+    path = tmp_path / "ricordo.db"
+    store = open_sqlite(path)
+    state = await make.stored_agent(store, tags=["tea"])
+    await store.close()
+    assert not path.with_name("ricordo.db-wal").exists()
+    store = open_sqlite(path)
+    assert await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id)) == state
+    await store.close()
+
+
+async def test_a_folder_with_odd_characters_works(tmp_path: Path, scope: Scope) -> None:
+    path = tmp_path / "What? #1 100% 名前 ';" / "ricordo.db"
+    store = open_sqlite(path)
+    await make.stored_agent(store)
+    assert await store.read(lambda tx: agents.count(tx, scope)) == 1
+    await store.close()
+    assert path.exists()
+
+
+@on_posix
+async def test_nobody_else_can_read_the_folder_or_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "ricordo.db"
+    store = open_sqlite(path)
+    await make.stored_agent(store)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    await store.close()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert {"ricordo.db", "ricordo.db-wal", "ricordo.db-shm"} <= set(modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_refusal(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match=r"cannot be made.*Choose another RICORDO_DATA_DIR"):
+        open_sqlite(tmp_path / "file" / "data" / "ricordo.db")
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ricordo.db"
+    path.write_bytes(b"Dear diary, " * 500)
+    for _ in range(2):  # the second time shows that the lock was let go
+        with pytest.raises(Unavailable, match=r"ricordo\.db cannot be opened"):
+            open_sqlite(path)
+    assert path.read_bytes() == b"Dear diary, " * 500
+
+
+async def test_full_durability_makes_sqlite_sync_every_commit(tmp_path: Path) -> None:
+    found = []
+    for durability in ("normal", "full"):
+        store = open_sqlite(tmp_path / durability / "ricordo.db", durability=durability)
+        found.append(await store.write(lambda tx: tx.connection.execute(text("PRAGMA synchronous")).scalar_one()))
+        assert await store.read(lambda tx: tx.connection.execute(text("PRAGMA journal_mode")).scalar_one()) == "wal"
+        await store.close()
+    assert found == [1, 2]
+
+
+async def test_close_waits_for_units_that_run(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    agent = (await make.stored_agent(store)).agent
+    loop_entered = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(tx: Transaction) -> None:
+        loop.call_soon_threadsafe(loop_entered.set)
+        time.sleep(0.05)
+        messages.insert_all(tx, [make.message(agent)])
+
+    writing = asyncio.create_task(store.write(slow))
+    await loop_entered.wait()
+    await store.close()
+    await writing
+    store = open_sqlite(tmp_path / "ricordo.db")
+    assert await store.read(count_messages) == 2
+    await store.close()
+
+
+async def test_a_slow_write_is_logged_with_its_name(store: SqliteStore, caplog: pytest.LogCaptureFixture) -> None:
+    def quick(tx: Transaction) -> None: ...
+    def slow(tx: Transaction) -> None:
+        time.sleep(0.11)
+
+    with caplog.at_level(logging.WARNING, "ricordo.storage.store"):
+        await store.write(quick)
+        assert not caplog.records
+        await store.write(slow)
+    assert "slow" in str(caplog.records[0].__dict__["work"])
+
+
+async def test_statements_are_counted_at_the_cursor(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    said = [make.message(agent, str(number)) for number in range(20)]
+    with count_statements(store.engine) as counted:
+        await store.write(lambda tx: messages.insert_all(tx, said))
+        await store.read(count_messages)
+    await store.read(count_messages)
+    assert [sql.split()[0] for sql in counted.statements] == ["INSERT", "INSERT", "SELECT"]
+    assert counted.transactions == 2
+
+
+WRITE_UNTIL_KILLED = """
+import asyncio, pathlib, sys
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.ids import new_id
+from ricordo.storage import messages
+from ricordo.storage.sqlite import open_sqlite
+
+async def main():
+    store = open_sqlite(pathlib.Path(sys.argv[1]))
+    agent, conversation, organization = sys.argv[2:]
+    while True:
+        one = Message(new_id("message"), agent, conversation, "user", (TextPart("kept"),), store.clock.now(),
+                      organization_id=organization)
+        await store.write(lambda tx: messages.insert_all(tx, [one]))
+        print(one.id, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
+    """Run a child that prints the id of each message once it is written; kill it after so many lines."""
+    command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        acknowledged = [child.stdout.readline().strip() for _ in range(after)]
+        child.kill()
+        acknowledged += child.stdout.read().split()
+        child.wait(timeout=30)
+    assert child.returncode == -signal.SIGKILL if os.name == "posix" else child.returncode != 0
+    return [one for one in acknowledged if len(one) == len(new_id("message"))]
+
+
+async def test_what_was_acknowledged_survives_a_kill_of_the_process(tmp_path: Path, scope: Scope) -> None:
+    path = tmp_path / "ricordo.db"
+    store = open_sqlite(path)
+    state = await make.stored_agent(store)
+    await store.close()
+    names = (state.agent.id, state.conversation.id, state.agent.organization_id)
+    acknowledged = await asyncio.to_thread(write_until_killed, path, *names, after=40)
+    store = open_sqlite(path)
+    kept = await store.read(lambda tx: messages.by_ids(tx, acknowledged))
+    sound = await store.read(lambda tx: tx.connection.execute(text("PRAGMA integrity_check")).scalar_one())
+    await store.close()
+    assert len(acknowledged) >= 40
+    assert [one.id for one in kept] == acknowledged
+    assert sound == "ok"
+
+
+async def test_an_unknown_agent_is_not_found_and_the_store_goes_on(store: SqliteStore, scope: Scope) -> None:
+    with pytest.raises(NotFound, match="Agent with ID agent-x not found"):
+        await store.read(lambda tx: agents.load(tx, scope, "agent-x"))
+    assert await store.read(lambda tx: agents.count(tx, scope)) == 0
+
+
+def test_times_in_a_transaction_come_from_the_stores_clock(store: SqliteStore, clock: ManualClock) -> None:
+    assert store.clock is clock

@@ -1,0 +1,223 @@
+"""Builders of domain values with defaults a test need not care about: `make.message(agent, "I like tea")`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.run import Run, Step
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
+from ricordo.domain.tool import Tool
+from ricordo.storage import agents, archives, blocks, conversations, messages, tools
+from ricordo.storage.store import Store, Transaction
+
+from tests.support.clock import START
+
+
+def agent(name: str = "Nina", **fields: Any) -> Agent:
+    """An agent with the scripted model."""
+    defaults: dict[str, Any] = {
+        "id": new_id("agent"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "agent_type": "letta_v1_agent",
+        "system": "You are a helpful companion.",
+        "model": "scripted/model",
+        "created_by": LOCAL_USER,
+        "created_at": START,
+        "updated_at": START,
+    }
+    return Agent(name=name, **defaults | fields)
+
+
+def conversation(of: Agent, **fields: Any) -> Conversation:
+    """The agent's default thread; with an id of its own in `fields`, another one."""
+    default = conversations.default_id(of.id)
+    defaults: dict[str, Any] = {
+        "id": default,
+        "organization_id": of.organization_id,
+        "is_default": fields.get("id", default) == default,
+        "created_at": of.created_at,
+        "updated_at": of.created_at,
+    }
+    return Conversation(agent_id=of.id, **defaults | fields)
+
+
+def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any) -> Message:
+    """A message of text in the agent's default thread; `parts` in `fields` take the text's place."""
+    defaults: dict[str, Any] = {
+        "id": new_id("message"),
+        "conversation_id": conversations.default_id(of.id),
+        "organization_id": of.organization_id,
+        "parts": (TextPart(text),),
+        "created_at": START,
+    }
+    return Message(agent_id=of.id, role=role, **defaults | fields)
+
+
+def call(of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any) -> Message:
+    """The assistant's message that asks for one tool call."""
+    return message(of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields)
+
+
+def result(of: Agent, name: str, content: str = "Done.", *, call_id: str = "call-1", **fields: Any) -> Message:
+    """The tool message that answers `call`."""
+    return message(of, role="tool", **{"parts": (ToolReturnPart(call_id, name, "success", content),)} | fields)
+
+
+def chain(owner_kind: str = "block", owner_id: str = "", **fields: Any) -> Chain:
+    """A chain without versions."""
+    defaults: dict[str, Any] = {
+        "id": new_id("chain"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "owner_kind": owner_kind,
+        "owner_id": owner_id or new_id("block"),
+    }
+    return Chain(**defaults | fields)
+
+
+def block(label: str = "human", value: str = "Her name is Ada.", **fields: Any) -> Block:
+    """A block, in a chain that `stored_blocks` makes or that `fields` names."""
+    defaults: dict[str, Any] = {
+        "id": new_id("block"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "chain_id": new_id("chain"),
+        "created_at": START,
+        "updated_at": START,
+    }
+    return Block(label=label, value=value, **defaults | fields)
+
+
+def chain_for(one: Block) -> Chain:
+    """The chain of a loose block: its own."""
+    return chain("block", one.id, id=one.chain_id, organization_id=one.organization_id)
+
+
+def tool(name: str = "roll_dice", **fields: Any) -> Tool:
+    """A tool without parameters."""
+    description = f"Use {name}."
+    defaults: dict[str, Any] = {
+        "id": new_id("tool"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "tool_type": "custom",
+        "description": description,
+        "json_schema": {
+            "name": name,
+            "description": description,
+            "parameters": {"type": "object", "properties": {}, "required": []},
+        },
+        "created_at": START,
+        "updated_at": START,
+    }
+    return Tool(name=name, **defaults | fields)
+
+
+def archive(name: str = "Notes", **fields: Any) -> Archive:
+    """An empty archive."""
+    defaults: dict[str, Any] = {
+        "id": new_id("archive"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "created_at": START,
+        "updated_at": START,
+    }
+    return Archive(name=name, **defaults | fields)
+
+
+def passage(of: Archive, text: str = "Tea grows in Darjeeling.", **fields: Any) -> Passage:
+    """A passage in the archive."""
+    defaults: dict[str, Any] = {
+        "id": new_id("passage"),
+        "organization_id": of.organization_id,
+        "created_at": START,
+        "updated_at": START,
+    }
+    return Passage(archive_id=of.id, text=text, **defaults | fields)
+
+
+def run(of: Agent, **fields: Any) -> Run:
+    """An open run in the agent's default thread, leased for thirty seconds."""
+    defaults: dict[str, Any] = {
+        "id": new_id("run"),
+        "organization_id": of.organization_id,
+        "conversation_id": conversations.default_id(of.id),
+        "status": "running",
+        "created_at": START,
+        "lease_token": "token-1",
+        "lease_expires_at": START + 30_000_000,
+    }
+    return Run(agent_id=of.id, **defaults | fields)
+
+
+def step(of: Run, **fields: Any) -> Step:
+    """A finished step of the run."""
+    defaults: dict[str, Any] = {
+        "id": new_id("step"),
+        "organization_id": of.organization_id,
+        "agent_id": of.agent_id,
+        "conversation_id": of.conversation_id,
+        "model": "model",
+        "model_handle": "scripted/model",
+        "provider": "scripted",
+        "created_at": START,
+        "started_at": START,
+    }
+    return Step(run_id=of.id, **defaults | fields)
+
+
+async def stored_agent(
+    store: Store,
+    one: Agent | None = None,
+    *,
+    with_blocks: Sequence[Block] = (),
+    with_tools: Sequence[Tool] = (),
+    tags: Sequence[str] = (),
+) -> AgentState:
+    """Store an agent with its default thread, a system message, blocks in the agent's own chain, and tools."""
+    one = one or agent()
+
+    def work(tx: Transaction) -> AgentState:
+        system = message(one, one.system, "system", created_at=one.created_at)
+        agents.insert_one(tx, one, tags)
+        conversations.insert_one(tx, conversation(one, window=(system.id,), message_count=1))
+        messages.insert_all(tx, [system])
+        if with_blocks:
+            own = chain("agent", one.id)
+            placed = [replace(block, chain_id=own.id) for block in with_blocks]
+            blocks.insert_all(tx, placed, [own])
+            blocks.attach(tx, one.id, placed)
+        tools.insert_all(tx, with_tools)
+        tools.attach(tx, one.id, [tool.id for tool in with_tools])
+        return agents.load_whole(tx, Scope(one.organization_id), one.id)
+
+    return await store.write(work)
+
+
+async def stored_blocks(store: Store, *new: Block) -> list[Block]:
+    """Store loose blocks, each in a chain of its own."""
+    await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new]))
+    return list(new)
+
+
+async def stored_messages(store: Store, *new: Message) -> list[Message]:
+    """Store and index messages; returns them as they read back, with their seq."""
+
+    def work(tx: Transaction) -> list[Message]:
+        messages.insert_all(tx, new)
+        return messages.by_ids(tx, [one.id for one in new])
+
+    return await store.write(work)
+
+
+async def stored_archive(store: Store, owner: Agent, *texts: str, name: str = "Notes", **fields: Any) -> Archive:
+    """Store an archive that belongs to the agent, with a passage for each text."""
+    new = archive(name)
+
+    def work(tx: Transaction) -> Archive:
+        archives.insert_one(tx, new, owner=owner.id)
+        return archives.insert_passages(tx, new, [passage(new, text, **fields) for text in texts])
+
+    return await store.write(work)

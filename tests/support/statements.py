@@ -1,0 +1,40 @@
+"""Counting what reaches the database, as the budgets count it: one execution at the cursor is one statement.
+
+executemany counts once; BEGIN, COMMIT and ROLLBACK are no statements, and the BEGINs are counted as transactions.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+_BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
+
+
+@dataclass
+class Counted:
+    """What ran since the count began: the SQL of each statement, and how many transactions were opened."""
+
+    statements: list[str] = field(default_factory=list)
+    transactions: int = 0
+
+
+@contextmanager
+def count_statements(engine: Engine) -> Iterator[Counted]:
+    """Count all that the engine's connections run inside the `with`: `with count_statements(store.engine) as counted`."""
+    counted = Counted()
+
+    def note(_connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool) -> None:
+        word = statement.lstrip().split(None, 1)[0].upper()
+        if word == "BEGIN":
+            counted.transactions += 1
+        elif word not in _BOUNDARIES:
+            counted.statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield counted
+    finally:
+        event.remove(engine, "before_cursor_execute", note)

@@ -1,0 +1,438 @@
+"""The shape of the house: layers, sizes, cycles, doors to the outside, and what no file may hold.
+
+Each check is a function from modules to sentences about faults, so that the last tests can show it small bad modules.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# From left to right; a module imports from layers to the left of its own, and from its own folder.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "settings", "logs"),
+    ("domain",),
+    ("prompt",),
+    ("llm", "storage"),
+    ("memory",),
+    ("tools",),
+    ("runtime", "plugins"),
+    ("agents",),
+    ("catalog", "background"),
+    ("integrations",),
+    ("api", "web"),
+    ("app",),
+    ("cli",),
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+SIBLINGS = {("settings", "errors"), ("runtime", "plugins")}
+MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
+# Optional, or so slow that a command which does not need them should not wait for them.
+LATE = {
+    "anthropic",
+    "fastapi",
+    "google",
+    "httpx2",
+    "jinja2",
+    "numpy",
+    "openai",
+    "pydantic_ai",
+    "rich",
+    "sqlalchemy",
+    "typer",
+    "uvicorn",
+    "uvloop",
+}
+# Outside things, and the one place that talks to each.
+DOORS = {
+    "sqlalchemy": {"storage"},
+    "sqlite3": {"storage"},
+    "httpx2": {"llm", "cli"},
+    "pydantic_ai": {"llm"},
+    "anthropic": {"llm"},
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, where it stands, and when it runs: with the module, in a function, or for types only."""
+
+    target: str
+    line: int
+    when: str
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package, by its path in it: `storage/blocks.py`."""
+
+    path: str
+    source: str
+    package: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @cached_property
+    def name(self) -> str:
+        return _module_name(self.path)
+
+    @property
+    def part(self) -> str:
+        """The folder or file of the package it belongs to; `cli/serve.py` and `cli_chat.py` are both `cli`."""
+        first = self.path.split("/")[0].removesuffix(".py")
+        return "cli" if first in ("cli", "__main__") or first.startswith("cli_") else first
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return list(dict.fromkeys(self._imports(self.tree, "start")))
+
+    def _imports(self, node: ast.AST, when: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, child.lineno, when)
+            elif isinstance(child, ast.ImportFrom):
+                base = self._absolute(child)
+                for alias in child.names:
+                    whole = f"{base}.{alias.name}"
+                    yield Import(whole if whole in self.package else base, child.lineno, when)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for inner in child.body:
+                    yield from self._imports(ast.Module([inner], []), "types" if when == "start" else when)
+                for inner in child.orelse:
+                    yield from self._imports(ast.Module([inner], []), when)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from self._imports(child, "call")
+            else:
+                yield from self._imports(child, when)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".") + (["__init__"] if self.path.endswith("__init__.py") else [])
+        return ".".join([*parts[: -node.level], *([node.module] if node.module else [])])
+
+
+def _module_name(path: str) -> str:
+    return (
+        "ricordo." + path.removesuffix(".py").removesuffix("__init__").replace("/", ".").strip(".")
+        if (path != "__init__.py")
+        else "ricordo"
+    )
+
+
+def modules_of(sources: dict[str, str]) -> list[Module]:
+    """Modules that know each other's names, from sources by path."""
+    names = frozenset(_module_name(path) for path in sources)
+    return [Module(path, source, names) for path, source in sorted(sources.items())]
+
+
+def part_of(target: str) -> str | None:
+    """The part of the package that an import reaches into; None for what is not ours, "" for the package itself."""
+    root, _, rest = target.partition(".")
+    if root != "ricordo":
+        return None
+    return Module(rest.split(".")[0] + ".py" if rest else "", "").part
+
+
+# --- the checks ---
+
+
+def wrong_directions(modules: Iterable[Module]) -> list[str]:
+    faults = []
+    for module in modules:
+        if module.path == "__init__.py":
+            faults += [f"{module.path}:{i.line} imports {i.target}" for i in module.imports if part_of(i.target)]
+            continue
+        if module.part not in LEVEL:
+            faults.append(f"{module.path} belongs to no layer")
+            continue
+        for imported in module.imports:
+            part = part_of(imported.target)
+            if not part or part == module.part or (module.part, part) in SIBLINGS:
+                continue
+            if part not in LEVEL or LEVEL[part] >= LEVEL[module.part]:
+                faults.append(f"{module.path}:{imported.line} ({module.part}) imports {imported.target}")
+    return faults
+
+
+def long_files(modules: Iterable[Module]) -> list[str]:
+    sizes = {module.path: len(module.source.splitlines()) for module in modules}
+    return [f"{path} has {lines} lines" for path, lines in sizes.items() if lines > MAX_LINES]
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def long_functions(modules: Iterable[Module]) -> list[str]:
+    return [
+        f"{module.path}:{node.lineno} {node.name} has {lines} lines"
+        for module in modules
+        for node in functions(module)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+
+
+def many_parameters(modules: Iterable[Module]) -> list[str]:
+    faults = []
+    for module in modules:
+        for node in functions(module):
+            every = node.args
+            named = [*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg]
+            count = sum(one is not None and one.arg not in ("self", "cls") for one in named)
+            if count > MAX_PARAMETERS:
+                faults.append(f"{module.path}:{node.lineno} {node.name} has {count} parameters")
+    return faults
+
+
+def import_cycles(modules: Sequence[Module]) -> list[str]:
+    names = {module.name for module in modules}
+    edges = {
+        module.name: sorted({i.target for i in module.imports if i.when == "start"} & names - {module.name})
+        for module in modules
+    }
+    faults: list[str] = []
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if name in trail:
+            faults.append(" → ".join((*trail[trail.index(name) :], name)))
+        elif name not in done:
+            for target in edges[name]:
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+    return faults
+
+
+def late_imports(modules: Iterable[Module]) -> list[str]:
+    faults = []
+    for module in modules:
+        start_counts = module.part in ("cli", "app")
+        for imported in module.imports:
+            root = imported.target.split(".")[0]
+            allowed = root in LATE or (start_counts and (root == "ricordo" or root in sys.stdlib_module_names))
+            if imported.when == "call" and not allowed:
+                faults.append(f"{module.path}:{imported.line} imports {imported.target} in a function")
+    return faults
+
+
+def without_docstring(modules: Iterable[Module]) -> list[str]:
+    return [f"{module.path} does not say what it is for" for module in modules if not ast.get_docstring(module.tree)]
+
+
+def side_doors(modules: Iterable[Module]) -> list[str]:
+    return [
+        f"{module.path}:{imported.line} imports {imported.target}"
+        for module in modules
+        for imported in module.imports
+        if module.part not in DOORS.get(imported.target.split(".")[0], {module.part})
+    ]
+
+
+# Put together from pieces, so that this file does not hold what it looks for.
+OUR_PATHS = re.compile(r"(?<![\w.~:/-])/" + "(?:work|root)" + r"(?![\w-])")
+INDEXES = re.compile("|".join((r"pypi\." + "org", "python" + "hosted", "index-" + "url", r"npmjs\." + "org")))
+
+
+def foreign_words(text: str) -> list[str]:
+    """Paths of the machine the text was written on, and addresses of package indexes."""
+    return [match.group() for pattern in (OUR_PATHS, INDEXES) for match in pattern.finditer(text)]
+
+
+# --- the house ---
+
+
+@pytest.fixture(scope="module")
+def house() -> list[Module]:
+    """Every module of the package."""
+    package = ROOT / "ricordo"
+    modules = modules_of({str(p.relative_to(package).as_posix()): p.read_text("utf-8") for p in package.rglob("*.py")})
+    assert len(modules) > 20
+    return modules
+
+
+def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
+    """A reader who knows the layers to the left of a file can understand it without opening any other."""
+    assert wrong_directions(house) == []
+
+
+def test_a_file_fits_in_four_hundred_lines(house: list[Module]) -> None:
+    """A file that does one thing fits; one that does not fit does two."""
+    assert long_files(house) == []
+
+
+def test_a_function_fits_on_a_screen(house: list[Module]) -> None:
+    """Sixty lines can be read at once; what is longer hides its steps."""
+    assert long_functions(house) == []
+
+
+def test_a_function_takes_eight_parameters_at_most(house: list[Module]) -> None:
+    """More parameters than that are a value that has no name yet; routes with many queries take a model."""
+    assert many_parameters(house) == []
+
+
+def test_no_modules_import_each_other_in_a_circle(house: list[Module]) -> None:
+    """In a circle nothing can be read, tested or replaced first, and the order of imports starts to matter."""
+    assert import_cycles(house) == []
+
+
+def test_only_optional_and_slow_packages_are_imported_in_functions(house: list[Module]) -> None:
+    """A late import hides what a module needs; only an extra that may be missing, or time at the start, is worth that."""
+    assert late_imports(house) == []
+
+
+def test_every_module_says_what_it_is_for(house: list[Module]) -> None:
+    """The first line of a file is where a newcomer decides whether to read on."""
+    assert without_docstring(house) == []
+
+
+def test_each_outside_thing_has_one_door(house: list[Module]) -> None:
+    """SQL outside storage, or HTTP to models outside llm, would escape the counts, the time-outs and the tests of that door."""
+    assert side_doors(house) == []
+
+
+def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_index() -> None:
+    """Such a path breaks on every other machine, and a lock file with addresses breaks wherever another index is used."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    faults, read = [], 0
+    for name in filter(None, names):
+        try:
+            text = (ROOT / name).read_text("utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # no text, or deleted and not yet committed
+        read += 1
+        faults += [f"{name} holds {word}" for word in foreign_words(text)]
+    assert read > 20
+    assert faults == []
+
+
+# --- the checks can fail ---
+
+DOC = '"""What it is for."""\n'
+BAD: list[tuple[Callable[[list[Module]], list[str]], dict[str, str], str]] = [
+    (wrong_directions, {"domain/a.py": "from ricordo.storage.store import Store"}, "domain/a.py:1 (domain) imports"),
+    (wrong_directions, {"domain/a.py": "from ricordo import settings, storage", "storage/__init__.py": ""}, "storage"),
+    (wrong_directions, {"domain/a.py": "from ..storage import store"}, "imports ricordo.storage"),
+    (wrong_directions, {"domain/a.py": "def f():\n    import ricordo.cli"}, "domain/a.py:2"),
+    (wrong_directions, {"domain/a.py": "if TYPE_CHECKING:\n    from ricordo.web import page"}, "domain/a.py:2"),
+    (wrong_directions, {"llm/a.py": "from ricordo.storage import blocks"}, "llm/a.py:1"),
+    (wrong_directions, {"storage/a.py": "import ricordo.llm.chat"}, "storage/a.py:1"),
+    (wrong_directions, {"plugins.py": "from ricordo.runtime import Runtime"}, "plugins.py:1"),
+    (wrong_directions, {"errors.py": "from ricordo.settings import Settings"}, "errors.py:1"),
+    (wrong_directions, {"app.py": "from ricordo.cli_chat import talk"}, "app.py:1"),
+    (wrong_directions, {"helpers.py": ""}, "helpers.py belongs to no layer"),
+    (wrong_directions, {"cli.py": "from ricordo.helpers import x"}, "cli.py:1"),
+    (wrong_directions, {"__init__.py": "from ricordo.app import create"}, "__init__.py:1"),
+    (long_files, {"a.py": "x = 1\n" * 401}, "a.py has 401 lines"),
+    (long_functions, {"a.py": "def f():\n" + "    x = 1\n" * 60}, "a.py:1 f has 61 lines"),
+    (long_functions, {"a.py": "class A:\n  async def f(self):\n" + "    x = 1\n" * 60}, "f has 61 lines"),
+    (many_parameters, {"a.py": "def f(a, b, c, d, e, f, g, h, i): ..."}, "f has 9 parameters"),
+    (many_parameters, {"a.py": "def f(a, /, b, c, *d, e, f, g, h, **i): ..."}, "f has 9 parameters"),
+    (many_parameters, {"a.py": "class A:\n  def f(self, a, b, c, d, e, f, g, h, i): ..."}, "f has 9 parameters"),
+    (
+        import_cycles,
+        {"domain/a.py": "from ricordo.domain import b", "domain/b.py": "import ricordo.domain.a"},
+        "ricordo.domain.a → ricordo.domain.b → ricordo.domain.a",
+    ),
+    (
+        import_cycles,
+        {"domain/a.py": "from .b import x", "domain/b.py": "from .c import x", "domain/c.py": "from . import a"},
+        "ricordo.domain.a → ricordo.domain.b → ricordo.domain.c → ricordo.domain.a",
+    ),
+    (late_imports, {"llm/a.py": "def f():\n    import json"}, "llm/a.py:2 imports json"),
+    (late_imports, {"llm/a.py": "async def f():\n    from ricordo.domain import run"}, "llm/a.py:2"),
+    (late_imports, {"llm/a.py": "class A:\n  def f(self):\n    if x:\n      import requests"}, "llm/a.py:4"),
+    (late_imports, {"cli.py": "def f():\n    import requests"}, "cli.py:2"),
+    (without_docstring, {"a.py": "x = 1"}, "a.py does not say"),
+    (without_docstring, {"a/__init__.py": ""}, "a/__init__.py does not say"),
+    (side_doors, {"memory/a.py": "from sqlalchemy import select"}, "memory/a.py:1"),
+    (side_doors, {"app.py": "def f():\n    import sqlite3"}, "app.py:2"),
+    (side_doors, {"api/a.py": "import httpx2"}, "api/a.py:1"),
+    (side_doors, {"agents/a.py": "from pydantic_ai.direct import model_request"}, "agents/a.py:1"),
+]
+
+
+@pytest.mark.parametrize(("check", "sources", "expected"), BAD)
+def test_a_bad_module_is_found(
+    check: Callable[[list[Module]], list[str]], sources: dict[str, str], expected: str
+) -> None:
+    """A check that cannot fail protects nothing."""
+    faults = check(modules_of(sources))
+    assert len(faults) == 1
+    assert expected in faults[0]
+
+
+def test_a_good_house_is_left_alone() -> None:
+    """A check that is too eager would be switched off."""
+    good = modules_of(
+        {
+            "__init__.py": DOC + "__version__ = '1'\n",
+            "errors.py": DOC,
+            "settings.py": DOC + "import os\nfrom ricordo.errors import Invalid\n",
+            "domain/a.py": DOC + "if TYPE_CHECKING:\n    from ricordo.domain import b\n",
+            "domain/b.py": DOC + "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
+            "storage/store.py": DOC + "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
+            "llm/late.py": DOC + "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
+            "plugins.py": DOC + "from ricordo.llm import late\n",
+            "runtime.py": DOC + "from ricordo.plugins import Plugin\n",
+            "cli.py": DOC + "def f():\n    import asyncio\n    from ricordo.app import create\n",
+            "cli_chat.py": DOC + "import httpx2\nfrom ricordo.cli import app\nfrom ricordo import web\n",
+            "app.py": DOC + "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
+        }
+    )
+    checks = (
+        wrong_directions,
+        long_files,
+        long_functions,
+        many_parameters,
+        import_cycles,
+        late_imports,
+        without_docstring,
+        side_doors,
+    )
+    assert {check.__name__: faults for check in checks if (faults := check(good))} == {}
+
+
+def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
+    """The needle must meet real paths and addresses, and no ordinary sentence."""
+    slash = "/"
+    for bad in (
+        f"see {slash}work/main",
+        f'"{slash}root/.cache"',
+        f"={slash}work",
+        "https://pypi." + "org/simple",
+        "files.python" + "hosted.org",
+        "--index-" + "url x",
+    ):
+        assert len(foreign_words(bad)) == 1, bad
+    for good in (
+        "and/or",
+        "home/work/x",
+        "https://host/work",
+        "/workspace",
+        "/roots",
+        "./work/x",
+        "pip --no-index",
+        "piper",
+    ):
+        assert foreign_words(good) == [], good

@@ -1,0 +1,76 @@
+"""A stored agent with the built-in tools, and the way a turn calls them."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.scope import Scope
+from ricordo.memory.commit import commit
+from ricordo.memory.working import WorkingMemory
+from ricordo.storage import agents
+from ricordo.storage.store import Store
+from ricordo.tools.builtin import plugin
+from ricordo.tools.toolbox import Toolbox, ToolContext
+from tests.support import make
+
+
+@dataclass
+class Desk:
+    """One agent in the middle of a step."""
+
+    store: Store
+    state: AgentState
+    memory: WorkingMemory
+
+    async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
+        """The result of one tool call."""
+        box = Toolbox(plugin.tools())
+        context = ToolContext("call-1", self.state, self.memory, self.store, Scope())
+        attached = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in box}
+        calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
+        (result,) = await box.run(calls, attached, lambda _call_id: context)
+        return result
+
+    async def said(self, name: str, **arguments: Any) -> str:
+        """The text of a call that must succeed."""
+        result = await self.call(name, **arguments)
+        assert result.status == "success", result.content
+        return result.content
+
+    async def read(self, name: str, **arguments: Any) -> Any:
+        """The value of a call that must succeed and give JSON."""
+        result = await self.call(name, **arguments)
+        assert (result.status, result.is_json) == ("success", True), result.content
+        return json.loads(result.content)
+
+    async def refused(self, name: str, **arguments: Any) -> str:
+        """The text of a call that must fail, and leave memory as it was."""
+        before = (list(self.memory.edits), list(self.memory.passages))
+        result = await self.call(name, **arguments)
+        assert result.status == "error", result.content
+        assert (self.memory.edits, self.memory.passages) == before
+        return result.content
+
+    async def save(self) -> None:
+        """Store what the step did, and begin the next one."""
+        await self.store.write(lambda tx: commit(tx, self.state, self.memory, Scope(), "step-1"))
+        self.state = await self.store.read(lambda tx: agents.load(tx, Scope(), self.state.agent.id))
+        self.memory = WorkingMemory(self.state)
+
+
+async def desk(store: Store, *blocks: tuple[str, str], **fields: Any) -> Desk:
+    """A desk for a stored agent with these fields and blocks."""
+    made = [make.block(label, value) for label, value in blocks]
+    state = await make.stored_agent(store, make.agent(**fields), with_blocks=made)
+    return Desk(store, state, WorkingMemory(state))
+
+
+def paper_desk(*blocks: Block) -> Desk:
+    """A desk for an agent with these blocks that stands in no store, for tools that read none."""
+    agent = make.agent()
+    state = AgentState(agent, make.conversation(agent), blocks)
+    no_store: Any = None
+    return Desk(no_store, state, WorkingMemory(state))

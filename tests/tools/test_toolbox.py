@@ -1,0 +1,409 @@
+"""Running tool calls: exactly one result each, in their order, whatever the tools do."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.errors import Unavailable
+from ricordo.memory.working import WorkingMemory
+from ricordo.storage.store import to_json
+from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result, schema_of
+from tests.support import make
+
+LIMIT = 5  # seconds that a handshake may take before the test fails
+
+
+def add(context: ToolContext, one: int, other: int = 1) -> dict[str, int]:
+    """Add numbers."""
+    return {"sum": one + other}
+
+
+def echo(context: ToolContext, text: str) -> str:
+    """Say it again."""
+    return text
+
+
+async def echo_later(context: ToolContext, text: str) -> str:
+    """Say it again, in a while."""
+    await asyncio.sleep(0)
+    return text
+
+
+def explode(context: ToolContext, text: str = "Boom") -> None:
+    """Fail."""
+    raise RuntimeError(text)
+
+
+def ring(context: ToolContext) -> None:
+    """Fail with an error of ours."""
+    raise Unavailable("Nobody is at home. Try again tomorrow.")
+
+
+def give(context: ToolContext, what: str) -> Any:
+    """Return something odd."""
+    return {
+        "nothing": None,
+        "set": {"only": {1}},
+        "numbers": {1: "one"},
+        "half a character": "caf\udce9",
+        "hidden half": {"text": "caf\udce9"},
+        "huge": {"number": 2**70},
+    }[what]
+
+
+TOOLS = [ServerTool(function, "custom") for function in (add, echo, echo_later, explode, ring, give)]
+
+
+def stored(tool: ServerTool, **fields: Any) -> Tool:
+    return make.tool(tool.name, **{"runs_in_parallel": tool.runs_in_parallel} | fields)
+
+
+def call(name: str, arguments: str | Mapping[str, Any] = "", call_id: str = "call-1") -> ToolCallPart:
+    return ToolCallPart(call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+class Bench:
+    """A toolbox with an agent that has all of its tools attached."""
+
+    def __init__(self, tools: list[ServerTool], **fields: Any) -> None:
+        self.box = Toolbox(tools)
+        self.attached = {tool.name: stored(tool, **fields) for tool in tools}
+        agent = make.agent()
+        self.state = AgentState(agent, make.conversation(agent), tools=tuple(self.attached.values()))
+
+    def context(self, call_id: str) -> ToolContext:
+        no_store: Any = None  # these tools read nothing
+        return ToolContext(call_id, self.state, WorkingMemory(self.state), no_store, Scope())
+
+    async def run(self, *calls: ToolCallPart) -> list[ToolReturnPart]:
+        return await asyncio.wait_for(self.box.run(calls, self.attached, self.context), LIMIT)
+
+    async def one(self, name: str, arguments: str | Mapping[str, Any] = "") -> ToolReturnPart:
+        (result,) = await self.run(call(name, arguments))
+        return result
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(TOOLS)
+
+
+async def test_words_are_given_as_they_are_and_values_as_json(bench: Bench) -> None:
+    assert await bench.one("echo", {"text": "Grüße\t🍵"}) == ToolReturnPart("call-1", "echo", "success", "Grüße\t🍵")
+    assert await bench.one("add", {"one": 2}) == ToolReturnPart("call-1", "add", "success", '{"sum":3}', is_json=True)
+    assert await bench.one("give", {"what": "nothing"}) == ToolReturnPart(
+        "call-1", "give", "success", "null", is_json=True
+    )
+
+
+async def test_a_tool_that_awaits_is_awaited(bench: Bench) -> None:
+    assert (await bench.one("echo_later", {"text": "tea"})).content == "tea"
+
+
+async def test_a_tool_that_raises_gives_a_failed_result_and_the_trace_in_stderr(bench: Bench) -> None:
+    assert await bench.one("explode") == ToolReturnPart(
+        "call-1",
+        "explode",
+        "error",
+        "RuntimeError: Boom",
+        stderr=("Error executing function explode: RuntimeError: Boom",),
+    )
+
+
+async def test_an_error_of_ours_is_told_in_its_own_words(bench: Bench) -> None:
+    result = await bench.one("ring")
+    assert (result.status, result.content) == ("error", "Nobody is at home. Try again tomorrow.")
+    assert result.stderr == ("Error executing function ring: Unavailable: Nobody is at home. Try again tomorrow.",)
+
+
+async def test_the_trace_of_a_long_error_is_cut_at_a_thousand_characters(bench: Bench) -> None:
+    (trace,) = (await bench.one("explode", {"text": "x" * 3000})).stderr
+    assert len(trace) == 1000
+    assert trace.startswith("Error executing function explode: RuntimeError: xxx")
+
+
+@pytest.mark.parametrize(
+    ("what", "content"),
+    [
+        ("set", '{"only":"{1}"}'),
+        ("numbers", '{"1":"one"}'),
+        ("half a character", "caf?"),
+    ],
+)
+async def test_what_json_or_the_database_cannot_hold_becomes_text(bench: Bench, what: str, content: str) -> None:
+    result = await bench.one("give", {"what": what})
+    assert (result.status, result.content) == ("success", content)
+    assert to_json(result.content)
+
+
+@pytest.mark.parametrize("what", ["hidden half", "huge"])
+async def test_what_cannot_be_made_text_is_a_failure_and_not_a_crash(bench: Bench, what: str) -> None:
+    result = await bench.one("give", {"what": what})
+    assert result.status == "error"
+    assert result.content
+    assert to_json([result.content, *result.stderr])
+
+
+async def test_an_error_with_half_a_character_can_be_stored() -> None:
+    def read_name(context: ToolContext) -> None:
+        raise FileNotFoundError("caf\udce9.txt")
+
+    result = await Bench([ServerTool(read_name, "custom")]).one("read_name")
+    assert result.content == "FileNotFoundError: caf?.txt"
+    assert to_json([result.content, *result.stderr])
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", " { } "])
+async def test_no_arguments_are_an_empty_object(bench: Bench, arguments: str) -> None:
+    assert (await bench.one("explode", arguments)).content == "RuntimeError: Boom"
+
+
+@pytest.mark.parametrize("arguments", ["{", '{"text": }', "tea", '{"text": "\\ud800"}', "[" * 5000])
+async def test_arguments_that_are_not_json_are_refused(bench: Bench, arguments: str) -> None:
+    result = await bench.one("echo", arguments)
+    assert result.status == "error"
+    assert result.content.startswith("The arguments are not valid JSON (")
+    assert result.content.endswith("). Call the tool again with valid JSON.")
+    assert result.stderr == (f"Error executing function echo: Invalid: {result.content}",)
+
+
+@pytest.mark.parametrize("arguments", ["[]", '"tea"', "3", "null", "true"])
+async def test_arguments_that_are_not_an_object_are_refused(bench: Bench, arguments: str) -> None:
+    result = await bench.one("echo", arguments)
+    assert result.status == "error"
+    assert result.content == "The arguments must be a JSON object. Call the tool again with one."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"one": 1, "colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({}, "one: Field required"),
+        ({"one": "many"}, "one: Input should be a valid integer, unable to parse string as an integer"),
+        (
+            {"other": None, "x": 1},
+            "one: Field required; other: Input should be a valid integer; x: Extra inputs are not permitted",
+        ),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_named_with_what_is_wrong(
+    bench: Bench, arguments: dict[str, Any], fault: str
+) -> None:
+    result = await bench.one("add", arguments)
+    told = f"The arguments of add are not right: {fault}. Call it again with these corrected."
+    assert (result.status, result.content) == ("error", told)
+    assert result.stderr == (f"Error executing function add: ValueError: {told}",)
+
+
+async def test_an_unknown_tool_is_told_which_tools_there_are() -> None:
+    bench = Bench([ServerTool(add, "custom"), ServerTool(echo, "custom")])
+    told = "There is no tool named fly here. Tools you can call: add, echo."
+    assert await bench.one("fly") == ToolReturnPart(
+        "call-1", "fly", "error", told, stderr=(f"Error executing function fly: ValueError: {told}",)
+    )
+
+
+async def test_a_tool_that_is_not_attached_is_unknown_to_the_agent(bench: Bench) -> None:
+    del bench.attached["echo"]
+    assert "no tool named echo here" in (await bench.one("echo", {"text": "tea"})).content
+
+
+async def test_a_tool_that_this_server_cannot_run_is_not_among_those_to_call(bench: Bench) -> None:
+    gone = make.tool("gone")
+    bench.attached["gone"] = gone
+    bench.state = AgentState(bench.state.agent, bench.state.conversation, tools=(gone, stored(TOOLS[0])))
+    told = "There is no tool named gone here. Tools you can call: add."
+    assert (await bench.one("gone")).content == told
+
+
+async def test_an_agent_without_tools_is_told_so() -> None:
+    assert (await Bench([]).one("fly")).content.endswith("Tools you can call: none.")
+
+
+async def test_a_result_over_the_tools_limit_is_cut_with_a_note() -> None:
+    bench = Bench(TOOLS, return_limit=10)
+    note = "... [NOTE: function output was truncated since it exceeded the character limit: 12 > 10]"
+    assert (await bench.one("echo", {"text": "tè" * 6})).content == "tè" * 5 + note
+    assert (await bench.one("echo", {"text": "tè" * 5})).content == "tè" * 5
+
+
+async def test_a_cut_json_result_is_words() -> None:
+    result = await Bench(TOOLS, return_limit=4).one("add", {"one": 1})
+    assert (result.status, result.is_json) == ("success", False)
+    assert result.content.startswith('{"su... [NOTE: ')
+
+
+async def test_a_failure_over_the_tools_limit_is_cut_too() -> None:
+    result = await Bench(TOOLS, return_limit=20).one("explode", {"text": "x" * 3000})
+    assert result.content.startswith("RuntimeError: xxxxxx... [NOTE: ")
+    assert len(result.content) < 150
+
+
+async def test_results_come_in_the_order_of_the_calls() -> None:
+    released = {"a": asyncio.Event(), "b": asyncio.Event(), "c": asyncio.Event()}
+    ended: list[str] = []
+
+    async def wait(context: ToolContext, name: str) -> str:
+        await released[name].wait()
+        ended.append(name)
+        # The last call ends first.
+        for before in {"c": "b", "b": "a"}.get(name, ""):
+            released[before].set()
+        return name
+
+    released["c"].set()
+    bench = Bench([ServerTool(wait, "custom", runs_in_parallel=True)])
+    results = await bench.run(*(call("wait", {"name": name}, f"call-{name}") for name in "abc"))
+    assert ended == ["c", "b", "a"]
+    assert [(result.call_id, result.content) for result in results] == [
+        ("call-a", "a"),
+        ("call-b", "b"),
+        ("call-c", "c"),
+    ]
+
+
+class Meeting:
+    """Tools that note when they begin and end; `meet` ends only once two of its calls are inside at the same time."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.inside = 0
+        self.both = asyncio.Event()
+
+    def tools(self) -> list[ServerTool]:
+        async def meet(context: ToolContext, name: str) -> str:
+            self.log.append(f"+{name}")
+            self.inside += 1
+            if self.inside == 2:
+                self.both.set()
+            await self.both.wait()
+            self.log.append(f"-{name}")
+            return name
+
+        async def alone(context: ToolContext, name: str) -> str:
+            self.log.append(f"+{name}")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.log.append(f"-{name}")
+            return name
+
+        return [ServerTool(meet, "custom", runs_in_parallel=True), ServerTool(alone, "custom")]
+
+
+async def test_calls_of_parallel_tools_overlap() -> None:
+    meeting = Meeting()
+    bench = Bench(meeting.tools())
+    await bench.run(call("meet", {"name": "a"}), call("meet", {"name": "b"}))
+    assert meeting.log[:2] == ["+a", "+b"]
+
+
+async def test_calls_of_sequential_tools_do_not() -> None:
+    meeting = Meeting()
+    await Bench(meeting.tools()).run(call("alone", {"name": "a"}), call("alone", {"name": "b"}))
+    assert meeting.log == ["+a", "-a", "+b", "-b"]
+
+
+async def test_parallel_calls_wait_for_the_sequential_ones_around_them() -> None:
+    meeting = Meeting()
+    bench = Bench(meeting.tools())
+    results = await bench.run(
+        call("alone", {"name": "a"}),
+        call("meet", {"name": "b"}),
+        call("meet", {"name": "c"}),
+        call("alone", {"name": "d"}),
+    )
+    assert meeting.log[:2] == ["+a", "-a"]
+    assert meeting.log[2:4] == ["+b", "+c"]
+    assert sorted(meeting.log[4:6]) == ["-b", "-c"]
+    assert meeting.log[6:] == ["+d", "-d"]
+    assert [result.content for result in results] == ["a", "b", "c", "d"]
+
+
+async def test_it_is_the_agents_stored_tool_that_says_whether_calls_overlap() -> None:
+    meeting = Meeting()
+    meeting.both.set()
+    bench = Bench(meeting.tools(), runs_in_parallel=False)
+    await bench.run(call("meet", {"name": "a"}), call("meet", {"name": "b"}))
+    assert meeting.log == ["+a", "-a", "+b", "-b"]
+
+
+async def test_a_failing_call_leaves_its_neighbours_alone() -> None:
+    meeting = Meeting()
+    bench = Bench([*meeting.tools(), ServerTool(explode, "custom", runs_in_parallel=True)])
+    results = await bench.run(call("meet", {"name": "a"}), call("explode"), call("meet", {"name": "b"}))
+    assert [(result.status, result.content) for result in results] == [
+        ("success", "a"),
+        ("error", "RuntimeError: Boom"),
+        ("success", "b"),
+    ]
+
+
+async def test_each_call_gets_a_context_with_its_own_id() -> None:
+    def whoami(context: ToolContext) -> str:
+        """Tell the call's id."""
+        return context.call_id
+
+    bench = Bench([ServerTool(whoami, "custom")])
+    results = await bench.run(call("whoami", call_id="call-a"), call("whoami", call_id="call-b"))
+    assert [result.content for result in results] == ["call-a", "call-b"]
+
+
+async def test_a_cancelled_step_is_no_result() -> None:
+    entered = asyncio.Event()
+    left = asyncio.Event()
+
+    async def sleep_long(context: ToolContext) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    running = asyncio.create_task(Bench([ServerTool(sleep_long, "custom")]).run(call("sleep_long")))
+    await asyncio.wait_for(entered.wait(), LIMIT)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert left.is_set()
+
+
+async def test_no_calls_give_no_results(bench: Bench) -> None:
+    assert await bench.run() == []
+
+
+async def test_an_alias_of_a_parameter_is_accepted_and_not_shown() -> None:
+    tool = ServerTool(echo, "custom", aliases={"words": "text"})
+    assert (await Bench([tool]).one("echo", {"words": "tea"})).content == "tea"
+    assert list(tool.schema.parameters["properties"]) == ["text"]
+
+
+def test_two_tools_of_one_name_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match='Two plugins offer a tool named "echo"'):
+        Toolbox([ServerTool(echo, "custom"), ServerTool(echo, "letta_core")])
+
+
+def test_a_toolbox_knows_its_tools_by_name() -> None:
+    box = Toolbox(TOOLS)
+    assert list(box) == TOOLS
+    assert box.get("echo") is TOOLS[1]
+    assert box.get("fly") is None
+
+
+def test_a_stored_tool_is_shown_to_models_by_its_schema() -> None:
+    parameters = {"type": "object", "properties": {"sides": {"type": "integer"}}, "required": ["sides"]}
+    tool = make.tool("roll", description="Old words.", json_schema={"name": "roll", "parameters": parameters})
+    shown = schema_of(tool)
+    assert (shown.name, shown.description, shown.parameters) == ("roll", "Old words.", parameters)
+    described = make.tool("roll", json_schema={"description": "New words.", "parameters": parameters})
+    assert schema_of(described).description == "New words."
+
+
+def test_a_call_that_was_not_carried_out_still_has_a_result() -> None:
+    assert failed_result(call("echo"), "Interrupted.") == ToolReturnPart("call-1", "echo", "error", "Interrupted.")
