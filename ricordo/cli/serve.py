@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.app import create_app
+from ricordo.cli.address import EVERY_ADDRESS, address_of
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.llm.listing import PROBE_SECONDS
 from ricordo.llm.registry import LIBRARIAN
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 # When the turns have ended, their streams need only a moment to say so.
 _STREAMS_SECONDS = 2
 _DEFAULT_PORT = 8283
-_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 def serve(settings: Settings, providers: ProviderSettings) -> None:
@@ -169,12 +169,6 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def address_of(host: str, port: int) -> str:
-    """The address to write for a server on this machine."""
-    name = "127.0.0.1" if host in _EVERY_ADDRESS else host
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-
-
 def _why_not(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
@@ -192,7 +186,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
 def _announce(runtime: Runtime, port: int) -> None:
     settings, model = runtime.settings, runtime.models.default_handle()
     address = address_of(settings.host, port)
-    if settings.host in _EVERY_ADDRESS:
+    if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
     hint = " (built in, no language model; see `ricordo doctor`)" if model == LIBRARIAN else ""
     where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"

@@ -141,7 +141,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
     if which.chain_id is not None:
         statement = statement.where(blocks.c.chain_id == which.chain_id)
     for name, piece in which.pieces.items():
-        statement = statement.where(func.lower(blocks.c[name]).contains(piece.lower(), autoescape=True))
+        statement = statement.where(blocks.c[name].icontains(piece, autoescape=True))
     if which.agent_id is not None:
         attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
         statement = statement.where(blocks.c.id.in_(attached))

@@ -91,7 +91,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list
     if which.other_types:
         statement = statement.where(tools.c.tool_type.not_in(which.other_types))
     if which.search:
-        statement = statement.where(func.lower(tools.c.name).contains(which.search.lower(), autoescape=True))
+        statement = statement.where(tools.c.name.icontains(which.search, autoescape=True))
     if which.agent_id is not None:
         attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
         statement = statement.where(tools.c.id.in_(attached))

@@ -49,8 +49,8 @@ async def test_an_agent_reads_back_with_everything_attached_in_order(store: Sqli
 
 
 async def test_loading_costs_three_statements_and_for_the_wire_four(store: SqliteStore, scope: Scope) -> None:
-    many_blocks, many_tools = ([kind(str(number)) for number in range(20)] for kind in (make.block, make.tool))
-    state = await make.stored_agent(store, with_blocks=many_blocks, with_tools=many_tools, tags=["a", "b"])
+    shown, usable = [make.block(str(number)) for number in range(20)], [make.tool(str(number)) for number in range(20)]
+    state = await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a", "b"])
     await make.stored_archive(store, state.agent, "one", name="One")
     await make.stored_archive(store, state.agent, "two", name="Two")
     with count_statements(store.engine) as counted:
@@ -142,7 +142,8 @@ async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along
     agent, run = state.agent, make.run(state.agent)
     await make.stored_messages(store, make.message(agent, "deleted secret"))
     await make.stored_archive(store, agent, "Tea grows.")
-    await store.write(lambda tx: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
+    await store.write(lambda tx: runs.open_run(tx, run))
+    await store.write(lambda tx: runs.insert_step(tx, make.step(run)))
     await store.write(lambda tx: agents.remove(tx, agent.id))
 
     def counts(tx: Transaction) -> dict[str, int]:

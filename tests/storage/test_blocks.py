@@ -6,6 +6,7 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
 from ricordo.storage import agents, blocks
+from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.tables import chains
@@ -48,7 +49,9 @@ async def test_another_organizations_block_is_not_found(store: SqliteStore) -> N
     (block,) = await make.stored_blocks(store, make.block())
     with pytest.raises(NotFound):
         await store.read(lambda tx: blocks.get(tx, ELSEWHERE, block.id))
-    assert await store.read(lambda tx: (blocks.count(tx, ELSEWHERE), blocks.page(tx, ELSEWHERE, Page()))) == (0, [])
+    assert await store.read(
+        lambda tx: (blocks.count(tx, ELSEWHERE), blocks.page(tx, ELSEWHERE, Page(), BlockFilter()))
+    ) == (0, [])
 
 
 async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) -> None:
@@ -149,34 +152,44 @@ async def test_removing_one_block_of_an_owner_leaves_her_chain_and_the_others(st
     await store.write(lambda tx: blocks.insert_all(tx, [one, two], [chain]))
     await store.write(lambda tx: blocks.remove(tx, one))
     assert await store.read(lambda tx: blocks.chain_of(tx, "user", "user-1")) == chain.id
-    assert await store.read(lambda tx: [block.id for block in blocks.page(tx, Scope(), Page())]) == [two.id]
+    assert await store.read(lambda tx: [block.id for block in blocks.page(tx, Scope(), Page(), BlockFilter())]) == [
+        two.id
+    ]
 
 
 async def test_a_deleted_agents_attachments_go_and_its_blocks_stay(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store, with_blocks=[make.block()])
     await store.write(lambda tx: agents.remove(tx, state.agent.id))
-    (kept,) = await store.read(lambda tx: blocks.page(tx, scope, Page()))
+    (kept,) = await store.read(lambda tx: blocks.page(tx, scope, Page(), BlockFilter()))
     assert kept == state.blocks[0]
     assert await store.read(lambda tx: blocks.agent_ids(tx, kept.id)) == []
 
 
-async def test_a_page_is_filtered_by_columns_and_by_a_piece_of_the_value(store: SqliteStore, scope: Scope) -> None:
+async def test_a_page_is_filtered_by_label_owner_agent_tags_and_pieces(store: SqliteStore, scope: Scope) -> None:
     one, two, three = await make.stored_blocks(
         store,
-        make.block("human", "100% Tea"),
-        make.block("human", "1000 Tears"),
+        make.block("human", "100% Tea", tags=("a", "b"), description="First"),
+        make.block("human", "1000 Tears", tags=("b",)),
         make.block("persona", "100% tea for Ähren"),
     )
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: blocks.attach(tx, agent.id, [three, one]))
 
-    async def found(search: str | None = None, **equal: str | bool) -> list[str]:
-        wanted = Page(order="asc")
-        return [b.id for b in await store.read(lambda tx: blocks.page(tx, scope, wanted, search=search, **equal))]
+    async def found(which: BlockFilter) -> list[str]:
+        page = await store.read(lambda tx: blocks.page(tx, scope, Page(order="asc"), which))
+        return [block.id for block in page]
 
-    assert await found(label="human") == [one.id, two.id]
-    assert await found("100% t") == [one.id, three.id]
-    assert await found("100% t", label="persona") == [three.id]
-    assert await found("Ähren") == [three.id]
-    assert await found(hidden=True) == []
+    assert await found(BlockFilter()) == [one.id, two.id, three.id]
+    assert await found(BlockFilter(label="human")) == [one.id, two.id]
+    assert await found(BlockFilter(chain_id=two.chain_id)) == [two.id]
+    assert await found(BlockFilter(agent_id=agent.id)) == [one.id, three.id]
+    assert await found(BlockFilter(tags=("a", "b"))) == [one.id, two.id]
+    assert await found(BlockFilter(tags=("a", "b", "a"), all_tags=True)) == [one.id]
+    assert await found(BlockFilter(pieces={"value": "100% t"})) == [one.id, three.id]
+    assert await found(BlockFilter(pieces={"value": "100% t", "description": "FIRST"})) == [one.id]
+    assert await found(BlockFilter(pieces={"value": "100% t"}, label="persona")) == [three.id]
+    assert await found(BlockFilter(pieces={"value": "Ähren"})) == [three.id]
+    assert await found(BlockFilter(label="gone")) == []
 
 
 async def test_reading_any_number_of_blocks_costs_two_statements(store: SqliteStore, scope: Scope) -> None:

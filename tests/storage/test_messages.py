@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import conversations, messages, runs
@@ -148,5 +148,5 @@ async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(s
         (make.message(AGENT, role="assistant", parts=(ReasoningPart("Hm."), TextPart("A"), TextPart("B"))), "A\nB"),
     ],
 )
-def test_search_sees_what_was_said_or_read_and_no_machinery(message: messages.Message, text: str) -> None:
+def test_search_sees_what_was_said_or_read_and_no_machinery(message: Message, text: str) -> None:
     assert searchable_text(message) == text

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
 from ricordo.storage import blocks, messages
+from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -42,8 +43,8 @@ async def test_every_page_is_the_one_that_a_list_would_give(
     def check(tx: Transaction) -> None:
         @given(st.integers(1, SIZE + 2), places, places, st.sampled_from(["asc", "desc"]))
         def every_page(limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]) -> None:
-            ids = [None if place is None else items[place].id for place in (before, after)]
-            wanted = Page(limit, *ids, order)
+            first, last = (None if place is None else items[place].id for place in (before, after))
+            wanted = Page(limit, before=first, after=last, order=order)
             assert messages.page(tx, scope, wanted, role="user") == cut(items, wanted)
 
         every_page()
@@ -58,7 +59,7 @@ async def test_walking_by_after_meets_each_item_once(
     made = await make.stored_blocks(store, *(make.block(str(number)) for number in range(23)))
     met: list[str] = []
     wanted = Page(5, order=order)
-    while page := await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted)):
+    while page := await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted, BlockFilter())):
         met += [block.id for block in page]
         wanted = replace(wanted, after=met[-1])
     ids = [block.id for block in made]
@@ -68,4 +69,4 @@ async def test_walking_by_after_meets_each_item_once(
 async def test_a_cursor_that_is_gone_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:
     await make.stored_blocks(store, make.block())
     for wanted in (Page(after="block-gone"), Page(before="block-gone")):
-        assert await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted)) == []
+        assert await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted, BlockFilter())) == []

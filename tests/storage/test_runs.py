@@ -167,7 +167,8 @@ async def test_a_step_reads_back_as_it_was_written(store: SqliteStore, scope: Sc
         step_ns=8,
     )
     plain = make.step(run)
-    await store.write(lambda tx: (runs.insert_step(tx, step), runs.insert_step(tx, plain)))
+    for one in (step, plain):
+        await store.write(lambda tx, one=one: runs.insert_step(tx, one))
     assert await store.read(lambda tx: runs.get_step(tx, scope, step.id)) == step
     assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(order="asc"), run_id=run.id)) == [step, plain]
     assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(), status="success")) == [plain]

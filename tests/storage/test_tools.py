@@ -8,6 +8,7 @@ from ricordo.errors import Collision, NotFound
 from ricordo.storage import tools
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.tools import ToolFilter
 
 from tests.support import make
 
@@ -50,16 +51,23 @@ async def test_tools_are_found_by_name_and_only_in_their_organization(store: Sql
         await store.read(lambda tx: tools.get(tx, ELSEWHERE, one.id))
 
 
-async def test_a_page_is_filtered_by_names_types_and_a_piece_of_the_name(store: SqliteStore, scope: Scope) -> None:
+async def test_a_page_is_filtered_by_names_ids_types_agent_and_a_piece_of_the_name(
+    store: SqliteStore, scope: Scope
+) -> None:
     made = [make.tool("memory_insert", tool_type="letta_core"), make.tool("memoryXinsert"), make.tool("Ärger")]
-    await store.write(lambda tx: tools.insert_all(tx, made))
+    agent = (await make.stored_agent(store, with_tools=made[:2])).agent
+    await store.write(lambda tx: tools.insert_all(tx, made[2:]))
 
-    async def found(**filters: object) -> list[str]:
-        page = await store.read(lambda tx: tools.page(tx, scope, Page(order="asc"), **filters))  # type: ignore[arg-type]
+    async def found(which: ToolFilter) -> list[str]:
+        page = await store.read(lambda tx: tools.page(tx, scope, Page(order="asc"), which))
         return [tool.name for tool in page]
 
-    assert await found() == ["memory_insert", "memoryXinsert", "Ärger"]
-    assert await found(search="Y_IN") == ["memory_insert"]
-    assert await found(search="Ärg") == ["Ärger"]
-    assert await found(names=["Ärger", "gone"]) == ["Ärger"]
-    assert await found(types=["custom"], search="memory") == ["memoryXinsert"]
+    assert await found(ToolFilter()) == ["memory_insert", "memoryXinsert", "Ärger"]
+    assert await found(ToolFilter(search="Y_IN")) == ["memory_insert"]
+    assert await found(ToolFilter(search="Ärg")) == ["Ärger"]
+    assert await found(ToolFilter(names=("Ärger", "gone"))) == ["Ärger"]
+    assert await found(ToolFilter(ids=(made[1].id, "tool-gone"))) == ["memoryXinsert"]
+    assert await found(ToolFilter(types=("custom",), search="memory")) == ["memoryXinsert"]
+    assert await found(ToolFilter(other_types=("custom",))) == ["memory_insert"]
+    assert await found(ToolFilter(agent_id=agent.id)) == ["memory_insert", "memoryXinsert"]
+    assert await store.read(lambda tx: tools.page(tx, ELSEWHERE, Page(), ToolFilter())) == []

@@ -69,8 +69,7 @@ def archival_memory_insert(context: ToolContext, content: str, tags: list[str] |
     """
     if not content.strip():
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
-    cleaned = tuple(dict.fromkeys(tag.strip() for tag in tags or () if tag.strip()))
-    draft = PassageDraft(context.call_id, new_id("passage"), content, cleaned)
+    draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     context.memory.archive(draft)
     return f"Archived as {draft.id}."
 
@@ -97,7 +96,7 @@ async def archival_memory_search(
     where = zone(context.state.agent.timezone)
     wanted = PassageFilter(
         archive_ids=tuple(archive.id for archive in context.state.archives),
-        tags=tuple(tags or ()),
+        tags=_cleaned(tags),
         all_tags=tag_match_mode == "all",
         start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
         end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
@@ -125,6 +124,10 @@ def time_ago(micros: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
+
+
+def _cleaned(tags: list[str] | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tag.strip() for tag in tags or () if tag.strip()))
 
 
 def _require_limit(limit: int) -> None:

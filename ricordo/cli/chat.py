@@ -1,0 +1,104 @@
+"""`ricordo chat`: a talk with an agent over HTTP, on a terminal or through a pipe."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ricordo.cli.address import address_of
+from ricordo.cli.answer import Answer
+from ricordo.cli.client import Client, Json
+from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
+from ricordo.cli.screen import Screen, screen
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.settings import ProviderSettings, Settings, load_settings
+
+FIRST_AGENT = "ricordo"
+
+
+def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
+    """Talk until the person leaves; tells whether everything said was answered. Raises RicordoError where it cannot begin."""
+    settings, providers = load_settings()
+    window = screen()
+    with _server(settings, providers, server, window) as client:
+        talk = Chat(client, window, _choose(client, agent, model))
+        if window.is_live:
+            name, handle = talk.agent["name"], talk.agent["model"]
+            window.tell(f"{name} ({handle}) at {client.address}. /help lists the commands, Ctrl-D leaves.")
+        return _talk(talk)
+
+
+def _talk(chat: Chat) -> bool:
+    all_answered = True
+    while not chat.is_over:
+        try:
+            line = chat.screen.ask()
+        except KeyboardInterrupt:
+            if not chat.screen.is_live:
+                raise
+            chat.screen.end_line()
+            chat.screen.quietly("Ctrl-D leaves.")
+            continue
+        if line is None:
+            break
+        if line.strip():
+            all_answered &= _take(chat, line.strip())
+    return all_answered
+
+
+def _take(chat: Chat, line: str) -> bool:
+    """Do what one line asks for; tells whether it went well. What goes wrong ends the line, not the chat."""
+    try:
+        if line.startswith("/") and not line.startswith("//"):
+            run_command(chat, line)
+            return True
+        return _say(chat, line.removeprefix("/") if line.startswith("//") else line)
+    except RicordoError as error:
+        chat.screen.complain(str(error))
+        return False
+
+
+def _say(chat: Chat, text: str) -> bool:
+    events = chat.client.send(chat.agent["id"], text)
+    try:
+        return Answer(chat.screen).show(events)
+    except KeyboardInterrupt:
+        # The agent works on when its reader leaves; only this stops it.
+        chat.client.cancel(chat.agent["id"])
+        chat.screen.complain("Stopped.")
+        if not chat.screen.is_live:
+            raise
+        return False
+
+
+def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
+    if name_or_id in (None, FIRST_AGENT):
+        named = client.agents(FIRST_AGENT)
+        agent = named[0] if named else client.create_agent(FIRST_AGENT, DEFAULT_BLOCKS, model)
+    else:
+        agent = find_agent(client, str(name_or_id))
+    return client.change_model(agent["id"], model) if model and agent["model"] != model else agent
+
+
+@contextmanager
+def _server(
+    settings: Settings, providers: ProviderSettings, address: str | None, window: Screen
+) -> Iterator[Client]:
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    client = Client(address or address_of(settings.host, settings.port), key)
+    try:
+        if client.is_answering():
+            yield client
+            return
+        if address:
+            raise Unavailable(f"No server answers at {address}. Start it, or leave --server out.")
+    finally:
+        client.close()
+    # Slow to load, and needed only where no server runs.
+    from ricordo.cli.background import background_server
+
+    window.quietly("No server is running, so one is started just for this chat.")
+    with background_server(settings, providers) as own:
+        client = Client(own, key)
+        try:
+            yield client
+        finally:
+            client.close()

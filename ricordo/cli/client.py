@@ -1,0 +1,147 @@
+"""A small HTTP client for what `ricordo chat` needs of a server. Errors come back as ours, with the server's own sentence."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx2
+
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
+
+Json = dict[str, Any]
+# A silent stream still pings, so a minute without a byte means that nobody is there any more.
+_TIMEOUT = httpx2.Timeout(120, connect=5)
+# A proxy named in the environment is for the world outside, never for a server on this machine.
+_LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
+
+
+class Client:
+    """Speaks to one server."""
+
+    def __init__(self, address: str, key: str | None = None) -> None:
+        self.address = address.rstrip("/")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        try:
+            self._http = httpx2.Client(
+                base_url=self.address, headers=headers, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
+            )
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise Invalid(f'"{address}" is no address of a server: {error}. Write it as http://host:8283.') from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def is_answering(self) -> bool:
+        """Whether a server that speaks this API answers here. Raises Invalid where something else does."""
+        try:
+            response = self._http.get("/v1/health/", timeout=2)
+        except httpx2.TransportError:
+            return False
+        except (httpx2.InvalidURL, httpx2.HTTPError) as error:
+            raise Invalid(f"{self.address} cannot be asked: {error}. Write it as http://host:8283.") from None
+        if response.status_code != 200 or _detail(response, "status") != "ok":
+            raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
+        return True
+
+    def agents(self, name: str | None = None) -> list[Json]:
+        """All agents, or those with this name, the oldest first."""
+        found: list[Json] = []
+        query: dict[str, Any] = {"limit": 100, "order": "asc"} | ({"name": name} if name is not None else {})
+        while page := self._ask("GET", "/v1/agents/", query=query):
+            found += page
+            query["after"] = page[-1]["id"]
+        return found
+
+    def agent(self, agent_id: str) -> Json:
+        """One agent, with its blocks."""
+        return self._object("GET", f"/v1/agents/{agent_id}")
+
+    def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
+        """Make an agent with these blocks."""
+        body: Json = {"name": name, "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks]}
+        return self._object("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
+
+    def change_model(self, agent_id: str, handle: str) -> Json:
+        """Give the agent another model."""
+        return self._object("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
+
+    def models(self) -> list[str]:
+        """The handles of all models."""
+        return [str(model["handle"]) for model in self._ask("GET", "/v1/models/")]
+
+    def search(self, agent_id: str, words: str) -> list[Json]:
+        """The archived passages that fit, best first."""
+        answer = self._object("GET", f"/v1/agents/{agent_id}/archival-memory/search", query={"query": words})
+        return list(answer["results"])
+
+    def reset(self, agent_id: str) -> None:
+        """Delete the agent's messages."""
+        self._ask("PATCH", f"/v1/agents/{agent_id}/reset-messages")
+
+    def cancel(self, agent_id: str) -> None:
+        """Stop what the agent is doing."""
+        self._ask("POST", f"/v1/agents/{agent_id}/messages/cancel", body={})
+
+    def send(self, agent_id: str, text: str) -> Iterator[Json]:
+        """Say something, and yield the events of the answer token by token. Leaving early does not stop the agent."""
+        body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
+        try:
+            with self._http.stream("POST", f"/v1/agents/{agent_id}/messages/stream", json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _refusal(response)
+                yield from _events(response.iter_lines())
+        except httpx2.TransportError as error:
+            raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
+
+    def _object(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Json:
+        answer: Json = self._ask(method, path, query=query, body=body)
+        return answer
+
+    def _ask(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Any:
+        try:
+            response = self._http.request(method, path, params=query, json=body)
+        except httpx2.TransportError as error:
+            raise Unavailable(
+                f"The server at {self.address} does not answer: {error or type(error).__name__}."
+            ) from None
+        if response.status_code != 200:
+            raise _refusal(response)
+        return response.json()
+
+
+def _events(lines: Iterator[str]) -> Iterator[Json]:
+    for line in lines:
+        if line.startswith("data: "):
+            if line == "data: [DONE]":
+                return
+            yield json.loads(line.removeprefix("data: "))
+    raise Unavailable("The server ended the answer too early. What was said is kept; ask again.")
+
+
+def _refusal(response: httpx2.Response) -> RicordoError:
+    status = response.status_code
+    error = _detail(response, "error")
+    detail = error.get("message") if isinstance(error, dict) else _detail(response, "detail")
+    text = str(detail or f"The server answered with status {status}.")
+    code, _, rest = text.partition(": ")
+    sentence = rest if code.isupper() and rest else text
+    match status:
+        case 401:
+            return Forbidden("This server wants a key. Set RICORDO_API_KEY to the one it was started with.")
+        case 403:
+            return Forbidden(sentence)
+        case 404:
+            return NotFound(sentence)
+        case 409:
+            return Conflict(sentence)
+    return Invalid(sentence) if status < 500 else Unavailable(sentence)
+
+
+def _detail(response: httpx2.Response, name: str) -> Any:
+    try:
+        payload = response.json()
+    except ValueError:
+        return None
+    return payload.get(name) if isinstance(payload, dict) else None

@@ -1,0 +1,352 @@
+"""The tools that search what was said and keep an archive."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ricordo.domain.clock import to_micros
+from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.prompt.packaging import package_heartbeat
+from ricordo.storage import archives
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.tools.builtin.recall import time_ago
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.tools.builtin.desk import Desk, desk
+
+NOBODY = "No results found."
+
+
+def at(*moment: int) -> int:
+    return to_micros(datetime(*moment, tzinfo=UTC))  # type: ignore[misc, arg-type]
+
+
+async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
+    return await make.stored_messages(one.store, *(make.message(one.state.agent, text, **fields) for text in texts))
+
+
+async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
+    """The contents that a search finds, best first."""
+    result = await one.call("conversation_search", query=query, **arguments)
+    if result.content == NOBODY:
+        return []
+    value = await one.read("conversation_search", query=query, **arguments)
+    assert value["message"] == f"Showing {len(value['results'])} results:"
+    return [item["content"] for item in value["results"]]
+
+
+@pytest.fixture
+async def clock() -> ManualClock:
+    """A clock that stands at noon, UTC, of a winter's day."""
+    return ManualClock(at(2026, 1, 20, 12))
+
+
+@pytest.fixture
+async def nina(store: SqliteStore) -> Desk:
+    """An agent in Los Angeles, which is eight hours behind UTC in winter."""
+    return await desk(store, timezone="America/Los_Angeles")
+
+
+async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
+    thought = (ReasoningPart("She likes tea."), TextPart("I noted that you like jasmine tea."))
+    answer = make.message(nina.state.agent, role="assistant", parts=thought, created_at=at(2026, 1, 20, 8, 12, 3))
+    await make.stored_messages(nina.store, answer)
+    value = await nina.read("conversation_search", query="jasmine")
+    score = value["results"][0]["relevance"].pop("rrf_score")
+    assert value == {
+        "message": "Showing 1 results:",
+        "results": [
+            {
+                "timestamp": "2026-01-20T00:12:03-08:00",
+                "time_ago": "3h ago",
+                "role": "assistant",
+                "relevance": {"search_mode": "fts", "vector_rank": None, "fts_rank": 1},
+                "thinking": "She likes tea.",
+                "content": "I noted that you like jasmine tea.",
+            }
+        ],
+    }
+    assert isinstance(score, float)
+    assert score > 0
+
+
+async def test_a_message_without_thoughts_has_none(nina: Desk) -> None:
+    await keep(nina, "Jasmine, please.")
+    (item,) = (await nina.read("conversation_search", query="jasmine"))["results"]
+    assert list(item) == ["timestamp", "time_ago", "role", "relevance", "content"]
+
+
+async def test_what_an_agent_said_through_its_tool_is_found_by_its_words(nina: Desk) -> None:
+    spoken = make.call(nina.state.agent, "send_message", '{"message": "Your tea is ready: Grüße"}')
+    await make.stored_messages(nina.store, spoken)
+    assert await found(nina, "grüße") == ["Your tea is ready: Grüße"]
+
+
+async def test_what_you_and_the_user_said_is_found_unless_other_roles_are_asked_for(nina: Desk) -> None:
+    agent = nina.state.agent
+    await make.stored_messages(
+        nina.store,
+        make.message(agent, "jasmine instructions", "system"),
+        make.message(agent, "jasmine asked"),
+        make.message(agent, "jasmine answered", "assistant"),
+        make.result(agent, "roll_dice", "jasmine rolled"),
+    )
+    assert sorted(await found(nina, "jasmine")) == ["jasmine answered", "jasmine asked"]
+    assert sorted(await found(nina, "jasmine", roles=[])) == ["jasmine answered", "jasmine asked"]
+    assert await found(nina, "jasmine", roles=["user"]) == ["jasmine asked"]
+    assert await found(nina, "jasmine", roles=["assistant"]) == ["jasmine answered"]
+    assert await found(nina, "jasmine", roles=["tool"]) == ["jasmine rolled"]
+    assert len(await found(nina, "jasmine", roles=["tool", "user", "assistant"])) == 3
+
+
+@pytest.mark.parametrize("name", ["conversation_search", "archival_memory_search", "send_message"])
+async def test_results_of_searches_are_never_found(nina: Desk, name: str) -> None:
+    agent = nina.state.agent
+    both = (ToolReturnPart("a", name, "success", "jasmine"), ToolReturnPart("b", "roll_dice", "success", "jasmine six"))
+    await make.stored_messages(
+        nina.store,
+        make.call(agent, name, '{"query": "jasmine"}'),
+        make.result(agent, name, "jasmine"),
+        make.message(agent, role="tool", parts=both),
+    )
+    assert await found(nina, "jasmine", roles=["tool", "user", "assistant"]) == ["jasmine six"]
+
+
+async def test_heartbeats_are_never_found(nina: Desk) -> None:
+    await keep(nina, package_heartbeat("jasmine", "2026-01-20"), '{"type": "heartbeat", "reason": "jasmine"}')
+    assert await found(nina, "jasmine") == []
+
+
+async def test_words_beside_a_tool_call_are_found_and_the_calls_arguments_are_not(nina: Desk) -> None:
+    parts = (TextPart("Let me look."), ToolCallPart("a", "conversation_search", '{"query": "jasmine"}'))
+    await make.stored_messages(nina.store, make.message(nina.state.agent, role="assistant", parts=parts))
+    assert await found(nina, "look") == ["Let me look."]
+    assert await found(nina, "jasmine") == []
+
+
+async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
+    rome = await desk(store, timezone="Europe/Rome")
+    await keep(rome, "tea on the 20th", created_at=at(2026, 1, 20, 22, 59, 59))
+    await keep(rome, "tea just after midnight", created_at=at(2026, 1, 20, 23, 30))
+    await keep(rome, "tea at the end of the 21st", created_at=at(2026, 1, 21, 22, 59, 59))
+    await keep(rome, "tea on the 22nd", created_at=at(2026, 1, 21, 23))
+    on_the_21st = ["tea at the end of the 21st", "tea just after midnight"]
+    assert sorted(await found(rome, "tea", start_date="2026-01-21", end_date="2026-01-21")) == on_the_21st
+    assert await found(rome, "tea", end_date="2026-01-20") == ["tea on the 20th"]
+    assert await found(rome, "tea", start_date="2026-01-22") == ["tea on the 22nd"]
+    # The message says so too.
+    item = (await rome.read("conversation_search", query="midnight"))["results"][0]
+    assert item["timestamp"] == "2026-01-21T00:30:00+01:00"
+
+
+async def test_times_may_be_exact_and_name_another_zone(nina: Desk) -> None:
+    await keep(nina, "tea at nine", created_at=at(2026, 1, 20, 9))
+    await keep(nina, "tea at ten", created_at=at(2026, 1, 20, 10))
+    assert await found(nina, "tea", start_date="2026-01-20T01:30") == ["tea at ten"]
+    assert await found(nina, "tea", start_date="2026-01-20T10:00Z") == ["tea at ten"]
+    assert await found(nina, "tea", end_date="2026-01-20T09:59+01:00") == []
+    assert await found(nina, "tea", end_date="2026-01-20T01:00:00") == ["tea at nine"]
+
+
+async def test_a_day_may_be_an_hour_short(store: SqliteStore) -> None:
+    rome = await desk(store, timezone="Europe/Rome")
+    await keep(rome, "tea late on the day of the change", created_at=at(2026, 3, 29, 21, 30))
+    await keep(rome, "tea the day after", created_at=at(2026, 3, 29, 22))
+    assert await found(rome, "tea", end_date="2026-03-29") == ["tea late on the day of the change"]
+
+
+@pytest.mark.parametrize("name", ["start_date", "end_date"])
+@pytest.mark.parametrize("text", ["yesterday", "20.01.2026", "2026-13-01", "2026-01-20 noon"])
+async def test_a_date_that_is_none_is_refused_with_the_format(nina: Desk, name: str, text: str) -> None:
+    told = f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+    assert await nina.refused("conversation_search", query="tea", **{name: text}) == told
+
+
+async def test_filters_come_before_the_limit(nina: Desk) -> None:
+    await keep(nina, "We spoke of tea, once, and of much else besides.", created_at=at(2026, 1, 2))
+    await keep(nina, *["tea tea tea"] * 30, created_at=at(2026, 1, 10))
+    await keep(nina, *["tea tea"] * 30, role="assistant", created_at=at(2026, 1, 2))
+    once = ["We spoke of tea, once, and of much else besides."]
+    assert await found(nina, "tea", limit=1, roles=["user"], end_date="2026-01-05") == once
+
+
+async def test_the_limit_is_kept_and_is_five_unless_told(nina: Desk) -> None:
+    await keep(nina, *(f"tea {number}" for number in range(8)))
+    assert len(await found(nina, "tea")) == 5
+    assert len(await found(nina, "tea", limit=7)) == 7
+    assert len(await found(nina, "tea", limit=100)) == 8
+
+
+@pytest.mark.parametrize("limit", [0, -1, 101])
+@pytest.mark.parametrize(("name", "parameter"), [("conversation_search", "limit"), ("archival_memory_search", "top_k")])
+async def test_a_limit_out_of_range_is_refused(nina: Desk, name: str, parameter: str, limit: int) -> None:
+    told = f"A search gives 1 to 100 results, not {limit}. Ask for fewer."
+    assert await nina.refused(name, query="tea", **{parameter: limit}) == told
+
+
+async def test_an_unknown_role_is_refused_with_the_roles_there_are(nina: Desk) -> None:
+    told = await nina.refused("conversation_search", query="tea", roles=["system"])
+    assert told == (
+        "The arguments of conversation_search are not right: roles.0: Input should be 'assistant', 'user' or 'tool'. "
+        "Call it again with these corrected."
+    )
+
+
+async def test_nothing_found_is_said(nina: Desk) -> None:
+    await keep(nina, "tea")
+    result = await nina.call("conversation_search", query="coffee")
+    assert (result.status, result.content, result.is_json) == ("success", NOBODY, False)
+
+
+async def test_another_agents_conversation_is_not_found(nina: Desk, store: SqliteStore) -> None:
+    other = await desk(store, name="Otto")
+    await keep(other, "jasmine")
+    assert await found(nina, "jasmine") == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['jasmine"', "jasmine AND NOT", "NEAR(jasmine", "jasmine*", "text:jasmine", "-jasmine", "(jasmine", "^jasmine ☕"],
+)
+async def test_a_query_is_words_and_never_syntax(nina: Desk, query: str) -> None:
+    await keep(nina, "jasmine", "something else")
+    assert await found(nina, query) == ["jasmine"]
+
+
+async def test_a_query_without_words_gives_the_newest(nina: Desk) -> None:
+    await keep(nina, "first", created_at=at(2026, 1, 1))
+    await keep(nina, "third", created_at=at(2026, 1, 3))
+    await keep(nina, "second", created_at=at(2026, 1, 2))
+    assert await found(nina, "…", limit=2) == ["third", "second"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0, "0s ago"),
+        (59, "59s ago"),
+        (60, "1m ago"),
+        (3_599, "59m ago"),
+        (3_600, "1h ago"),
+        (86_399, "23h ago"),
+        (86_400, "1d ago"),
+        (900 * 86_400, "900d ago"),
+        (-5, "0s ago"),
+    ],
+)
+def test_a_span_is_told_in_the_largest_unit_that_fits(seconds: int, told: str) -> None:
+    assert time_ago(seconds * 1_000_000) == told
+
+
+# The archive.
+
+
+async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
+    result = await one.call("archival_memory_search", query=query, **arguments)
+    if result.content == NOBODY:
+        return []
+    value = await one.read("archival_memory_search", query=query, **arguments)
+    return [item["content"] for item in value]
+
+
+async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> None:
+    told = await nina.said("archival_memory_insert", content="Ada\tloves jasmine tea.", tags=["tea", "ada"])
+    assert told == f"Archived as {nina.memory.passages[0].id}."
+    assert await filed(nina, "jasmine") == []
+    await nina.save()
+    value = await nina.read("archival_memory_search", query="jasmine")
+    score = value[0]["relevance"].pop("rrf_score")
+    assert value == [
+        {
+            "id": told.removeprefix("Archived as ").removesuffix("."),
+            "timestamp": "2026-01-20T04:00:00-08:00",
+            "content": "Ada\tloves jasmine tea.",
+            "tags": ["tea", "ada"],
+            "relevance": {"search_mode": "fts", "vector_rank": None, "fts_rank": 1},
+        }
+    ]
+    assert score > 0
+
+
+async def test_tags_are_trimmed_and_kept_once_in_their_order(nina: Desk) -> None:
+    await nina.said("archival_memory_insert", content="Tea.", tags=[" tea", "ada ", "tea", "", "  "])
+    assert nina.memory.passages[0].tags == ("tea", "ada")
+
+
+@pytest.mark.parametrize("content", ["", "  \n\t"])
+async def test_an_empty_passage_is_refused(nina: Desk, content: str) -> None:
+    told = "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+    assert await nina.refused("archival_memory_insert", content=content) == told
+
+
+async def test_a_passage_with_nul_characters_is_refused(nina: Desk) -> None:
+    told = "A passage and its tags cannot hold NUL characters. Leave them out."
+    assert await nina.refused("archival_memory_insert", content="tea\0") == told
+
+
+@pytest.fixture
+async def archivist(nina: Desk) -> Desk:
+    """An agent that filed four passages under tags."""
+    for content, tags in (
+        ("Ada loves jasmine tea.", ["tea", "ada"]),
+        ("Jasmine tea grows in Fujian.", ["tea", "places"]),
+        ("Ada lives in Turin.", ["ada", "places"]),
+        ("Tea tea tea.", None),
+    ):
+        await nina.said("archival_memory_insert", content=content, tags=tags)
+    await nina.save()
+    return nina
+
+
+async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Desk) -> None:
+    assert sorted(await filed(archivist, "Ada tea", tags=["tea"])) == [
+        "Ada loves jasmine tea.",
+        "Jasmine tea grows in Fujian.",
+    ]
+    assert len(await filed(archivist, "Ada tea", tags=["tea", "ada"])) == 3
+    both = ["Ada loves jasmine tea."]
+    assert await filed(archivist, "Ada tea", tags=["tea", "ada"], tag_match_mode="all") == both
+    assert await filed(archivist, "Ada tea", tags=["tea", "ada", "tea"], tag_match_mode="all") == both
+    assert await filed(archivist, "Ada tea", tags=["tea", "cake"], tag_match_mode="all") == []
+    assert len(await filed(archivist, "Ada tea", tags=[])) == 4
+
+
+async def test_tags_are_trimmed_in_a_search_as_they_are_when_filing(archivist: Desk) -> None:
+    assert len(await filed(archivist, "tea", tags=[" tea ", ""])) == 2
+    assert len(await filed(archivist, "tea", tags=[""])) == 3
+
+
+async def test_the_better_match_comes_first_with_its_rank_and_score(archivist: Desk) -> None:
+    value = await archivist.read("archival_memory_search", query="where does Ada love jasmine tea")
+    assert value[0]["content"] == "Ada loves jasmine tea."
+    assert [item["relevance"]["fts_rank"] for item in value] == [1, 2, 3, 4]
+    scores = [item["relevance"]["rrf_score"] for item in value]
+    assert scores == sorted(scores, reverse=True)
+
+
+async def test_the_archive_gives_as_many_as_asked_for(archivist: Desk) -> None:
+    assert len(await filed(archivist, "tea", top_k=2)) == 2
+
+
+async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: SqliteStore) -> None:
+    archive = await make.stored_archive(store, nina.state.agent)
+    moments = {"on the 19th": at(2026, 1, 20, 7, 30), "on the 20th": at(2026, 1, 20, 8)}
+    passages = [make.passage(archive, f"Tea {text}.", created_at=moment) for text, moment in moments.items()]
+    await store.write(lambda tx: archives.insert_passages(tx, archive, passages))
+    await nina.save()
+    assert await filed(nina, "tea", end_datetime="2026-01-19") == ["Tea on the 19th."]
+    assert await filed(nina, "tea", start_datetime="2026-01-20", end_datetime="2026-01-20") == ["Tea on the 20th."]
+    assert await filed(nina, "tea", start_datetime="2026-01-20T00:01") == []
+
+
+@pytest.mark.parametrize("name", ["start_datetime", "end_datetime"])
+async def test_a_bad_date_for_the_archive_is_refused_with_the_format(nina: Desk, name: str) -> None:
+    told = f"Invalid {name} format: today. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+    assert await nina.refused("archival_memory_search", query="tea", **{name: "today"}) == told
+
+
+async def test_an_agent_without_an_archive_finds_nothing(nina: Desk, store: SqliteStore) -> None:
+    other = await desk(store, name="Otto")
+    await make.stored_archive(store, other.state.agent, "jasmine")
+    assert await nina.said("archival_memory_search", query="jasmine") == NOBODY
