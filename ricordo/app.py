@@ -15,6 +15,7 @@ from ricordo.api.guard import Guard
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.librarian import Librarian
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
 from ricordo.plugins import load_plugins
 from ricordo.runtime import Runtime
@@ -35,8 +36,9 @@ async def open_runtime(
     """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed."""
     plugins = load_plugins()
     toolbox = Toolbox(plugins.tools())
-    models = Models(settings, providers)
-    for model in (Librarian(), *plugins.providers(), *extra_models):
+    offered = plugins.providers()
+    models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
+    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider)), *extra_models):
         models.add(model)
     store = await asyncio.to_thread(open_sqlite, settings.database_path, durability=settings.durability)
     runtime = Runtime(settings, store, models, toolbox, plugins)

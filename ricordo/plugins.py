@@ -4,7 +4,7 @@ A plugin is any object with some of the methods in HOOKS; the built-in tools com
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
-        def providers(self): return [MyModel()]                      # ChatModels, each known by its info.handle
+        def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def routes(self): return [router]                            # FastAPI routers
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from ricordo.errors import Invalid
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.provider_table import Provider
 from ricordo.tools.toolbox import ServerTool
 
 GROUP = "ricordo.plugins"
@@ -47,8 +48,8 @@ class Plugins:
         """Every tool that is offered."""
         return self._collect("tools")
 
-    def providers(self) -> list[ChatModel]:
-        """Every chat model that is offered."""
+    def providers(self) -> list[ChatModel | Provider]:
+        """Every chat model and every provider that is offered."""
         return self._collect("providers")
 
     def routes(self) -> list[Any]:

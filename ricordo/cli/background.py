@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ricordo.app import create_app
 from ricordo.cli.address import address_of
 from ricordo.cli.serve import Server, listen
+from ricordo.errors import Conflict
 from ricordo.logs import set_up_logs
 from ricordo.settings import ProviderSettings, Settings
 
@@ -37,6 +38,8 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
     thread.start()
     try:
         started.wait()
+        if failures and isinstance(failures[0], Conflict):
+            raise Conflict(f"{failures[0]} To talk with that server, name its address by --server.") from None
         if failures:
             raise failures[0]
         yield address_of("127.0.0.1", port)

@@ -79,13 +79,11 @@ def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
 
 
 @contextmanager
-def _server(
-    settings: Settings, providers: ProviderSettings, address: str | None, window: Screen
-) -> Iterator[Client]:
+def _server(settings: Settings, providers: ProviderSettings, address: str | None, window: Screen) -> Iterator[Client]:
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = Client(address or address_of(settings.host, settings.port), key)
     try:
-        if client.is_answering():
+        if client.version():
             yield client
             return
         if address:

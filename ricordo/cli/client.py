@@ -32,17 +32,17 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def is_answering(self) -> bool:
-        """Whether a server that speaks this API answers here. Raises Invalid where something else does."""
+    def version(self) -> str | None:
+        """The version of the server that answers here; None without one. Raises Invalid where something else answers."""
         try:
             response = self._http.get("/v1/health/", timeout=2)
         except httpx2.TransportError:
-            return False
+            return None
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
             raise Invalid(f"{self.address} cannot be asked: {error}. Write it as http://host:8283.") from None
         if response.status_code != 200 or _detail(response, "status") != "ok":
             raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
-        return True
+        return str(_detail(response, "version"))
 
     def agents(self, name: str | None = None) -> list[Json]:
         """All agents, or those with this name, the oldest first."""

@@ -2,12 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _WIDEST_FIELD = 48
 
@@ -65,13 +62,11 @@ class Terminal(Screen):
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console: Console = Console(highlight=False, markup=False, emoji=False)
+        self._console = Console(highlight=False, markup=False, emoji=False)
         self._read: Callable[[str], str] = input
-        try:
+        with suppress(ImportError):
             # Being imported gives `input` its history and its keys; Windows has its own.
             import readline  # noqa: F401
-        except ImportError:
-            pass
 
     def ask(self) -> str | None:
         """The next line that was typed; None at Ctrl-D."""

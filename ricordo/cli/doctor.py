@@ -1,0 +1,176 @@
+"""`ricordo doctor`: what this installation stands on, and what is wrong with it. It changes nothing and shows no key."""
+
+import asyncio
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from ricordo import __version__
+from ricordo.cli.address import address_of
+from ricordo.cli.client import Client
+from ricordo.cli.database_check import Absent, Broken, InUse, Sound, check_database
+from ricordo.cli.listing import listed_providers
+from ricordo.errors import Invalid, RicordoError
+from ricordo.llm.librarian import Librarian
+from ricordo.llm.registry import LIBRARIAN, Models
+from ricordo.plugins import Plugins, load_plugins
+from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.storage.migrations import MIGRATIONS
+
+Verdict = Literal["ok", "warning", "wrong"]
+_COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
+_LITTLE_SPACE = 500 * 1024**2
+# What a provider needs besides its key: the variable, the module, the extra that brings it.
+_EXTRAS = (
+    ("anthropic_api_key", "anthropic", "anthropic"),
+    ("gemini_api_key", "google.genai", "google"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table."""
+
+    name: str
+    text: str
+    verdict: Verdict = "ok"
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything, one finding after the other."""
+    yield Finding("version", __version__)
+    yield Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    try:
+        settings, providers = load_settings()
+    except Invalid as error:
+        for fault in str(error).splitlines():
+            yield Finding("settings", fault, "wrong")
+        return
+    yield _data_folder(settings.data_dir)
+    yield _database(settings)
+    yield from _providers(providers)
+    try:
+        plugins = load_plugins()
+    except Invalid as error:
+        yield Finding("plugins", str(error), "wrong")
+        return
+    yield from asyncio.run(_models(settings, providers, plugins))
+    yield Finding("plugins", ", ".join(plugins.names))
+
+
+def show(findings: Iterator[Finding]) -> bool:
+    """Print the findings as they come; tells whether nothing is wrong."""
+    faults = 0
+    for finding in findings:
+        mark = typer.style(f"{finding.verdict:<8}", fg=_COLOURS[finding.verdict])
+        typer.echo(f"{mark} {finding.name:<14} {finding.text}")
+        faults += finding.verdict == "wrong"
+    typer.echo("\nAll is well." if not faults else f"\nWrong: {faults}. Nothing was changed.")
+    return faults == 0
+
+
+def _data_folder(folder: Path) -> Finding:
+    if folder.exists() and not folder.is_dir():
+        return Finding("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.", "wrong")
+    # What is not there yet will be made below the nearest folder that is.
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.", "wrong")
+    free = shutil.disk_usage(nearest).free
+    state = "" if folder.exists() else ", made at the first start"
+    text = f"{folder}{state}, {_size(free)} free"
+    return Finding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
+
+
+def _database(settings: Settings) -> Finding:
+    path = settings.database_path
+    match check_database(path):
+        case Absent():
+            return Finding("database", f"{path}, made at the first start")
+        case InUse():
+            return _running_server(settings)
+        case Broken(reason):
+            return Finding("database", reason, "wrong")
+        case Sound(schema, size):
+            known = len(MIGRATIONS)
+            if schema > known:
+                reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
+                return Finding("database", f"{path} {reason}", "wrong")
+            later = "" if schema == known else f", will become {known} at the next start, after a backup"
+            return Finding("database", f"{path}, schema {schema}{later}, {_size(size)}, sound")
+
+
+def _running_server(settings: Settings) -> Finding:
+    address = address_of(settings.host, settings.port)
+    client = Client(address)
+    try:
+        if version := client.version():
+            return Finding("database", f"in use by a running server, which answers at {address} (version {version})")
+        reason = f"no server answers at {address}"
+    except RicordoError as error:
+        reason = str(error)
+    finally:
+        client.close()
+    return Finding("database", f"in use by a running server; {reason}", "warning")
+
+
+def _providers(providers: ProviderSettings) -> Iterator[Finding]:
+    named = [listed.variable for listed in listed_providers() if listed.value is not None]
+    yield Finding("providers", f"set: {', '.join(named)}" if named else "none set")
+    for variable, module, extra in _EXTRAS:
+        if getattr(providers, variable) and not _is_installed(module):
+            text = f"{variable.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
+            yield Finding("providers", text, "warning")
+
+
+async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[Finding]:
+    models = Models(settings, providers)
+    for model in (Librarian(), *plugins.providers()):
+        models.add(model)
+    try:
+        found = await models.find_local()
+        return [_local_models(settings, [info.handle for info in found]), await _default_model(settings, models)]
+    finally:
+        await models.close()
+
+
+def _local_models(settings: Settings, handles: list[str]) -> Finding:
+    if not settings.find_local_models:
+        return Finding("local models", "not looked for (RICORDO_FIND_LOCAL_MODELS)")
+    servers = sorted({handle.partition("/")[0] for handle in handles})
+    counted = [f"{server} ({sum(handle.startswith(server + '/') for handle in handles)})" for server in servers]
+    return Finding("local models", ", ".join(counted) or "no model server found on this machine")
+
+
+async def _default_model(settings: Settings, models: Models) -> Finding:
+    handle = models.default_handle()
+    if handle == LIBRARIAN:
+        return Finding("default model", f"{handle}: built in, files and finds, no language model")
+    try:
+        await models.require(handle)
+    except RicordoError as error:
+        return Finding("default model", str(error), "wrong")
+    source = "by RICORDO_MODEL" if settings.model else "found on this machine"
+    return Finding("default model", f"{handle}, {source}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
