@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from ricordo.domain.scope import Scope
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
-
 from tests.support.clock import ManualClock
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 import ricordo
 from ricordo.errors import Invalid
 from ricordo.settings import PREFIX, ProviderSettings, Settings, load_settings

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, change_model, create_agent, delete_agent
-from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, attach_block, change_model, create_agent, delete_agent
+from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, ModelSettingsBody, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
-from ricordo.api.wire.schemas import AgentShape
+from ricordo.api.wire.schemas import AgentShape, Note
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
@@ -79,14 +79,15 @@ async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
         agent = agents.load(tx, here.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
-        agents.update(tx, _changed(tx, agent, body, here.scope.user_id), body.tags)
+        tags = None if body.tags is None else sorted(set(body.tags))
+        agents.update(tx, _changed(tx, agent, body, here.scope.user_id), tags)
         _change_attachments(tx, here, agent_id, body)
         return agents.load_whole(tx, here.scope, agent_id)
 
     return answer(agent_view(here, await here.store.write(change)))
 
 
-@router.delete("/{agent_id}", status_code=200)
+@router.delete("/{agent_id}", response_model=Note)
 async def delete(here: Here, agent_id: str) -> Response:
     """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
     await delete_agent(here.runtime, here.scope, agent_id)
@@ -133,26 +134,24 @@ def _handle(body: AgentFields) -> str | None:
     if body.model or not body.llm_config:
         return body.model
     config = body.llm_config
-    return config.get("handle") or f"{config.get('provider_name') or 'openai'}/{config.get('model')}"
+    return config.handle or f"{config.provider_name or 'openai'}/{config.model}"
 
 
 def _embedding(body: AgentFields) -> str | None:
-    return body.embedding or (body.embedding_config or {}).get("handle")
+    return body.embedding or (body.embedding_config.handle if body.embedding_config else None)
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
-    given = dict(body.model_settings or {})
-    reasoning, thinking = given.pop("reasoning", None) or {}, given.pop("thinking", None) or {}
-    for name in ("provider_type", "strict"):
-        given.pop(name, None)
+    given = body.model_settings or ModelSettingsBody()
+    extra = {name: value for name, value in (given.model_extra or {}).items() if value is not None}
     changes: dict[str, Any] = {
-        "temperature": given.pop("temperature", None),
-        "max_output_tokens": given.pop("max_output_tokens", None) or body.max_tokens,
-        "parallel_tool_calls": given.pop("parallel_tool_calls", None),
-        "reasoning_effort": reasoning.get("reasoning_effort"),
-        "max_reasoning_tokens": thinking.get("budget_tokens"),
-        "response_format": given.pop("response_format", None) or body.response_format,
-        "extra": {name: value for name, value in given.items() if value is not None} or None,
+        "temperature": given.temperature,
+        "max_output_tokens": given.max_output_tokens or body.max_tokens,
+        "parallel_tool_calls": given.parallel_tool_calls,
+        "reasoning_effort": given.reasoning.reasoning_effort if given.reasoning else None,
+        "max_reasoning_tokens": given.thinking.budget_tokens if given.thinking else None,
+        "response_format": given.response_format or body.response_format,
+        "extra": extra or None,
     }
     if body.parallel_tool_calls is not None:
         changes["parallel_tool_calls"] = body.parallel_tool_calls
@@ -188,5 +187,5 @@ def _change_attachments(tx: Transaction, here: Call, agent_id: str, body: AgentC
         attached = {block.id: block for block in blocks.of_agent(tx, agent_id)}
         for block_id in attached.keys() - set(body.block_ids):
             blocks.detach(tx, agent_id, block_id)
-        missing = [block_id for block_id in dict.fromkeys(body.block_ids) if block_id not in attached]
-        blocks.attach(tx, agent_id, blocks.by_ids(tx, here.scope, missing) if missing else [])
+        for block_id in dict.fromkeys(body.block_ids):
+            attach_block(tx, here.scope, agent_id, block_id)

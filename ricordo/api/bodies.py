@@ -4,17 +4,31 @@ some; known ones that this version cannot honour are refused by name.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+import orjson
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ricordo.domain.agent import AgentType
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.errors import Unsupported
+
+# More than any model reads or any block needs, and little enough for every database.
+MAX_COUNT = 1_000_000_000
 
 
 class Body(BaseModel):
     """The base of all request bodies."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_storable(cls, value: Any) -> Any:
+        """Refuse what JSON may say and nothing here can keep: halves of characters, integers beyond 64 bits, endless nesting."""
+        try:
+            orjson.dumps(value if isinstance(value, dict) else None)
+        except TypeError as error:
+            raise ValueError(f"cannot be stored: {error}") from error
+        return value
 
 
 class Text(Body):
@@ -105,7 +119,7 @@ class BlockBody(Body):
     label: str
     value: str
     description: str | None = None
-    limit: int = Field(DEFAULT_LIMIT, ge=0)
+    limit: int = Field(DEFAULT_LIMIT, ge=0, le=MAX_COUNT)
     read_only: bool = False
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -118,11 +132,46 @@ class BlockChange(Body):
     label: str | None = None
     value: str | None = None
     description: str | None = None
-    limit: int | None = Field(None, ge=0)
+    limit: int | None = Field(None, ge=0, le=MAX_COUNT)
     read_only: bool | None = None
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
+
+
+class ReasoningBody(Body):
+    """How hard a model thinks."""
+
+    reasoning_effort: str | None = None
+
+
+class ThinkingBody(Body):
+    """How long a model may think."""
+
+    budget_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+
+
+class ModelSettingsBody(Body):
+    """How to ask a model; a setting that is not named here is passed on to its provider."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    provider_type: str | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    thinking: ThinkingBody | None = None
+    response_format: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ConfigBody(Body):
+    """What an older client says of a model or an embedding model; the handle is what counts."""
+
+    handle: str | None = None
+    model: str | None = None
+    provider_name: str | None = None
 
 
 class AgentFields(Body):
@@ -133,17 +182,17 @@ class AgentFields(Body):
     metadata: dict[str, Any] | None = None
     model: str | None = None
     embedding: str | None = None
-    model_settings: dict[str, Any] | None = None
-    llm_config: dict[str, Any] | None = None
-    embedding_config: dict[str, Any] | None = None
-    context_window_limit: int | None = Field(None, ge=4096)
+    model_settings: ModelSettingsBody | None = None
+    llm_config: ConfigBody | None = None
+    embedding_config: ConfigBody | None = None
+    context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
     system: str | None = None
     tool_ids: list[str] | None = None
     block_ids: list[str] | None = None
     tags: list[str] | None = None
     timezone: str | None = None
     hidden: bool | None = None
-    max_tokens: int | None = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = None

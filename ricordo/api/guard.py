@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -47,7 +47,7 @@ class Guard:
                 f'This server is not known as "{_hostname(host)}". Use http://127.0.0.1, or set RICORDO_API_KEY.',
             )
         origin = _header(headers, b"origin")
-        if origin and urlsplit(origin).netloc != host:
+        if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server. Set RICORDO_API_KEY and let them send it."
         return None
 
@@ -57,7 +57,14 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
 
 
 def _hostname(host: str) -> str:
-    return urlsplit(f"//{host}").hostname or ""
+    return _split(f"//{host}").hostname or ""
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # an address like "[::1" names nobody
+        return urlsplit("")
 
 
 async def _refuse(send: Send, status: int, detail: str) -> None:

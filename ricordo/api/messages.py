@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 from fastapi.responses import StreamingResponse
@@ -13,9 +13,10 @@ from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.bodies import ApprovalBody, Image, NewMessageBody, SendBody, Text, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.errors import model_failure
+from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
-from ricordo.api.wire.schemas import AgentShape, AnyMessage, TurnShape
+from ricordo.api.wire.schemas import AgentShape
 from ricordo.api.wire.stream import EventStream
 from ricordo.domain.message import ImagePart, Message, Part, TextPart
 from ricordo.errors import Invalid, Unsupported
@@ -24,6 +25,9 @@ from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["messages"])
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 
 
 @router.post("/messages", response_model=TurnShape)
@@ -37,7 +41,7 @@ async def send(here: Here, agent_id: str, body: SendBody) -> Response:
     return _whole_answer(await collect(turn), _view(body))
 
 
-@router.post("/messages/stream", response_class=StreamingResponse)
+@router.post("/messages/stream", response_class=StreamingResponse, responses=_STREAM)
 async def stream(here: Here, agent_id: str, body: SendBody) -> Response:
     """Send messages to the agent and read its answer as server-sent events."""
     turn = await _begin(here, agent_id, body)
@@ -73,7 +77,7 @@ async def list_messages(
         thread = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
         return messages.page(tx, here.scope, page, conversation_id=thread, agent_id=agent_id)
 
-    return answer(messages_to_wire(await here.store.read(read), view))
+    return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])

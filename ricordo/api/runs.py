@@ -1,13 +1,15 @@
 """Runs: one a turn."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import run_to_wire, run_usage_to_wire, step_to_wire
-from ricordo.api.wire.schemas import AnyMessage, RunShape, RunUsageShape, StepShape
+from ricordo.api.wire.schemas import RunShape, RunUsageShape, StepShape
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
 from ricordo.storage import messages, runs
@@ -16,35 +18,44 @@ from ricordo.storage.store import Transaction
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs are wanted."""
+
+    agent_id: str | None = None
+    agent_ids: Annotated[list[str] | None, Query()] = None
+    conversation_id: str | None = None
+    statuses: Annotated[list[str] | None, Query()] = None
+    background: bool | None = None
+    stop_reason: str | None = None
+    active: bool = False
+    ascending: bool | None = None
+
+    def agents(self) -> list[str]:
+        """The agents that are named, in either way."""
+        return [*(self.agent_ids or ()), *((self.agent_id,) if self.agent_id else ())]
+
+    def wanted_statuses(self) -> list[str]:
+        """The statuses that are named, and those of open runs where these are asked for."""
+        return [*(self.statuses or ()), *(("created", "running") if self.active else ())]
+
+    def equal(self) -> dict[str, Any]:
+        """The columns that are compared as they are."""
+        columns = {
+            "conversation_id": self.conversation_id,
+            "background": self.background,
+            "stop_reason": self.stop_reason,
+        }
+        return {name: value for name, value in columns.items() if value is not None}
+
+
 @router.get("/", response_model=list[RunShape])
-async def list_runs(
-    here: Here,
-    paging: Paged,
-    agent_id: str | None = None,
-    agent_ids: Annotated[list[str] | None, Query()] = None,
-    conversation_id: str | None = None,
-    statuses: Annotated[list[str] | None, Query()] = None,
-    background: bool | None = None,
-    stop_reason: str | None = None,
-    active: bool = False,
-    ascending: bool | None = None,
-) -> Response:
+async def list_runs(here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Response:
     """Runs, newest first unless told otherwise; of agents, of a thread, by status, or those still open."""
-    wanted = (*(agent_ids or ()), *((agent_id,) if agent_id else ()))
-    open_statuses = ("created", "running") if active else ()
-    equal: dict[str, Any] = {
-        "conversation_id": conversation_id,
-        "background": background,
-        "stop_reason": stop_reason,
-    }
+    page = paging.page(default=100, order="asc" if which.ascending else "desc")
     found = await here.store.read(
         lambda tx: runs.page(
-            tx,
-            here.scope,
-            paging.page(default=100, order="asc" if ascending else "desc"),
-            agent_ids=wanted,
-            statuses=(*(statuses or ()), *open_statuses),
-            **{name: value for name, value in equal.items() if value is not None},
+            tx, here.scope, page, agent_ids=which.agents(), statuses=which.wanted_statuses(), **which.equal()
         )
     )
     return answer([run_to_wire(run) for run in found])
@@ -59,12 +70,13 @@ async def retrieve(here: Here, run_id: str) -> Response:
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 async def list_messages(here: Here, run_id: str, paging: Paged) -> Response:
     """The run's messages, those that came in among them."""
+    page = paging.page(default=100, order="asc")
 
     def read(tx: Transaction) -> list[Message]:
         runs.get(tx, here.scope, run_id)
-        return messages.page(tx, here.scope, paging.page(default=100, order="asc"), run_id=run_id)
+        return messages.page(tx, here.scope, page, run_id=run_id)
 
-    return answer(messages_to_wire(await here.store.read(read), MessageView()))
+    return answer(messages_to_wire(await here.store.read(read), MessageView(), newest_first=page.order == "desc"))
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageShape)

@@ -5,9 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import step_metrics_to_wire, step_to_wire
-from ricordo.api.wire.schemas import AnyMessage, StepMetricsShape, StepShape
+from ricordo.api.wire.schemas import StepMetricsShape, StepShape
 from ricordo.domain.message import Message
 from ricordo.domain.run import Step
 from ricordo.storage import messages, runs
@@ -43,13 +44,13 @@ async def metrics(here: Here, step_id: str) -> Response:
 @router.get("/{step_id}/messages", response_model=list[AnyMessage])
 async def list_messages(here: Here, step_id: str, paging: Paged) -> Response:
     """The step's messages."""
+    page = paging.page(default=100, order="asc")
 
     def read(tx: Transaction) -> list[Message]:
         step = runs.get_step(tx, here.scope, step_id)
-        page = paging.page(default=100, order="asc")
         return messages.page(tx, here.scope, page, run_id=step.run_id, step_id=step_id)
 
-    return answer(messages_to_wire(await here.store.read(read), MessageView()))
+    return answer(messages_to_wire(await here.store.read(read), MessageView(), newest_first=page.order == "desc"))
 
 
 async def _step(here: Here, step_id: str) -> Step:

@@ -91,7 +91,7 @@ def doctor() -> None:
 
 @app.command()
 def settings() -> None:
-    """List every setting: its variable, default, current value and meaning."""
+    """List every setting, what it is now and what it means."""
     with _plainly():
         from ricordo.cli.listing import show_settings
 

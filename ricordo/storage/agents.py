@@ -8,6 +8,7 @@ from sqlalchemy import Row, bindparam, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.model import ModelSettings
+from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
@@ -36,6 +37,12 @@ _WITH_THREAD = (
     )
     .order_by(agents_archives.c.seq)
 )
+# Where the three parts of such a row begin and end.
+_NAMES = [column.name for column in _COLUMNS]
+_THREAD_NAMES = [column.name for column in conversations.COLUMNS]
+_ARCHIVE_NAMES = [column.name for column in archives.COLUMNS]
+_THREAD = slice(len(_NAMES), len(_NAMES) + len(_THREAD_NAMES))
+_ARCHIVE = slice(_THREAD.stop, None)
 _TAGS = select(agents_tags.c.tag).where(agents_tags.c.agent_id == bindparam("agent_id")).order_by(agents_tags.c.tag)
 _INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
 _CHANGED = [
@@ -63,11 +70,11 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
         raise NotFound(f"{what} not found")
     return AgentState(
-        agent=_agent(_part(rows[0], "agent_")),
-        conversation=conversations.from_values(_part(rows[0], "conversation_")),
+        agent=_agent(dict(zip(_NAMES, rows[0], strict=False))),
+        conversation=conversations.from_values(dict(zip(_THREAD_NAMES, rows[0][_THREAD], strict=True))),
         blocks=blocks.of_agent(tx, agent_id),
         tools=tools.of_agent(tx, agent_id),
-        archives=tuple(archives.from_values(_part(row, "archive_")) for row in rows if row.archive_id),
+        archives=tuple(_archive(row) for row in rows if row.archive_id),
     )
 
 
@@ -147,9 +154,8 @@ def tags_in_use(tx: Transaction, scope: Scope) -> list[str]:
     return [row.tag for row in tx.all(statement)]
 
 
-def _part(row: Row[Any], prefix: str) -> dict[str, Any]:
-    skip = len(prefix)
-    return {name[skip:]: value for name, value in row._mapping.items() if name.startswith(prefix)}
+def _archive(row: Row[Any]) -> Archive:
+    return archives.from_values(dict(zip(_ARCHIVE_NAMES, row[_ARCHIVE], strict=True)))
 
 
 def _values(agent: Agent) -> dict[str, Any]:

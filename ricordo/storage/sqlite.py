@@ -16,12 +16,15 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock, to_datetime
-from ricordo.errors import Collision, Conflict, Unavailable
+from ricordo.errors import Collision, Conflict, Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
 
 T = TypeVar("T")
 READERS = 4
+_READ = "BEGIN"
+# IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
+_WRITE = "BEGIN IMMEDIATE"
 
 
 @compiles(each, "sqlite")
@@ -44,7 +47,7 @@ class SqliteStore:
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view; it must not write."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, "BEGIN", work)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, _READ, work)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit, or roll all of it back when it raises."""
@@ -55,7 +58,7 @@ class SqliteStore:
         await asyncio.to_thread(self._close)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        connection = self._connection()
+        connection = self._connection(begin)
         try:
             with connection.begin():
                 connection.exec_driver_sql(begin)
@@ -64,20 +67,24 @@ class SqliteStore:
             raise Collision(
                 f"The database refused it: {error.orig}. Choose another name, or read what is there."
             ) from error
+        except UnicodeEncodeError as error:
+            raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
 
     def _timed_write(self, work: Callable[[Transaction], T]) -> T:
         started = time.monotonic()
         try:
-            # IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
-            return self._unit("BEGIN IMMEDIATE", work)
+            return self._unit(_WRITE, work)
         finally:
             warn_if_slow(work, started)
 
-    def _connection(self) -> Connection:
+    def _connection(self, begin: str) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.engine.connect()
             self._connections.append(connection)
+            if begin == _READ:
+                with connection.begin():
+                    connection.exec_driver_sql("PRAGMA query_only = ON")
         return connection
 
     def _close(self) -> None:

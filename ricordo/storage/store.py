@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Executable, Row
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
+from ricordo.errors import Invalid
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -70,7 +71,13 @@ class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("
 
 def to_json(value: Any) -> str:
     """The serialiser of JSON columns."""
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError as error:
+        # Half a surrogate pair, or a number of more than 64 bits: JSON may carry them, a database may not.
+        raise Invalid(
+            f"This cannot be stored: {error}. Send whole characters, and numbers of at most 64 bits."
+        ) from error
 
 
 def from_json(text: str | bytes) -> Any:

@@ -23,7 +23,9 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
 
 def _new(tx: Transaction, scope: Scope, offered: ServerTool) -> Tool:
     now = tx.clock.now()
-    blank = Tool(new_id("tool"), scope.organization_id, offered.name, offered.tool_type, {}, created_at=now, updated_at=now)
+    blank = Tool(
+        new_id("tool"), scope.organization_id, offered.name, offered.tool_type, {}, created_at=now, updated_at=now
+    )
     return _as_offered(blank, offered)
 
 

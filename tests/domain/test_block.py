@@ -1,9 +1,9 @@
 """Blocks: their labels, limits and flags."""
 
 import pytest
+
 from ricordo.domain.block import require_label
 from ricordo.errors import Invalid
-
 from tests.support import make
 
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ricordo.domain.clock import SystemClock, parse_date, to_datetime, to_micros, zone
 from ricordo.errors import Invalid
-
 from tests.support.clock import START, ManualClock
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

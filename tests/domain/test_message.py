@@ -4,6 +4,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ricordo.domain.message import (
     ImagePart,
     Message,
@@ -15,7 +16,6 @@ from ricordo.domain.message import (
     parts_from_json,
     parts_to_json,
 )
-
 from tests.support import make
 
 words = st.text(max_size=30)

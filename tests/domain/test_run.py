@@ -1,6 +1,7 @@
 """Runs: how they end."""
 
 import pytest
+
 from ricordo.domain.run import RunStatus, StopReason, status_after
 
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import func, select, text
+
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
@@ -12,8 +14,6 @@ from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import metadata
-from sqlalchemy import func, select, text
-
 from tests.support import make
 from tests.support.statements import count_statements
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
+
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import archives
@@ -10,8 +12,6 @@ from ricordo.storage.paging import Page
 from ricordo.storage.search import PassageFilter, find_passages
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
-from sqlalchemy import text
-
 from tests.support import make
 from tests.support.statements import count_statements
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
 from ricordo.storage import agents, blocks
@@ -10,7 +11,6 @@ from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.tables import chains
-
 from tests.support import make
 from tests.support.statements import count_statements
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
@@ -10,7 +11,6 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-
 from tests.support import make
 from tests.support.clock import START
 from tests.support.statements import count_statements

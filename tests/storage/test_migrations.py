@@ -3,19 +3,20 @@
 import os
 import sqlite3
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, NullPool, create_engine
+
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage import migrations, sqlite
 from ricordo.storage.sqlite import back_up, open_sqlite
 from ricordo.storage.tables import metadata
-from sqlalchemy import Connection, NullPool, create_engine
-
 from tests.support import make
 
 FTS = ("messages_fts", "passages_fts")
@@ -216,13 +217,12 @@ async def test_a_first_migration_that_fails_leaves_an_empty_database(
     assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
 
 
-def spoil(path: Path) -> None:
+def overwrite_pages(path: Path) -> None:
     """Overwrite the middle of the file, where no page that a start reads lies."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE filler (text TEXT)")
         connection.executemany("INSERT INTO filler VALUES (?)", [("x" * 3000,) for _ in range(60)])
         connection.commit()
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -230,8 +230,21 @@ def spoil(path: Path) -> None:
         file.write(b"\xff" * 5 * 4096)
 
 
+def break_a_promise(path: Path) -> None:
+    """Leave a row that its table's own definition forbids: every row can be counted, but the file is not sound."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE filler (text TEXT)")
+        connection.execute("INSERT INTO filler VALUES (NULL)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = 'CREATE TABLE filler (text TEXT NOT NULL)' WHERE name = 'filler'"
+        )
+        connection.commit()
+
+
+@pytest.mark.parametrize("spoil", [overwrite_pages, break_a_promise])
 async def test_a_copy_that_is_not_sound_stops_the_upgrade_before_anything_changed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
 ) -> None:
     spoil(path)
     with_migrations(monkeypatch, add_colour)

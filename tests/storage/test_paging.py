@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
 from ricordo.storage import blocks, messages
@@ -13,7 +14,6 @@ from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
-
 from tests.support import make
 from tests.support.clock import START
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
@@ -10,7 +11,6 @@ from ricordo.errors import Collision, LeaseLost, NotFound
 from ricordo.storage import conversations, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-
 from tests.support import make
 from tests.support.clock import START
 

@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
+
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Passage
 from ricordo.storage import archives, conversations, messages
 from ricordo.storage.search import Hit, MessageFilter, PassageFilter, find_messages, find_passages, match_expression
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
-from sqlalchemy import text
-
 from tests.support import make
 from tests.support.clock import START
 

@@ -4,13 +4,17 @@ import asyncio
 import logging
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select, text
+
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound, Unavailable
@@ -18,8 +22,6 @@ from ricordo.storage import agents, blocks, messages
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import messages as messages_table
-from sqlalchemy import func, select, text
-
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.statements import count_statements
@@ -86,6 +88,22 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(store
     assert all(await asyncio.gather(*(store.write(add_one) for _ in range(50))))
     after = await store.read(lambda tx: blocks.get(tx, scope, block.id))
     assert (after.value, after.version) == ("50", 51)
+
+
+async def test_a_write_keeps_other_programs_from_writing_from_its_start(store: SqliteStore, tmp_path: Path) -> None:
+    """Otherwise a unit that reads first could fail on its first write, when another program wrote in between."""
+
+    def work(tx: Transaction) -> str:
+        count_messages(tx)
+        with closing(sqlite3.connect(tmp_path / "ricordo.db", timeout=0)) as other:
+            try:
+                other.execute("DELETE FROM users")
+            except sqlite3.OperationalError as error:
+                return str(error)
+            return "written"
+
+    assert await store.write(work) == "database is locked"
+    assert await store.read(work) == "written"
 
 
 async def test_fifty_writers_and_readers_at_once_never_meet_a_lock(store: SqliteStore) -> None:

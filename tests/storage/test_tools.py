@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import tools
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.tools import ToolFilter
-
 from tests.support import make
 
 ELSEWHERE = Scope(organization_id="org-2")

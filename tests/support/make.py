@@ -15,7 +15,6 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.domain.tool import Tool
 from ricordo.storage import agents, archives, blocks, conversations, messages, tools
 from ricordo.storage.store import Store, Transaction
-
 from tests.support.clock import START
 
 

@@ -56,9 +56,10 @@ def message_to_wire(message: Message, view: MessageView) -> list[Wire]:
     return [wire for wire in wires if view.keeps(wire)]
 
 
-def messages_to_wire(messages: Iterable[Message], view: MessageView) -> list[Wire]:
-    """All pieces of all messages, in order."""
-    return [wire for message in messages for wire in message_to_wire(message, view)]
+def messages_to_wire(messages: Iterable[Message], view: MessageView, *, newest_first: bool = False) -> list[Wire]:
+    """All pieces of all messages, in order; where messages come newest first, so do the pieces of each."""
+    step = -1 if newest_first else 1
+    return [wire for message in messages for wire in message_to_wire(message, view)[::step]]
 
 
 def call_to_wire(call: ToolCallPart) -> Wire:

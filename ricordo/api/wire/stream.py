@@ -60,6 +60,7 @@ class EventStream:
         finally:
             if upcoming:
                 upcoming.cancel()
+                await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
             await events.aclose()
 
     def _translate(self, event: Event) -> list[bytes]:
@@ -88,9 +89,12 @@ class EventStream:
         if field := _TEXT_FIELDS.get(wire["message_type"]):
             key = wire["id"] + field
             told, whole = self._told.pop(key, ""), wire[field]
+            if not told:
+                return [wire]
             if told.startswith(whole):
                 self._told[key] = told[len(whole) :]
-                return []
+                # A signature comes with the whole message only, so it is told by itself.
+                return [{**wire, field: ""}] if wire.get("signature") else []
             return [{**wire, field: _rest(whole, told)}]
         if wire["message_type"] != "tool_call_message":
             return [wire]

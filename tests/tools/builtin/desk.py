@@ -16,6 +16,9 @@ from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import Toolbox, ToolContext
 from tests.support import make
 
+BOX = Toolbox(plugin.tools())
+ATTACHED = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in BOX}
+
 
 @dataclass
 class Desk:
@@ -27,11 +30,9 @@ class Desk:
 
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
         """The result of one tool call."""
-        box = Toolbox(plugin.tools())
         context = ToolContext("call-1", self.state, self.memory, self.store, Scope())
-        attached = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in box}
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
-        (result,) = await box.run(calls, attached, lambda _call_id: context)
+        (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result
 
     async def said(self, name: str, **arguments: Any) -> str:

@@ -13,7 +13,7 @@ from ricordo.storage.sqlite import SqliteStore
 from ricordo.tools.builtin.recall import time_ago
 from tests.support import make
 from tests.support.clock import ManualClock
-from tests.tools.builtin.desk import Desk, desk
+from tests.tools.builtin.desk import Desk, desk, paper_desk
 
 NOBODY = "No results found."
 
@@ -158,7 +158,8 @@ async def test_a_day_may_be_an_hour_short(store: SqliteStore) -> None:
 
 @pytest.mark.parametrize("name", ["start_date", "end_date"])
 @pytest.mark.parametrize("text", ["yesterday", "20.01.2026", "2026-13-01", "2026-01-20 noon"])
-async def test_a_date_that_is_none_is_refused_with_the_format(nina: Desk, name: str, text: str) -> None:
+async def test_a_date_that_is_none_is_refused_with_the_format(name: str, text: str) -> None:
+    nina = paper_desk()
     told = f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
     assert await nina.refused("conversation_search", query="tea", **{name: text}) == told
 
@@ -180,12 +181,14 @@ async def test_the_limit_is_kept_and_is_five_unless_told(nina: Desk) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 101])
 @pytest.mark.parametrize(("name", "parameter"), [("conversation_search", "limit"), ("archival_memory_search", "top_k")])
-async def test_a_limit_out_of_range_is_refused(nina: Desk, name: str, parameter: str, limit: int) -> None:
+async def test_a_limit_out_of_range_is_refused(name: str, parameter: str, limit: int) -> None:
+    nina = paper_desk()
     told = f"A search gives 1 to 100 results, not {limit}. Ask for fewer."
     assert await nina.refused(name, query="tea", **{parameter: limit}) == told
 
 
-async def test_an_unknown_role_is_refused_with_the_roles_there_are(nina: Desk) -> None:
+async def test_an_unknown_role_is_refused_with_the_roles_there_are() -> None:
+    nina = paper_desk()
     told = await nina.refused("conversation_search", query="tea", roles=["system"])
     assert told == (
         "The arguments of conversation_search are not right: roles.0: Input should be 'assistant', 'user' or 'tool'. "
@@ -205,13 +208,20 @@ async def test_another_agents_conversation_is_not_found(nina: Desk, store: Sqlit
     assert await found(nina, "jasmine") == []
 
 
-@pytest.mark.parametrize(
-    "query",
-    ['jasmine"', "jasmine AND NOT", "NEAR(jasmine", "jasmine*", "text:jasmine", "-jasmine", "(jasmine", "^jasmine ☕"],
-)
-async def test_a_query_is_words_and_never_syntax(nina: Desk, query: str) -> None:
+async def test_a_query_is_words_and_never_syntax(nina: Desk) -> None:
     await keep(nina, "jasmine", "something else")
-    assert await found(nina, query) == ["jasmine"]
+    queries = [
+        'jasmine"',
+        "jasmine AND NOT",
+        "NEAR(jasmine",
+        "jasmine*",
+        "text:jasmine",
+        "-jasmine",
+        "(jasmine",
+        "^jasmine ☕",
+    ]
+    for query in queries:
+        assert (query, await found(nina, query)) == (query, ["jasmine"])
 
 
 async def test_a_query_without_words_gives_the_newest(nina: Desk) -> None:
@@ -269,18 +279,21 @@ async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> N
     assert score > 0
 
 
-async def test_tags_are_trimmed_and_kept_once_in_their_order(nina: Desk) -> None:
+async def test_tags_are_trimmed_and_kept_once_in_their_order() -> None:
+    nina = paper_desk()
     await nina.said("archival_memory_insert", content="Tea.", tags=[" tea", "ada ", "tea", "", "  "])
     assert nina.memory.passages[0].tags == ("tea", "ada")
 
 
 @pytest.mark.parametrize("content", ["", "  \n\t"])
-async def test_an_empty_passage_is_refused(nina: Desk, content: str) -> None:
+async def test_an_empty_passage_is_refused(content: str) -> None:
+    nina = paper_desk()
     told = "There is nothing to archive: content is empty. Call the tool again with the text to keep."
     assert await nina.refused("archival_memory_insert", content=content) == told
 
 
-async def test_a_passage_with_nul_characters_is_refused(nina: Desk) -> None:
+async def test_a_passage_with_nul_characters_is_refused() -> None:
+    nina = paper_desk()
     told = "A passage and its tags cannot hold NUL characters. Leave them out."
     assert await nina.refused("archival_memory_insert", content="tea\0") == told
 
@@ -341,7 +354,8 @@ async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: Sql
 
 
 @pytest.mark.parametrize("name", ["start_datetime", "end_datetime"])
-async def test_a_bad_date_for_the_archive_is_refused_with_the_format(nina: Desk, name: str) -> None:
+async def test_a_bad_date_for_the_archive_is_refused_with_the_format(name: str) -> None:
+    nina = paper_desk()
     told = f"Invalid {name} format: today. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
     assert await nina.refused("archival_memory_search", query="tea", **{name: "today"}) == told
 

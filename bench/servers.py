@@ -1,0 +1,92 @@
+"""The processes a bench needs: the model on loopback, and a Ricordo server on a data folder of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx2
+import psutil
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it is, its process, and how long it took to answer first (seconds)."""
+
+    url: str
+    process: psutil.Process
+    started_in: float
+
+    def cpu(self) -> float:
+        """Seconds of processor time so far, user and system."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def memory(self) -> float:
+        """Resident megabytes now."""
+        return float(self.process.memory_info().rss) / 1e6
+
+
+@contextmanager
+def model_server() -> Iterator[str]:
+    """The address of the scripted model, as OPENAI_BASE_URL takes it."""
+    with _process([sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        yield process.stdout.readline().decode().strip()
+
+
+@contextmanager
+def ricordo(model_url: str, data_dir: Path | None = None) -> Iterator[Server]:
+    """A server with that model, on a fresh folder unless one is given."""
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        port = _free_port()
+        environment = {
+            **os.environ,
+            "OPENAI_BASE_URL": model_url,
+            "OPENAI_API_KEY": "bench",
+            "RICORDO_FIND_LOCAL_MODELS": "false",
+            "RICORDO_DATA_DIR": str(data_dir or folder),
+            "RICORDO_LOG_LEVEL": "warning",
+        }
+        command = [str(Path(sys.executable).with_name("ricordo")), "serve", "--port", str(port)]
+        began = time.perf_counter()
+        with _process(command, env=environment, stdout=subprocess.DEVNULL) as process:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_healthy(url, process)
+            yield Server(url, psutil.Process(process.pid), time.perf_counter() - began)
+
+
+@contextmanager
+def _process(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, **options)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    with httpx2.Client() as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"The server ended with code {process.returncode} before it answered.")
+            try:
+                if client.get(f"{url}/v1/health/").status_code == 200:
+                    return
+            except httpx2.TransportError:
+                time.sleep(0.005)
+    raise RuntimeError("The server did not answer within a minute.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,83 @@
+"""A turn's cost over HTTP: wall and processor time in the server, and turns a second with many agents at once."""
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+
+import httpx2
+
+from bench.servers import Server
+
+TURNS_AN_AGENT = 3  # windows of about 10 messages are measured between 8 and 14
+_BLOCKS = [
+    {"label": "persona", "value": "You keep what people tell you. " * 20},
+    {"label": "human", "value": "Her name is Ada."},
+]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds a turn: wall at the client and processor time in the server, smallest and median of the rounds."""
+
+    wall_min: float
+    wall_median: float
+    cpu_min: float
+    cpu_median: float
+
+
+async def plain_turns(client: httpx2.AsyncClient, server: Server, *, window: int, rounds: int, text: str = "hello") -> Cost:
+    """One agent after the other; each turn is measured with about `window` messages in context."""
+    walls: list[float] = []
+    cpus: list[float] = []
+    for _ in range(rounds):
+        agent = await create_agent(client, server)
+        for _ in range((window - 2) // 2):
+            await send(client, server, agent, "warming up")
+        before = server.cpu()
+        for _ in range(TURNS_AN_AGENT):
+            began = time.perf_counter()
+            await send(client, server, agent, text)
+            walls.append((time.perf_counter() - began) * 1000)
+        cpus.append((server.cpu() - before) / TURNS_AN_AGENT * 1000)
+    return Cost(min(walls), statistics.median(walls), min(cpus), statistics.median(cpus))
+
+
+async def throughput(client: httpx2.AsyncClient, server: Server, *, agents: int, turns: int) -> float:
+    """Turns a second with this many agents at once, each with a client that waits for its answer."""
+    ids = [await create_agent(client, server) for _ in range(agents)]
+    each = max(1, turns // agents)
+
+    async def talk(agent: str) -> None:
+        for _ in range(each):
+            await send(client, server, agent, "hello")
+
+    began = time.perf_counter()
+    await asyncio.gather(*(talk(agent) for agent in ids))
+    return each * agents / (time.perf_counter() - began)
+
+
+async def call_cost(client: httpx2.AsyncClient, url: str, *, calls: int = 300, body: object = None) -> float:
+    """The median wall milliseconds of one small request: the yardstick of the same run."""
+    walls = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        response = await (client.post(url, json=body) if body else client.get(url))
+        response.raise_for_status()
+        walls.append((time.perf_counter() - began) * 1000)
+    return statistics.median(walls)
+
+
+async def create_agent(client: httpx2.AsyncClient, server: Server) -> str:
+    """A fresh agent with two blocks and the default tools."""
+    body = {"model": "openai/bench", "memory_blocks": _BLOCKS}
+    response = await client.post(f"{server.url}/v1/agents/", json=body)
+    response.raise_for_status()
+    return str(response.json()["id"])
+
+
+async def send(client: httpx2.AsyncClient, server: Server, agent: str, text: str) -> None:
+    """One turn; raises for anything but a whole answer."""
+    body = {"messages": [{"role": "user", "content": text}]}
+    response = await client.post(f"{server.url}/v1/agents/{agent}/messages", json=body)
+    response.raise_for_status()

@@ -1,0 +1,1 @@
+"""The spine: one turn of an agent on a real database, with a scripted model."""

@@ -1,0 +1,39 @@
+"""Fixtures for turns: a stage with a runtime on a temporary file, closed when the test ends."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ricordo.runtime import Runtime
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.tools.toolbox import ServerTool
+from tests.agents.stage import Hooks, Stage
+
+OpenStage = Callable[..., Awaitable[Stage]]
+
+
+@pytest.fixture
+async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenStage]:
+    """Opens a stage with tools of the test's own: `stage = await open_stage(ServerTool(…))`."""
+    opened: list[Stage] = []
+
+    async def open_one(*tools: ServerTool) -> Stage:
+        opened.append(await Stage(store, tmp_path, Hooks(tools)).open())
+        return opened[-1]
+
+    yield open_one
+    for stage in opened:
+        await stage.close()
+
+
+@pytest.fixture
+async def stage(open_stage: OpenStage) -> Stage:
+    """A stage with the built-in tools."""
+    return await open_stage()
+
+
+@pytest.fixture
+def runtime(stage: Stage) -> Runtime:
+    """The stage's runtime."""
+    return stage.runtime

@@ -1,0 +1,222 @@
+"""A runtime on a real database with a scripted model, and short words for what the tests of turns do with it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.agent import AgentState
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.event import Event, StepSaved
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.model import ModelRequest
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError
+from ricordo.llm.registry import Models
+from ricordo.llm.scripted import Line, ScriptedModel
+from ricordo.plugins import Plugins
+from ricordo.runtime import LiveTurn, Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import agents, blocks, conversations, messages, runs
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.tools.builtin import plugin
+from ricordo.tools.catalogue import sync_tools
+from ricordo.tools.toolbox import ServerTool, Toolbox
+
+LIMIT = 5  # seconds that anything here may take
+LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
+
+
+class Gate:
+    """A door in a script or a tool: it tells when somebody came to it, and holds them until it is opened."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        """Tell that somebody is here, and wait until the gate is open."""
+        self._reached.set()
+        await self._opened.wait()
+
+    async def reached(self) -> None:
+        """Wait, with a limit, until somebody stands at the gate."""
+        await soon(self._reached.wait())
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self._opened.set()
+
+    def line(self, line: Line) -> LineOf:
+        """A line of a script that is said once the gate is open."""
+
+        async def wait(_request: ModelRequest) -> Line:
+            await self.pass_through()
+            return line
+
+        return wait
+
+
+@dataclass
+class Hooks:
+    """A plugin as a test wants it."""
+
+    offered: Sequence[ServerTool] = ()
+    ended: list[Run] = field(default_factory=list)
+    fails: bool = False
+
+    def tools(self) -> Sequence[ServerTool]:
+        return self.offered
+
+    async def after_turn(self, _runtime: Runtime, run: Run) -> None:
+        self.ended.append(run)
+        if self.fails:
+            raise RuntimeError("The plugin is broken.")
+
+
+class Stage:
+    """A runtime whose model says the `lines`, one a call; a line may be a function of the request."""
+
+    def __init__(self, store: SqliteStore, folder: Path, hooks: Hooks) -> None:
+        self.lines: deque[Line | LineOf] = deque()
+        self.store = store
+        self.hooks = hooks
+        self.model = ScriptedModel(self._next)
+        settings = Settings(data_dir=folder, find_local_models=False)
+        models = Models(settings, ProviderSettings())
+        models.add(self.model)
+        plugins = Plugins([("builtin", plugin), ("hooks", hooks)])
+        self.runtime = Runtime(settings, store, models, Toolbox(plugins.tools()), plugins)
+
+    async def open(self) -> "Stage":
+        """Bring the stored tools up to date, as a server does at its start."""
+        await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
+        return self
+
+    async def close(self) -> None:
+        """Stop what still runs."""
+        await asyncio.gather(*(turn.cancel() for turn in list(self.runtime.live.values())))
+        await self.runtime.models.close()
+
+    async def agent(self, *with_blocks: tuple[str, str], **spec: Any) -> str:
+        """Make an agent with these blocks and the base tools; returns its id."""
+        specs = tuple(BlockSpec(label, value) for label, value in with_blocks)
+        defaults: dict[str, Any] = {"model": "scripted/model", "blocks": specs, "system": "You remember."}
+        return (await create_agent(self.runtime, Scope(), AgentSpec(**defaults | spec))).agent.id
+
+    async def begin(self, agent_id: str, *texts: str, otids: Sequence[str] = (), **request: Any) -> LiveTurn:
+        """Send messages, "Hello." where none is given; `otids` go with them one by one."""
+        new = []
+        for place, text in enumerate(texts or ("Hello.",)):
+            new.append(NewMessage("user", (TextPart(text),), otids[place] if place < len(otids) else None))
+        return await soon(run_turn(self.runtime, TurnRequest(Scope(), agent_id, tuple(new), **request)))
+
+    async def say(self, agent_id: str, *texts: str, **request: Any) -> Answer:
+        """Send messages and wait for the whole answer."""
+        return await soon(collect(await self.begin(agent_id, *texts, **request)))
+
+    async def state(self, agent_id: str) -> AgentState:
+        """The agent as it is stored."""
+        return await self.store.read(lambda tx: agents.load(tx, Scope(), agent_id))
+
+    async def thread(self, agent_id: str) -> Conversation:
+        """The agent's own thread as it is stored."""
+        return (await self.state(agent_id)).conversation
+
+    async def history(self, agent_id: str) -> list[Message]:
+        """Every stored message of the agent's own thread, oldest first."""
+        thread, wanted = conversations.default_id(agent_id), Page(limit=1000, order="asc")
+        return await self.store.read(lambda tx: messages.page(tx, Scope(), wanted, conversation_id=thread))
+
+    async def runs(self, agent_id: str) -> list[Run]:
+        """Every run of the agent, oldest first."""
+        wanted = Page(limit=1000, order="asc")
+        return await self.store.read(lambda tx: runs.page(tx, Scope(), wanted, agent_ids=[agent_id]))
+
+    async def block(self, agent_id: str, label: str) -> str:
+        """The text of one of the agent's blocks."""
+        held = await self.store.read(lambda tx: blocks.of_agent(tx, agent_id))
+        return next(block.value for block in held if block.label == label)
+
+    async def require_sound(self, agent_id: str) -> None:
+        """Check what must always hold: nothing runs, all that was said is in the window in order, the next message is answered."""
+        assert [run.id for run in await self.runs(agent_id) if run.ended_at is None] == []
+        await self.require_whole_window(agent_id)
+        self.lines.clear()
+        self.lines.append("Still here.")
+        assert text_of(await self.say(agent_id, "Are you there?")) == "Still here."
+        faults = faults_of(self.model.requests[-1].messages)
+        assert faults == []
+
+    async def require_whole_window(self, agent_id: str) -> None:
+        """Check that the window holds every message of the thread, in the order they were stored in."""
+        history, thread = await self.history(agent_id), await self.thread(agent_id)
+        assert list(thread.window) == [message.id for message in history]
+        assert thread.message_count == len(history)
+
+    def _next(self, request: ModelRequest) -> Line | Awaitable[Line]:
+        if not self.lines:
+            return ModelError("llm_error", "The script is at its end.")
+        line = self.lines.popleft()
+        return line(request) if callable(line) else line
+
+
+def text_of(answer: Answer) -> str:
+    """The words of an answer."""
+    return "\n".join(message.text for message in answer.messages if message.text)
+
+
+def faults_of(transcript: Sequence[Message]) -> list[str]:
+    """What is wrong with a transcript: nothing, ever."""
+    faults = [] if [message.role for message in transcript].index("system") == 0 else ["no system message first"]
+    open_calls: list[str] = []
+    for message in transcript:
+        if message.role == "tool":
+            for part in message.tool_returns:
+                if part.call_id in open_calls:
+                    open_calls.remove(part.call_id)
+                else:
+                    faults.append(f"a result without its call: {part.call_id}")
+            continue
+        faults += [f"a call without its result: {call_id}" for call_id in open_calls]
+        open_calls = [call.call_id for call in message.tool_calls]
+    return faults + [f"a call without its result: {call_id}" for call_id in open_calls]
+
+
+def returns(answer: Answer) -> list[tuple[str, str]]:
+    """The results of tools in an answer, each with its status."""
+    return [(part.status, part.content) for message in answer.messages for part in message.tool_returns]
+
+
+def roles(listed: Sequence[Message]) -> str:
+    """The roles of messages, as one text: `system user assistant`."""
+    return " ".join(message.role for message in listed)
+
+
+def saved(events: Sequence[Event]) -> list[str]:
+    """The ids of the messages that events told to be saved."""
+    return [message.id for event in events if isinstance(event, StepSaved) for message in event.messages]
+
+
+async def all_events(turn: LiveTurn) -> list[Event]:
+    """Every event of a turn until its end."""
+    return await soon(_gather(turn))
+
+
+async def _gather(turn: LiveTurn) -> list[Event]:
+    return [event async for event in turn.events()]
+
+
+async def soon(awaitable: Awaitable[Any]) -> Any:
+    """The result, which must come within the limit."""
+    async with asyncio.timeout(LIMIT):
+        return await awaitable
+
+

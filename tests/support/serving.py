@@ -1,0 +1,193 @@
+"""The real app under real uvicorn on a free port of loopback, in a thread, with a model that says what a test tells it to.
+
+In a test: `server.says("Hello.")`, then `server.client().agents.messages.create(...)`. Without a line the model says "ok".
+"""
+
+import asyncio
+import socket
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+from letta_client import AsyncLetta, Letta
+from letta_client._models import validate_type
+from letta_client.pagination import AsyncArrayPage, SyncArrayPage
+from sqlalchemy import text
+
+from ricordo.app import create_app
+from ricordo.domain.model import ModelRequest
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.scripted import Line, ScriptedModel
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.store import Transaction
+
+T = TypeVar("T")
+MODEL = "scripted/model"
+LIMIT = 20.0  # seconds after which a test that waits for the server fails
+Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
+
+
+class StrictLetta(Letta):
+    """The official client, strict about pages too: it leaves their items unchecked even when told to be strict."""
+
+    def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
+        _check_page(data, cast_to)
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+
+
+class StrictAsyncLetta(AsyncLetta):
+    """The official asynchronous client, strict about pages too."""
+
+    def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
+        _check_page(data, cast_to)
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+
+
+def _check_page(data: Any, cast_to: Any) -> None:
+    if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
+        (item,) = cast_to.__pydantic_generic_metadata__["args"]
+        assert get_args(item) or isinstance(item, type)
+        validate_type(type_=list[item], value=data)
+
+
+class ServerInThread:
+    """A running server. `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`."""
+
+    def __init__(self, data_dir: Path, **settings: Any) -> None:
+        self._lines: deque[Line] = deque()
+        self._answer: Answer | None = None
+        self.model = ScriptedModel(self._next_line)
+        models: list[ChatModel] = [self.model, ScriptedModel(self._next_line, name="small", context_window=16_000)]
+        given = {"find_local_models": False, "api_key": None, "model": None, "host": "127.0.0.1"} | settings
+        self.settings = Settings(data_dir=data_dir, **given)
+        # Built without reading the environment, so that no key of the person who runs the tests is ever used.
+        self.app: FastAPI = create_app(self.settings, ProviderSettings.model_construct(), extra_models=models)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(self.app, lifespan="on", log_config=None, access_log=False, ws="none")
+        self._config, self._server = config, uvicorn.Server(config)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The opened parts."""
+        runtime: Runtime = self.app.state.runtime
+        return runtime
+
+    def says(self, *lines: Line) -> None:
+        """What the model says next, line by line."""
+        self._lines.extend(lines)
+
+    def answers_with(self, answer: Answer) -> None:
+        """Let a function of the request say what the model says; it runs in the server's loop."""
+        self._answer = answer
+
+    def forget(self) -> None:
+        """Back to a model that says "ok" and was asked nothing."""
+        self._lines.clear()
+        self._answer = None
+        self.model.requests.clear()
+
+    def client(self, **options: Any) -> StrictLetta:
+        """The official client, which accepts nothing that its types do not; it tries nothing again unless told to."""
+        return StrictLetta(**_client_options(self.url, options))
+
+    def async_client(self, **options: Any) -> StrictAsyncLetta:
+        """The official asynchronous client, as strict."""
+        return StrictAsyncLetta(**_client_options(self.url, options))
+
+    def http(self, **options: Any) -> httpx2.Client:
+        """A plain HTTP client."""
+        return httpx2.Client(base_url=self.url, timeout=LIMIT, trust_env=False, **options)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the server's loop and wait for what it returns."""
+        assert self._loop
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT)
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Read from the server's database."""
+        return self.run(self.runtime.store.read(work))
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Write to the server's database."""
+        return self.run(self.runtime.store.write(work))
+
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has: equal before and after means that nothing was left half done."""
+        return self.read(_count_rows)
+
+    def start(self) -> None:
+        """Serve; returns when the app is ready."""
+        self._thread.start()
+        assert self._ready.wait(LIMIT), "the server did not start in time"
+        assert self._server.started, "the server could not start"
+
+    def stop(self) -> None:
+        """End every turn and close everything."""
+        self._server.should_exit = True
+        self._thread.join(LIMIT)
+        self._socket.close()
+        assert not self._thread.is_alive(), "the server did not stop in time"
+
+    def _serve(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._config.get_loop_factory()) as runner:
+                runner.run(self._live())
+        finally:
+            self._ready.set()
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        serving = asyncio.create_task(self._server.serve([self._socket]))
+        while not self._server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event to wait for
+            await asyncio.sleep(0.005)
+        self._ready.set()
+        await serving
+
+    def _next_line(self, request: ModelRequest) -> Line | Awaitable[Line]:
+        if self._answer:
+            return self._answer(request)
+        return self._lines.popleft() if self._lines else "ok"
+
+
+@contextmanager
+def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
+    """A server with these settings, stopped on leaving."""
+    server = ServerInThread(data_dir, **settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def events_of(body: str) -> list[tuple[str | None, Any]]:
+    """Server-sent events as (name, value) pairs; the value is decoded, but for the closing mark."""
+    import json
+
+    pairs: list[tuple[str | None, Any]] = []
+    for block in body.removesuffix("\n\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        data = fields["data"]
+        pairs.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return pairs
+
+
+def _client_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    fixed = {"base_url": url, "api_key": None, "max_retries": 0, "timeout": LIMIT, "_strict_response_validation": True}
+    return fixed | options
+
+
+def _count_rows(tx: Transaction) -> dict[str, int]:
+    names = tx.all(text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"))
+    return {row.name: tx.all(text(f'SELECT count(*) FROM "{row.name}"'))[0][0] for row in names}  # noqa: S608
