@@ -83,8 +83,7 @@ class SqliteStore:
             connection = self._local.connection = self.engine.connect()
             self._connections.append(connection)
             if begin == _READ:
-                with connection.begin():
-                    connection.exec_driver_sql("PRAGMA query_only = ON")
+                connection.connection.cursor().execute("PRAGMA query_only = ON")
         return connection
 
     def _close(self) -> None:
