@@ -26,7 +26,9 @@ class Cost:
     cpu_median: float
 
 
-async def plain_turns(client: httpx2.AsyncClient, server: Server, *, window: int, rounds: int, text: str = "hello") -> Cost:
+async def plain_turns(
+    client: httpx2.AsyncClient, server: Server, *, window: int, rounds: int, text: str = "hello"
+) -> Cost:
     """One agent after the other; each turn is measured with about `window` messages in context."""
     walls: list[float] = []
     cpus: list[float] = []

@@ -1,7 +1,8 @@
 """Ending a run that did not end by itself: a failure, a cancel, or a server that was killed in the middle of it.
 
 What the user said is put into the window, a call without a result gets one that says so, and the run is closed. After that the
-conversation is as good as any other: the next message is answered.
+conversation is as good as any other: the next message is answered. Only what a provider refused as a bad request stays out of the
+window, though not out of the history: with it every later request would be refused too, and the agent could never answer again.
 """
 
 from dataclasses import replace
@@ -13,6 +14,8 @@ from ricordo.domain.run import Run, StopReason, status_after
 from ricordo.prompt.transcript import interrupted
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.store import Transaction
+
+_REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None) -> Run | None:
@@ -33,14 +36,15 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
         return ended
     said = messages.of_run(tx, run.id)
     missing = [message for message in said if message.id not in conversation.window]
-    results = _results_for_open_calls(said)
-    if results:
-        messages.insert_all(tx, [replace(results, id=new_id("message"), created_at=now)])
-        missing.append(messages.of_run(tx, run.id)[-1])
+    entering = [] if error and error["type"] in _REFUSED else missing
+    if results := _results_for_open_calls(said):
+        results = replace(results, id=new_id("message"), created_at=now)
+        messages.insert_all(tx, [results])
+        missing, entering = [*missing, results], [*entering, results]
     conversations.save_window(
         tx,
         conversation.id,
-        [*conversation.window, *(message.id for message in missing)],
+        [*conversation.window, *(message.id for message in entering)],
         conversation.prompt_key,
         added=len(missing),
         ended_at=now,

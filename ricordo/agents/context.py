@@ -13,7 +13,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
-from ricordo.errors import Busy, Collision, Conflict, NotFound
+from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
@@ -31,12 +31,12 @@ class Repeated:
 
 
 async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
-    """Begin the turn, or say which run has these messages already. Raises NotFound, Busy, Conflict."""
-    if request.is_retry and (repeated := await runtime.store.read(lambda tx: _same_body(tx, request))):
-        return repeated
+    """Begin the turn, or say which run has these messages already. Raises NotFound, Busy, Conflict, Invalid."""
+    _require_different_otids(request)
     for _ in range(_ATTEMPTS):
         try:
-            return await runtime.store.write(lambda tx: _begin(tx, runtime, request))
+            # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
+            return await runtime.store.write(lambda tx: _same_body(tx, request) or _begin(tx, runtime, request))
         except Collision:
             if repeated := await runtime.store.write(lambda tx: _settle(tx, request)):
                 return repeated
@@ -60,13 +60,19 @@ def _settle(tx: Transaction, request: TurnRequest) -> Repeated | None:
     agents.require(tx, request.scope, request.agent_id)
     if conversation is None or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
-    if repeated := _same_otids(tx, request):
+    if repeated := _same_otids(tx, request) or _same_body(tx, request):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
         if run.lease_expires_at > tx.clock.now():
             raise Busy(run.id)
         close_run(tx, run, "error", {"type": "interrupted", "message": "The server that ran this turn is gone."})
     return None
+
+
+def _require_different_otids(request: TurnRequest) -> None:
+    otids = [message.otid for message in request.messages if message.otid]
+    if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
+        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
 
 
 def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
@@ -83,9 +89,10 @@ def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
 
 
 def _same_body(tx: Transaction, request: TurnRequest) -> Repeated | None:
-    since = tx.clock.now() - REPEAT_WINDOW
-    run = runs.with_same_body(tx, _thread(request), request.body_hash, since) if request.body_hash else None
-    return Repeated(run.id) if run else None
+    if not (request.is_retry and request.body_hash):
+        return None
+    run = runs.with_same_body(tx, _thread(request), request.body_hash, tx.clock.now() - REPEAT_WINDOW)
+    return Repeated(run.id) if run and run.organization_id == request.scope.organization_id else None
 
 
 def _thread(request: TurnRequest) -> str:

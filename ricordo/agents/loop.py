@@ -12,7 +12,8 @@ from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
 from ricordo.agents.styles import Reading, style_of
 from ricordo.domain.event import Event, RunEnded, StepSaved
-from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.memory.working import WorkingMemory
@@ -30,7 +31,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
         reply: ModelReply | None = None
         async for item in _ask(runtime, turn, step):
             if isinstance(item, ModelReply):
-                reply = item
+                reply = _with_different_call_ids(item)
             else:
                 yield item
         if reply is None:
@@ -94,6 +95,22 @@ async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, readi
     results = await runtime.toolbox.run(reading.calls, attached, context)
     step.tools_ns = time.monotonic_ns() - began
     return results
+
+
+def _with_different_call_ids(reply: ModelReply) -> ModelReply:
+    """The reply, its second use of a call id replaced: results are matched to calls by it, each call having one."""
+    calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    if len({call.call_id for call in calls}) == len(calls):
+        return reply
+    seen: set[str] = set()
+    parts: list[Part] = []
+    for part in reply.parts:
+        if isinstance(part, ToolCallPart):
+            parts.append(replace(part, call_id=new_id("call")) if part.call_id in seen else part)
+            seen.add(part.call_id)
+        else:
+            parts.append(part)
+    return replace(reply, parts=tuple(parts))
 
 
 def _acts_outside(runtime: Runtime, calls: tuple[ToolCallPart, ...]) -> bool:

@@ -14,13 +14,16 @@ from ricordo.agents.context import renewed
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.domain.event import StepSaved
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, ToolReturnPart
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Run, Step, StopReason, status_after
+from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.memory.commit import Committed, commit
+from ricordo.prompt.packaging import truncate
 from ricordo.runtime import Runtime
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.store import Transaction
+from ricordo.tools.toolbox import failed_result
 
 T = TypeVar("T")
 
@@ -56,7 +59,7 @@ async def save_step(
         committed = commit(tx, turn.state, step.memory, turn.request.scope, step.id)
         new = [] if turn.window[-1].id == step.message_id else [_assistant_message(tx, turn, step, reply)]
         if results:
-            new.append(_tool_message(tx, turn, step, _corrected(results, committed)))
+            new.append(_tool_message(tx, turn, step, _corrected(results, committed, turn)))
         _save_messages(tx, turn, new, run)
         record = _record(tx, turn, step, reply, stop)
         runs.insert_step(tx, record)
@@ -118,15 +121,16 @@ def _progress(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelR
     return replace(run, status=status_after(stop), stop_reason=stop, ended_at=now, duration_ns=duration)
 
 
-def _corrected(results: Sequence[ToolReturnPart], committed: Committed) -> list[ToolReturnPart]:
-    return [_correct(result, committed) for result in results]
+def _corrected(results: Sequence[ToolReturnPart], committed: Committed, turn: TurnContext) -> list[ToolReturnPart]:
+    limits = {tool.name: tool.return_limit for tool in turn.state.tools}
+    return [_correct(result, committed, limits.get(result.name, DEFAULT_RETURN_LIMIT)) for result in results]
 
 
-def _correct(result: ToolReturnPart, committed: Committed) -> ToolReturnPart:
+def _correct(result: ToolReturnPart, committed: Committed, limit: int) -> ToolReturnPart:
     if error := committed.failed.get(result.call_id):
-        return ToolReturnPart(result.call_id, result.name, "error", error, stderr=(error,))
+        return failed_result(ToolCallPart(result.call_id, result.name, ""), error)
     value = committed.merged.get(result.call_id)
-    return result if value is None else replace(result, content=value)
+    return result if value is None else replace(result, content=truncate(value, limit))
 
 
 def _assistant_message(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply) -> Message:

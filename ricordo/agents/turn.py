@@ -37,8 +37,8 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     A request that was accepted before is not run again: the turn that took it is returned. Raises NotFound, Busy, Conflict,
     Invalid; what goes wrong later comes as the event Failed.
     """
-    if not request.messages:
-        raise Invalid("There is no message to answer. Send at least one.")
+    if not request.messages or not all(message.parts for message in request.messages):
+        raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
     begun = await load(runtime, request)
@@ -113,13 +113,18 @@ class Turn:
 
     async def _drive(self) -> None:
         lease = asyncio.create_task(self._keep_lease())
+        last: Event = Failed(
+            self._context.run, "internal_error", "The turn could not be ended; the next message heals it."
+        )
         try:
             last = await self._run()
+        except Exception:
+            log.exception("a turn's end could not be saved", extra={"run": self._context.run.id})
         finally:
             self._is_stopping = True
             lease.cancel()
             self._runtime.live.pop(self._context.run.id, None)
-        self._feed.publish(last)
+            self._feed.publish(last)
         await self._hand_on()
 
     async def _run(self) -> Event:

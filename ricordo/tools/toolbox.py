@@ -111,7 +111,7 @@ class Toolbox:
         server_tool = self._tools.get(call.name)
         if tool is None or server_tool is None:
             names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
-            return _failure(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
+            return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
         return _cut(await _attempt(server_tool, call, context), tool.return_limit)
 
 
@@ -123,14 +123,14 @@ async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolCon
         content = orjson.dumps(result, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
     except ValidationError as error:
-        return _failure(call, _argument_faults(call.name, error))
+        return failed_result(call, _argument_faults(call.name, error))
     except RicordoError as error:
-        return _failure(call, str(error), type(error).__name__)
+        return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
         # Whatever a tool does wrong, the agent gets a result; people find the traceback in the log.
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
         told = f"{type(error).__name__}: {error}"
-        return replace(_failure(call, told), stderr=_trace(call, told))
+        return replace(failed_result(call, told), stderr=_trace(call, told))
 
 
 def _cut(result: ToolReturnPart, limit: int) -> ToolReturnPart:
@@ -150,9 +150,9 @@ def schema_of(tool: Tool) -> ToolSchema:
     return ToolSchema(tool.name, schema.get("description", tool.description), schema["parameters"])
 
 
-def failed_result(call: ToolCallPart, message: str) -> ToolReturnPart:
-    """The result of a call that was not carried out."""
-    return ToolReturnPart(call.call_id, call.name, "error", message)
+def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
+    """The result of a call that failed; `kind` names the error in its trace."""
+    return ToolReturnPart(call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}"))
 
 
 def _groups(calls: Sequence[ToolCallPart], attached: Mapping[str, Tool]) -> list[list[ToolCallPart]]:
@@ -177,10 +177,6 @@ def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise Invalid("The arguments must be a JSON object. Call the tool again with one.")
     return arguments
-
-
-def _failure(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
-    return ToolReturnPart(call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}"))
 
 
 def _trace(call: ToolCallPart, told: str) -> tuple[str]:

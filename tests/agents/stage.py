@@ -1,11 +1,14 @@
 """A runtime on a real database with a scripted model, and short words for what the tests of turns do with it."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import event, text
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
@@ -114,8 +117,8 @@ class Stage:
     async def begin(self, agent_id: str, *texts: str, otids: Sequence[str] = (), **request: Any) -> LiveTurn:
         """Send messages, "Hello." where none is given; `otids` go with them one by one."""
         new = []
-        for place, text in enumerate(texts or ("Hello.",)):
-            new.append(NewMessage("user", (TextPart(text),), otids[place] if place < len(otids) else None))
+        for place, words in enumerate(texts or ("Hello.",)):
+            new.append(NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None))
         return await soon(run_turn(self.runtime, TurnRequest(Scope(), agent_id, tuple(new), **request)))
 
     async def say(self, agent_id: str, *texts: str, **request: Any) -> Answer:
@@ -173,6 +176,11 @@ def text_of(answer: Answer) -> str:
     return "\n".join(message.text for message in answer.messages if message.text)
 
 
+def as_stored(answer: Answer) -> list[Message]:
+    """The messages of an answer without their place in the table, which those that come fresh from a turn do not know."""
+    return [replace(message, seq=0) for message in answer.messages]
+
+
 def faults_of(transcript: Sequence[Message]) -> list[str]:
     """What is wrong with a transcript: nothing, ever."""
     faults = [] if [message.role for message in transcript].index("system") == 0 else ["no system message first"]
@@ -220,3 +228,43 @@ async def soon(awaitable: Awaitable[Any]) -> Any:
         return await awaitable
 
 
+class Held:
+    """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
+
+    def __init__(self, store: SqliteStore, beginning: str) -> None:
+        self._engine = store.engine
+        self._beginning = beginning
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def __enter__(self) -> "Held":
+        event.listen(self._engine, "before_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released.set()
+        event.remove(self._engine, "before_cursor_execute", self._note)
+
+    async def reached(self) -> None:
+        """Wait, with a limit, until the statement is about to run."""
+        assert await asyncio.to_thread(self._reached.wait, LIMIT)
+
+    def release(self) -> None:
+        """Let the statement run."""
+        self._released.set()
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(self._beginning) and not self._reached.is_set():
+            self._reached.set()
+            self._released.wait(LIMIT)
+
+
+async def broken(store: SqliteStore, what: str) -> None:
+    """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
+    trigger = f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+    await store.write(lambda tx: tx.run(text(trigger)))
+
+
+async def mended(store: SqliteStore) -> None:
+    """Undo `broken`."""
+    await store.write(lambda tx: tx.run(text("DROP TRIGGER broken")))

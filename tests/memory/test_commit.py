@@ -254,10 +254,7 @@ async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(store: 
     share = {"agent_id": other.agent.id, "archive_id": shared.id, "is_owner": False}
     await store.write(lambda tx: tx.run(insert(agents_archives), share))
     # Both read the archive before either of them writes.
-    one, other = [
-        await store.read(lambda tx, id=state.agent.id: agents.load(tx, SCOPE, id))  # type: ignore[misc]
-        for state in (one, other)
-    ]
+    one, other = [await store.read(lambda tx, id=state.agent.id: agents.load(tx, SCOPE, id)) for state in (one, other)]
     await save(store, one, archiving(one, "Tea is hot.", tags=("tea",)))
     last = await save(store, other, archiving(other, "Cake is sweet.", tags=("cake",)))
     (archive,) = await archives_of(store, one)

@@ -44,7 +44,7 @@ def test_sizes_are_counted_in_characters_of_the_stored_value() -> None:
     assert "- chars_current=8\n" in render_memory(section(make.block(value="</value>")))
 
 
-@pytest.mark.parametrize("agent_type", ["sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent"])
+@pytest.mark.parametrize("agent_type", ["sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"])
 def test_anthropic_models_see_line_numbers(agent_type: AgentType) -> None:
     plans = make.block("plans", "", description="What comes next.", read_only=True)
     rendered = render_memory(section(PERSONA, plans, agent_type=agent_type, provider="anthropic"))

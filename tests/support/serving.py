@@ -7,12 +7,13 @@ import asyncio
 import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import httpx2
+import orjson
 import uvicorn
 from fastapi import FastAPI
 from letta_client import AsyncLetta, Letta
@@ -21,7 +22,7 @@ from letta_client.pagination import AsyncArrayPage, SyncArrayPage
 from sqlalchemy import text
 
 from ricordo.app import create_app
-from ricordo.domain.model import ModelRequest
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.scripted import Line, ScriptedModel
 from ricordo.runtime import Runtime
@@ -30,6 +31,7 @@ from ricordo.storage.store import Transaction
 
 T = TypeVar("T")
 MODEL = "scripted/model"
+PIECES = "scripted/pieces"
 LIMIT = 20.0  # seconds after which a test that waits for the server fails
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
@@ -53,8 +55,50 @@ class StrictAsyncLetta(AsyncLetta):
 def _check_page(data: Any, cast_to: Any) -> None:
     if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
         (item,) = cast_to.__pydantic_generic_metadata__["args"]
-        assert get_args(item) or isinstance(item, type)
         validate_type(type_=list[item], value=data)
+
+
+class PieceModel:
+    """Streams the very pieces a test chose, down to single letters of a call's arguments, and then the reply they make."""
+
+    def __init__(self) -> None:
+        self.answers: deque[tuple[Sequence[Chunk], ModelReply]] = deque()
+
+    @property
+    def info(self) -> ModelInfo:
+        """Which model this is."""
+        return ModelInfo(PIECES, "scripted", "pieces", "openai")
+
+    async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        """The next answer, in pieces where the request asks for them."""
+        chunks, reply = self.answers.popleft()
+        for chunk in chunks if request.stream else ():
+            yield chunk
+        yield reply
+
+
+class Gate:
+    """A model's answer that waits until the test opens the gate: `server.answers_with(gate)`, then `gate.wait()`."""
+
+    def __init__(self, server: "ServerInThread", line: Line = "Here I am.") -> None:
+        self._server = server
+        self._line = line
+        self._asked = threading.Event()
+        self._opened = asyncio.Event()
+
+    async def __call__(self, request: ModelRequest) -> Line:
+        """What the model says, once the gate is open."""
+        self._asked.set()
+        await self._opened.wait()
+        return self._line
+
+    def wait(self) -> None:
+        """Return when the model has been asked."""
+        assert self._asked.wait(LIMIT), "the model was not asked in time"
+
+    def open(self) -> None:
+        """Let the model answer."""
+        self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
 class ServerInThread:
@@ -64,7 +108,9 @@ class ServerInThread:
         self._lines: deque[Line] = deque()
         self._answer: Answer | None = None
         self.model = ScriptedModel(self._next_line)
-        models: list[ChatModel] = [self.model, ScriptedModel(self._next_line, name="small", context_window=16_000)]
+        self.pieces = PieceModel()
+        small = ScriptedModel(self._next_line, name="small", context_window=16_000)
+        models: list[ChatModel] = [self.model, small, self.pieces]
         given = {"find_local_models": False, "api_key": None, "model": None, "host": "127.0.0.1"} | settings
         self.settings = Settings(data_dir=data_dir, **given)
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
@@ -76,6 +122,12 @@ class ServerInThread:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop the server runs in."""
+        assert self._loop, "the server is not running"
+        return self._loop
 
     @property
     def runtime(self) -> Runtime:
@@ -96,6 +148,7 @@ class ServerInThread:
         self._lines.clear()
         self._answer = None
         self.model.requests.clear()
+        self.pieces.answers.clear()
 
     def client(self, **options: Any) -> StrictLetta:
         """The official client, which accepts nothing that its types do not; it tries nothing again unless told to."""
@@ -111,8 +164,7 @@ class ServerInThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the server's loop and wait for what it returns."""
-        assert self._loop
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Read from the server's database."""
@@ -173,13 +225,11 @@ def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
 
 def events_of(body: str) -> list[tuple[str | None, Any]]:
     """Server-sent events as (name, value) pairs; the value is decoded, but for the closing mark."""
-    import json
-
     pairs: list[tuple[str | None, Any]] = []
     for block in body.removesuffix("\n\n").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n"))
         data = fields["data"]
-        pairs.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
+        pairs.append((fields.get("event"), data if data == "[DONE]" else orjson.loads(data)))
     return pairs
 
 

@@ -19,7 +19,7 @@ NOBODY = "No results found."
 
 
 def at(*moment: int) -> int:
-    return to_micros(datetime(*moment, tzinfo=UTC))  # type: ignore[misc, arg-type]
+    return to_micros(datetime(*moment, tzinfo=UTC))
 
 
 async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:

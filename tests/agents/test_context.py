@@ -1,0 +1,374 @@
+"""Beginning a turn: lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ricordo.agents.context import LEASE, REPEAT_WINDOW
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import PastTurn, collect, run_turn
+from ricordo.domain.clock import SECOND
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
+from ricordo.llm.scripted import call
+from ricordo.storage import agents, blocks, conversations, messages, runs
+from ricordo.storage.store import Transaction
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import Gate, Held, Stage, as_stored, all_events, roles, saved, soon, text_of
+from tests.support import make
+from tests.support.clock import ManualClock
+
+DAY = 86_400
+
+
+async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    turn = await stage.begin(agent, "One.", "Two.")
+    assert [message.text for message in (await stage.history(agent))[1:]] == ["One.", "Two."]
+    (run,) = await stage.runs(agent)
+    assert (run.status, run.ended_at) == ("running", None)
+    await gate.reached()
+    gate.open()
+    await collect(turn)
+    await stage.require_sound(agent)
+
+
+async def test_a_second_message_at_once_is_told_which_run_it_has_to_wait_for(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello."), "Hello again."]
+    turn = await stage.begin(agent)
+    with pytest.raises(Busy) as busy:
+        await stage.begin(agent, "Me too!")
+    assert busy.value.run_id == (await stage.runs(agent))[0].id
+    gate.open()
+    await turn.wait()
+    assert "Me too!" not in [message.text for message in await stage.history(agent)]
+    assert text_of(await stage.say(agent, "Me too!")) == "Hello again."
+
+
+async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> str:
+    """A run that another process holds, with the message it was about to answer."""
+
+    def hold(tx: Transaction) -> str:
+        agent = agents.load(tx, Scope(), agent_id).agent
+        run = make.run(agent, created_at=tx.clock.now(), lease_expires_at=expires_at)
+        runs.open_run(tx, run)
+        messages.insert_all(tx, [make.message(agent, "Lost?", run_id=run.id, otid="lost", created_at=tx.clock.now())])
+        return run.id
+
+    return await stage.store.write(hold)
+
+
+async def test_a_lease_of_another_process_is_respected_until_it_expires(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent()
+    held = await leased_elsewhere(stage, agent, expires_at=clock.now() + LEASE)
+    with pytest.raises(Busy) as busy:
+        await stage.begin(agent)
+    assert busy.value.run_id == held
+    clock.advance(LEASE / SECOND + 1)
+    stage.lines += ["Here I am."]
+    assert text_of(await stage.say(agent, "Are you there?")) == "Here I am."
+    healed, answered = await stage.runs(agent)
+    assert (healed.id, healed.status, healed.stop_reason) == (held, "failed", "error")
+    assert healed.error
+    assert healed.error["type"] == "interrupted"
+    assert answered.status == "completed"
+    sent = stage.model.requests[-1].messages
+    assert [message.text for message in sent if message.role == "user"] == ["Lost?", "Are you there?"]
+    await stage.require_sound(agent)
+
+
+async def test_a_repeat_of_what_a_dead_process_took_is_told_that_it_failed(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent()
+    held = await leased_elsewhere(stage, agent, expires_at=clock.now() - 1)
+    answer = await stage.say(agent, "Lost?", otids=["lost"])
+    assert answer.run.id == held
+    assert answer.failure
+    await stage.require_sound(agent)
+
+
+async def test_an_unknown_agent_thread_or_model_is_refused_before_anything_is_stored(stage: Stage) -> None:
+    agent, other = await stage.agent(), await stage.agent()
+    with pytest.raises(NotFound):
+        await stage.begin("agent-00000000-0000-4000-8000-000000000000")
+    with pytest.raises(NotFound):
+        await stage.begin(agent, conversation_id="conv-nowhere")
+    with pytest.raises(NotFound):
+        await stage.begin(agent, conversation_id=conversations.default_id(other))
+
+    def forget_model(tx: Transaction) -> None:
+        agents.update(tx, replace(agents.load(tx, Scope(), agent).agent, model="gone/model"))
+
+    await stage.store.write(forget_model)
+    with pytest.raises(NotFound, match="gone/model"):
+        await stage.begin(agent)
+    assert roles(await stage.history(agent)) == roles(await stage.history(other)) == "system"
+    assert await stage.runs(agent) == await stage.runs(other) == []
+    assert stage.model.requests == []
+
+
+async def test_a_request_without_a_message_is_refused(stage: Stage) -> None:
+    agent = await stage.agent()
+    with pytest.raises(Invalid):
+        await run_turn(stage.runtime, TurnRequest(Scope(), agent, ()))
+    assert await stage.runs(agent) == []
+
+
+async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Once.")]
+    first = await stage.begin(agent, "Say it.", otids=["a"])
+    again = await stage.begin(agent, "Say it.", otids=["a"])
+    await gate.reached()
+    gate.open()
+    one, other = await asyncio.gather(collect(first), collect(again))
+    assert (one.run, one.messages) == (other.run, other.messages)
+    assert len(await stage.runs(agent)) == len(stage.model.requests) == 1
+
+
+async def test_a_repeat_by_otid_gets_the_stored_answer_of_a_turn_that_ended_or_failed(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Once."]
+    one = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
+    other = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
+    assert (other.run, as_stored(other), other.failure) == (one.run, as_stored(one), None)
+    stage.lines += [ModelError("llm_rate_limit", "Too fast.")]
+    failed = await stage.say(agent, "Again.", otids=["c"])
+    again = await stage.say(agent, "Again.", otids=["c"])
+    assert failed.failure
+    assert again.failure
+    assert (again.run, again.failure.kind) == (failed.run, "llm_rate_limit")
+    assert len(stage.model.requests) == 2
+    await stage.require_sound(agent)
+
+
+async def test_an_otid_used_before_among_others_is_a_conflict(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent, "A", "B", otids=["a", "b"])
+    for texts, otids in ((("A", "C"), ["a", "c"]), (("A", "B", "C"), ["a", "b", "c"]), (("A", "X"), ["a"])):
+        with pytest.raises(Conflict, match="otid"):
+            await stage.begin(agent, *texts, otids=otids)
+    await stage.say(agent, "D", otids=["d"])
+    with pytest.raises(Conflict, match="otid"):
+        await stage.begin(agent, "B", "D", otids=["b", "d"])
+    await stage.require_sound(agent)
+
+
+async def test_one_otid_twice_in_a_request_is_refused_at_once(stage: Stage) -> None:
+    agent = await stage.agent()
+    with pytest.raises(Invalid, match="otid"):
+        await stage.begin(agent, "A", "B", otids=["a", "a"])
+    assert await stage.runs(agent) == []
+    await stage.require_sound(agent)
+
+
+async def test_an_otid_counts_within_its_conversation_only(stage: Stage) -> None:
+    one, other = await stage.agent(), await stage.agent()
+    stage.lines += ["One.", "Other."]
+    assert text_of(await stage.say(one, "Hi.", otids=["a"])) == "One."
+    assert text_of(await stage.say(other, "Hi.", otids=["a"])) == "Other."
+
+
+async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_again(
+    stage: Stage, clock: ManualClock
+) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", "Two.", "Three."]
+    first = await stage.say(agent, "Hi.", body_hash="abc")
+    clock.advance(REPEAT_WINDOW / SECOND - 10)
+    again = await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)
+    assert (again.run, as_stored(again)) == (first.run, as_stored(first))
+    assert text_of(await stage.say(agent, "Ho.", body_hash="def", is_retry=True)) == "Two."
+    clock.advance(20)
+    assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
+    assert len(await stage.runs(agent)) == 3
+
+
+async def test_a_clients_retry_joins_the_turn_that_still_runs(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Once.")]
+    first = await stage.begin(agent, body_hash="abc")
+    again = await stage.begin(agent, body_hash="abc", is_retry=True)
+    gate.open()
+    one, other = await asyncio.gather(collect(first), collect(again))
+    assert one.messages == other.messages
+    assert len(stage.model.requests) == 1
+
+
+async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Secret."]
+    await stage.say(agent, body_hash="abc")
+    request = TurnRequest(
+        Scope("org-other"), agent, (NewMessage("user", (TextPart("Hi."),)),), body_hash="abc", is_retry=True
+    )
+    with pytest.raises(NotFound):
+        await run_turn(stage.runtime, request)
+
+
+async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent, "Hi.", body_hash="abc")
+    assert text_of(await stage.say(agent, "Hi.", body_hash="abc")) == "Two."
+    assert [m.text for m in (await stage.history(agent))[1:]] == ["Hi.", "One.", "Hi.", "Two."]
+
+
+@pytest.mark.parametrize("by", ["otid", "retry"])
+async def test_two_equal_requests_at_the_same_instant_run_once(stage: Stage, by: str) -> None:
+    agent = await stage.agent()
+    for turn in range(10):
+        stage.lines.append(f"Answer {turn}.")
+        if by == "otid":
+            twice = [stage.say(agent, "Hi.", otids=[f"otid-{turn}"]) for _ in range(3)]
+        else:
+            twice = [stage.say(agent, "Hi.", body_hash=str(turn), is_retry=number > 0) for number in range(3)]
+        answers = await asyncio.gather(*twice)
+        assert {answer.run.id for answer in answers} == {answers[0].run.id}
+        assert {text_of(answer) for answer in answers} == {f"Answer {turn}."}
+    assert len(stage.model.requests) == len(await stage.runs(agent)) == 10
+    await stage.require_sound(agent)
+
+
+async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    begun = await asyncio.gather(stage.begin(agent, "A"), stage.begin(agent, "B"), return_exceptions=True)
+    (busy,) = [outcome for outcome in begun if isinstance(outcome, Busy)]
+    assert busy.run_id
+    gate.open()
+    (turn,) = [outcome for outcome in begun if not isinstance(outcome, BaseException)]
+    await turn.wait()
+    assert len(await stage.history(agent)) == 3
+
+
+async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Once.")]
+    turn = await stage.begin(agent)
+    elsewhere = PastTurn(stage.runtime, Scope(), (await stage.runs(agent))[0].id)
+    reading = asyncio.create_task(all_events(elsewhere))
+    await gate.reached()
+    gate.open()
+    here, there = await all_events(turn), await soon(reading)
+    assert saved(here) == saved(there) != []
+    assert here[-1] == there[-1]
+
+
+async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Hello."]
+    with Held(stage.store, "INSERT INTO runs") as held:
+        beginning = asyncio.create_task(stage.begin(agent, "Bye!"))
+        await held.reached()
+        beginning.cancel()
+        await asyncio.wait([beginning])
+        held.release()
+    await soon(stage.store.write(lambda tx: tx.clock))  # the writer is a queue: the turn's beginning is through it now
+    for turn in list(stage.runtime.live.values()):
+        await soon(turn.wait())
+    assert [run.status for run in await stage.runs(agent)] == ["completed"]
+    await stage.require_sound(agent)
+
+
+# The prompt: rebuilt when it must be, the same bytes otherwise.
+
+
+def prompts(stage: Stage) -> list[Message]:
+    return [request.messages[0] for request in stage.model.requests]
+
+
+async def test_the_system_prompt_keeps_every_byte_while_memory_stays(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += ["One.", call("conversation_search", query="x"), "Two.", "Three."]
+    for text in ("A", "B", "C"):
+        clock.advance(3600)
+        await stage.say(agent, text)
+    assert len(prompts(stage)) == 4
+    assert {prompt.text for prompt in prompts(stage)} == {(await stage.history(agent))[0].text}
+
+
+async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    (before,) = await stage.history(agent)
+    stage.lines += [call("memory_insert", label="human", new_string="Likes tea."), "Noted.", "Yes."]
+    await stage.say(agent)
+    first, second = prompts(stage)
+    assert first == before
+    assert "Likes tea." in second.text
+    stored = (await stage.history(agent))[0]
+    assert (stored.id, stored.seq, stored.created_at) == (before.id, before.seq, before.created_at)
+    assert stored.text == second.text
+    await stage.say(agent, "Still?")
+    assert prompts(stage)[2].text == second.text
+    assert roles(await stage.history(agent)).count("system") == 1
+
+
+async def test_a_block_changed_by_its_owner_is_in_the_next_turns_prompt(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent)
+    block = (await stage.state(agent)).blocks[0]
+    await stage.store.write(lambda tx: blocks.write(tx, block, "Ada, mathematician.", by="user"))
+    await stage.say(agent)
+    assert "mathematician" in prompts(stage)[1].text
+
+
+async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_only(
+    open_stage: OpenStage, clock: ManualClock
+) -> None:
+    def sleep(context: ToolContext) -> str:
+        """Let a day pass."""
+        clock.advance(DAY)
+        return "Slept."
+
+    stage = await open_stage(ServerTool(sleep, "custom"))
+    agent = await stage.agent(tool_names=("sleep",))
+    stage.lines += [call("sleep"), "Good morning.", "Hello."]
+    await stage.say(agent)
+    await stage.say(agent)
+    first, second, third = (prompt.text for prompt in prompts(stage))
+    assert first == second
+    assert "January 01, 2026" in first
+    assert "January 02, 2026" in third
+
+
+async def test_the_day_turns_in_the_agents_own_time_zone(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent(timezone="America/Los_Angeles")
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent)
+    clock.advance(9 * 3600)  # midnight has passed there, not in London
+    await stage.say(agent)
+    first, second = (prompt.text for prompt in prompts(stage))
+    assert "December 31, 2025" in first
+    assert "January 01, 2026" in second
+
+
+async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    def keep(text: str, *tags: str) -> list[object]:
+        return [call("archival_memory_insert", content=text, tags=list(tags)), "Kept."]
+
+    stage.lines += [*keep("One."), *keep("Two."), *keep("Three.", "tea"), *keep("Four.", "tea"), "Yes."]  # type: ignore[list-item]
+    for text in "ABCDE":
+        await stage.say(agent, text)
+    made = [prompt.text for prompt in prompts(stage)]
+    assert "archival memory" not in made[0]
+    assert made[1] == made[0]  # within a turn only the memory section counts
+    assert made[2] != made[1]  # the archive is empty no more
+    assert made[3:6] == [made[2]] * 3  # two, three: only a count
+    assert "Available archival memory tags: tea" in made[6]
+    assert "3 total memories" in made[6]
+    assert made[7:] == [made[6]] * 2

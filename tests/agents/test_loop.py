@@ -1,0 +1,233 @@
+"""The loop: steps, tools one after the other and side by side, and what ends a turn."""
+
+import asyncio
+
+import pytest
+
+from ricordo.agents.turn import Answer
+from ricordo.domain.message import TextPart, ToolCallPart
+from ricordo.domain.model import ModelReply
+from ricordo.llm.scripted import call
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import Gate, Stage, faults_of, returns, roles, text_of
+from tests.support.statements import Counted, count_statements
+
+
+async def test_text_ends_the_turn_and_is_saved_with_what_was_said(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    stage.lines += ["Good morning, Ada."]
+    answer = await stage.say(agent, "Good morning.")
+    assert text_of(answer) == "Good morning, Ada."
+    assert answer.failure is None
+    assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "end_turn", 1)
+    assert answer.run.usage.total_tokens > 0
+    history = await stage.history(agent)
+    assert [(message.role, message.text) for message in history[1:]] == [
+        ("user", "Good morning."),
+        ("assistant", "Good morning, Ada."),
+    ]
+    assert history[2].step_id
+    assert history[1].run_id == history[2].run_id == answer.run.id
+    await stage.require_whole_window(agent)
+
+
+async def test_the_model_sees_the_stored_window_in_order(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", call("conversation_search", query="tea"), "Two.", "Three."]
+    for text in ("First.", "Second.", "Third."):
+        before = list((await stage.thread(agent)).window)
+        await stage.say(agent, text)
+        sent = stage.model.requests[-1].messages
+        assert [message.id for message in sent[: len(before)]] == before
+    assert [message.id for message in sent] == [message.id for message in (await stage.history(agent))[:-1]]
+    assert roles(sent) == "system user assistant user assistant tool assistant user"
+    await stage.require_sound(agent)
+
+
+async def test_a_tool_is_run_and_the_model_is_asked_again_with_its_result(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    stage.lines += [call("memory_insert", label="human", new_string="Likes tea."), "Noted."]
+    answer = await stage.say(agent, "I like tea.")
+    assert text_of(answer) == "Noted."
+    assert roles(answer.messages) == "assistant tool assistant"
+    assert returns(answer) == [("success", "Her name is Ada.\nLikes tea.")]
+    assert answer.run.step_count == 2
+    assert faults_of(stage.model.requests[1].messages) == []
+    assert await stage.block(agent, "human") == "Her name is Ada.\nLikes tea."
+    await stage.require_sound(agent)
+
+
+async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query="tea"), "No."]
+    events = [event async for event in (await stage.begin(agent, "Tea?")).events()]
+    steps = [step for event in events if (step := getattr(event, "step", None))]
+    assert [step.stop_reason for step in steps] == [None, "end_turn"]
+    assert [step.id for step in steps] == list(
+        dict.fromkeys(m.step_id for m in await stage.history(agent) if m.step_id)
+    )
+    (run,) = await stage.runs(agent)
+    assert run.usage == steps[0].usage + steps[1].usage
+    assert run.ttft_ns
+    assert run.duration_ns
+
+
+async def test_a_failing_and_an_unknown_tool_give_results_the_agent_sees(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [
+        call("memory_insert", label="nowhere", new_string="x"),
+        call("launch_rocket"),
+        ToolCallPart("call-broken", "memory_insert", "{not json"),
+        "I am sorry.",
+    ]
+    answer = await stage.say(agent)
+    assert [status for status, _ in returns(answer)] == ["error", "error", "error"]
+    assert text_of(answer) == "I am sorry."
+    await stage.require_sound(agent)
+
+
+async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query=str(number)) for number in range(9)]
+    answer = await stage.say(agent, max_steps=3)
+    assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "max_steps", 3)
+    assert roles(answer.messages) == "assistant tool assistant tool assistant tool"
+    await stage.require_sound(agent)
+
+
+async def test_an_answer_cut_off_at_its_length_ends_the_turn_as_that(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelReply((TextPart("Once upon a"),), finish="length")]
+    answer = await stage.say(agent)
+    assert (answer.run.stop_reason, text_of(answer)) == ("max_tokens_exceeded", "Once upon a")
+    await stage.require_sound(agent)
+
+
+async def test_calls_with_one_id_in_one_reply_are_told_apart(stage: Stage) -> None:
+    agent = await stage.agent()
+    twice = ToolCallPart("call-1", "conversation_search", '{"query": "tea"}')
+    stage.lines += [(twice, twice), "Nothing."]
+    answer = await stage.say(agent)
+    assert len(returns(answer)) == 2
+    assert faults_of(stage.model.requests[1].messages) == []
+    assert len({part.call_id for message in answer.messages for part in message.tool_calls}) == 2
+    await stage.require_sound(agent)
+
+
+class Table:
+    """Two tools that note when they begin and end."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.notes: list[str] = []
+
+    def tool(self, name: str, **flags: bool) -> ServerTool:
+        async def work(context: ToolContext) -> str:
+            """Work for a while."""
+            self.notes.append(f"{name} begins")
+            if len(self.notes) > 1:
+                self.gate.open()
+            await self.gate.pass_through()
+            self.notes.append(f"{name} ends")
+            return name
+
+        work.__name__ = name
+        return ServerTool(work, "custom", **flags)
+
+
+async def test_tools_that_allow_it_run_side_by_side_and_their_results_keep_the_calls_order(
+    open_stage: OpenStage,
+) -> None:
+    table = Table()
+    stage = await open_stage(table.tool("sow", runs_in_parallel=True), table.tool("reap", runs_in_parallel=True))
+    agent = await stage.agent(tool_names=("sow", "reap"))
+    stage.lines += [(call("reap"), call("sow")), "Done."]
+    answer = await stage.say(agent)
+    assert table.notes[:2] == ["reap begins", "sow begins"]
+    assert returns(answer) == [("success", "reap"), ("success", "sow")]
+    assert roles(answer.messages) == "assistant tool assistant"
+    await stage.require_sound(agent)
+
+
+async def test_other_tools_run_one_after_the_other(open_stage: OpenStage) -> None:
+    table = Table()
+    table.gate.open()
+    stage = await open_stage(table.tool("sow"), table.tool("reap", runs_in_parallel=True))
+    agent = await stage.agent(tool_names=("sow", "reap"))
+    stage.lines += [(call("reap"), call("sow"), call("sow"), call("reap")), "Done."]
+    await stage.say(agent)
+    names = ["reap", "sow", "sow", "reap"]
+    assert table.notes == [f"{name} {what}" for name in names for what in ("begins", "ends")]
+
+
+async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:
+    stage.lines += lines  # type: ignore[arg-type]
+    with count_statements(stage.store.engine) as counted:
+        answer = await stage.say(agent)
+    return counted, answer
+
+
+async def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."), ("persona", "Kind."))
+    counted, _ = await measured(stage, agent, "Hello.")
+    assert len(counted.statements) <= 12, counted.statements
+    assert counted.transactions == 2
+    while len((await stage.thread(agent)).window) < 60:
+        stage.lines += ["Hello."]
+        await stage.say(agent)
+    long, _ = await measured(stage, agent, "Hello.")
+    assert len(long.statements) <= len(counted.statements)
+    assert long.transactions == 2
+
+
+async def test_a_tool_step_adds_at_most_six_statements_and_a_transaction(open_stage: OpenStage) -> None:
+    table = Table()
+    table.gate.open()
+    stage = await open_stage(table.tool("sow"))
+    agent = await stage.agent(("human", "Ada."), tool_names=("sow",))
+    plain, _ = await measured(stage, agent, "Hello.")
+    counted, answer = await measured(stage, agent, call("sow"), "Done.")
+    assert returns(answer) == [("success", "sow")]
+    assert len(counted.statements) - len(plain.statements) <= 6, counted.statements
+    assert counted.transactions - plain.transactions == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        call("memory_insert", label="human", new_string="Likes tea."),
+        call("archival_memory_insert", content="She likes tea."),
+        call("archival_memory_insert", content="She likes tea.", tags=["tea", "likes"]),
+        (
+            call("memory_replace", label="human", old_string="Ada", new_string="Ada L."),
+            call("memory_insert", label="human", new_string="Likes tea."),
+        ),
+    ],
+)
+async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_transaction(
+    stage: Stage, line: object
+) -> None:
+    agent = await stage.agent(("human", "Ada"), ("persona", "Kind."))
+    plain, _ = await measured(stage, agent, "Hello.")
+    stage.lines += [call("archival_memory_insert", content="The first passage makes the archive."), "Done."]
+    await stage.say(agent)
+    for _round in range(2):
+        counted, answer = await measured(stage, agent, line, "Done.")
+        assert "success" in returns(answer)[-1]
+        assert len(counted.statements) - len(plain.statements) <= 11, counted.statements
+        assert counted.transactions - plain.transactions == 1
+
+
+async def test_turns_of_different_agents_run_at_the_same_time(stage: Stage) -> None:
+    agents = [await stage.agent() for _ in range(3)]
+    gate = Gate()
+    stage.lines += [gate.line("Hello.") for _ in agents]
+    turns = [await stage.begin(agent) for agent in agents]
+    await gate.reached()
+    await asyncio.sleep(0.01)
+    assert len(stage.model.requests) == len(agents)
+    gate.open()
+    for turn, agent in zip(turns, agents, strict=True):
+        await turn.wait()
+        await stage.require_whole_window(agent)
