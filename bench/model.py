@@ -11,8 +11,9 @@ def reply(seen: Seen) -> Answer:
     """One memory edit where the user's last word asks for it, else plain text."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
-    last = seen.raw.rfind(b'"role":')
-    if b'"user"' in seen.raw[last : last + 20] and b"edit" in seen.raw[last:]:
+    # The last message begins with its role; what follows it in the body, the tools, speaks of editing too.
+    start = seen.raw.rfind(b'{"role":')
+    if seen.raw[start : seen.raw.find(b"}", start)] == b'{"role":"user","content":"edit"':
         return completion(None, [tool_call("memory_insert", {"label": "human", "new_string": "likes tea"})])
     return _SAYS_OK
 

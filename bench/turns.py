@@ -9,6 +9,7 @@ import httpx2
 
 from bench.servers import Server
 
+_FRESH_AFTER = 6
 TURNS_AN_AGENT = 3  # windows of about 10 messages are measured between 8 and 14
 _BLOCKS = [
     {"label": "persona", "value": "You keep what people tell you. " * 20},
@@ -46,17 +47,21 @@ async def plain_turns(
 
 
 async def throughput(client: httpx2.AsyncClient, server: Server, *, agents: int, turns: int) -> float:
-    """Turns a second with this many agents at once, each with a client that waits for its answer."""
-    ids = [await create_agent(client, server) for _ in range(agents)]
-    each = max(1, turns // agents)
+    """Turns a second with this many agents at once, each with a client that waits for its answer.
 
-    async def talk(agent: str) -> None:
-        for _ in range(each):
-            await send(client, server, agent, "hello")
+    A client goes on to a fresh agent after a few turns, so that windows stay at about 10 messages, however many agents there are.
+    """
+    each = max(1, turns // agents // _FRESH_AFTER)
+    shares = [[await create_agent(client, server) for _ in range(each)] for _ in range(agents)]
+
+    async def talk(share: list[str]) -> None:
+        for agent in share:
+            for _ in range(_FRESH_AFTER):
+                await send(client, server, agent, "hello")
 
     began = time.perf_counter()
-    await asyncio.gather(*(talk(agent) for agent in ids))
-    return each * agents / (time.perf_counter() - began)
+    await asyncio.gather(*(talk(share) for share in shares))
+    return each * agents * _FRESH_AFTER / (time.perf_counter() - began)
 
 
 async def call_cost(client: httpx2.AsyncClient, url: str, *, calls: int = 300, body: object = None) -> float:

@@ -409,4 +409,7 @@ def test_a_stored_tool_is_shown_to_models_by_its_schema() -> None:
 
 
 def test_a_call_that_was_not_carried_out_still_has_a_result() -> None:
-    assert failed_result(call("echo"), "Interrupted.") == ToolReturnPart("call-1", "echo", "error", "Interrupted.")
+    trace = "Error executing function echo: ValueError: Interrupted."
+    assert failed_result(call("echo"), "Interrupted.") == ToolReturnPart(
+        "call-1", "echo", "error", "Interrupted.", stderr=(trace,)
+    )
