@@ -13,8 +13,9 @@ from traceback import TracebackException
 from typing import Any, Literal, TextIO
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
-# Below a warning these name every address they call, and addresses carry what people search for.
-_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "hpack", "anthropic", "openai", "urllib3", "asyncio")
+# Below a warning these tell what they send and to which address, and both carry what people say and search for.
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai", "google_genai", "botocore")
+_NOISY = ("asyncio", "filelock")
 _LONGEST_CAUSE = 300
 
 
@@ -32,7 +33,7 @@ def set_up_logs(level: str = "info", format: Literal["text", "json"] = "text", *
         logger.propagate = True
     # Its account of every start and stop says nothing that ours does not.
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
-    for name in _TALKATIVE:
+    for name in (*_TALKATIVE, *_NOISY):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -48,7 +49,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields, and the traceback as `error`."""
+    """One JSON object a line: time, level, logger, message, the fields, and the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The object as one line."""

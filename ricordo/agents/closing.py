@@ -54,6 +54,14 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
     return ended
 
 
+def heal(tx: Transaction, run: Run) -> bool:
+    """Close a run whose lease has expired: whoever held it is gone. The run must have been read in this transaction."""
+    if run.ended_at is not None or run.lease_expires_at > tx.clock.now():
+        return False
+    error = {"type": "interrupted", "message": "The server that ran this turn is gone."}
+    return close_run(tx, run, "error", error) is not None
+
+
 def close_all(tx: Transaction) -> list[Run]:
     """Close every open run, as the only server of a database does when it starts: whoever held those leases is gone."""
     error = {"type": "interrupted", "message": "The server stopped during this turn."}
@@ -61,8 +69,11 @@ def close_all(tx: Transaction) -> list[Run]:
 
 
 def _results_for_open_calls(said: list[Message]) -> Message | None:
-    answered = {part.call_id for message in said for part in message.tool_returns}
+    answered: set[str] = set()
     for message in reversed(said):
-        if open_calls := [call for call in message.tool_calls if call.call_id not in answered]:
-            return interrupted(message, open_calls)
+        if message.tool_calls:
+            # Only the last calls can be open; some models use the ids of earlier ones again.
+            open_calls = [call for call in message.tool_calls if call.call_id not in answered]
+            return interrupted(message, open_calls) if open_calls else None
+        answered |= {part.call_id for part in message.tool_returns}
     return None

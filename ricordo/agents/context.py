@@ -7,7 +7,7 @@ the database refuses a second open run in a conversation, and a second message w
 import secrets
 from dataclasses import dataclass, replace
 
-from ricordo.agents.closing import close_run
+from ricordo.agents.closing import heal
 from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -63,9 +63,8 @@ def _settle(tx: Transaction, request: TurnRequest) -> Repeated | None:
     if repeated := _same_otids(tx, request) or _same_body(tx, request):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
-        if run.lease_expires_at > tx.clock.now():
+        if not heal(tx, run):
             raise Busy(run.id)
-        close_run(tx, run, "error", {"type": "interrupted", "message": "The server that ran this turn is gone."})
     return None
 
 

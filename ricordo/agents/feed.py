@@ -6,7 +6,7 @@ saved messages again and then goes on.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ricordo.domain.event import Delta, Event, Failed, ReasoningDelta, RunEnded, StepSaved, TextDelta, ToolCallDelta
@@ -19,7 +19,15 @@ Reread = Callable[[], Awaitable[list[Message]]]
 class Reader:
     """One reader's queue. Iterate over it; it ends after RunEnded or Failed."""
 
-    def __init__(self, run_id: str, reread: Reread, *, capacity: int = CAPACITY, is_behind: bool = False) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        reread: Reread,
+        *,
+        capacity: int = CAPACITY,
+        is_behind: bool = False,
+        missed: Iterable[str] = (),
+    ) -> None:
         self._run_id = run_id
         self._reread = reread
         self._capacity = capacity
@@ -28,7 +36,7 @@ class Reader:
         self._end: RunEnded | Failed | None = None
         self._waiting = asyncio.Event()
         self._seen: set[str] = set()
-        self._cut: set[str] = set()
+        self._cut: set[str] = set(missed)
 
     def put(self, event: Event) -> None:
         """Take an event; never waits and never grows beyond the capacity."""
@@ -40,6 +48,11 @@ class Reader:
             self._queue.append(event)
             if len(self._queue) > self._capacity:
                 self._make_room()
+        self._waiting.set()
+
+    def catch_up(self) -> None:
+        """Read again what is saved, before anything else."""
+        self._is_behind = True
         self._waiting.set()
 
     def _make_room(self) -> None:
@@ -72,7 +85,8 @@ class Reader:
             elif self._queue:
                 event = self._queue.popleft()
                 if not isinstance(event, StepSaved):
-                    yield event
+                    if not (isinstance(event, Delta) and event.message_id in self._seen):
+                        yield event
                 elif fresh := self._unseen(list(event.messages)):
                     yield replace(event, messages=fresh)
             elif end:
@@ -97,10 +111,13 @@ class Feed:
         self._readers: set[Reader] = set()
         self._end: RunEnded | Failed | None = None
         self._has_told = False
+        self._begun: set[str] = set()
 
     def publish(self, event: Event) -> None:
         """Give the event to every reader."""
         self._has_told = True
+        if isinstance(event, Delta):
+            self._begun.add(event.message_id)
         if isinstance(event, RunEnded | Failed):
             self._end = event
         for reader in self._readers:
@@ -108,11 +125,17 @@ class Feed:
 
     def subscribe(self) -> Reader:
         """A new reader. One that comes after the first event begins with the messages that are saved already."""
-        reader = Reader(self._run_id, self._reread, is_behind=self._has_told)
+        # Of a message that is being told it missed the beginning: it gets that one whole.
+        reader = Reader(self._run_id, self._reread, is_behind=self._has_told, missed=self._begun)
         if self._end:
             reader.put(self._end)
         self._readers.add(reader)
         return reader
+
+    def catch_up(self) -> None:
+        """Make every reader read again what is saved."""
+        for reader in self._readers:
+            reader.catch_up()
 
     def leave(self, reader: Reader) -> None:
         """Forget a reader; leaving is not cancelling."""

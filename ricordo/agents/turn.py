@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.agents.closing import close_run
+from ricordo.agents.closing import close_run, heal
 from ricordo.agents.context import LEASE, Repeated, load
 from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
@@ -41,6 +41,11 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
+    # Once the run is stored somebody has to drive it, also when the caller leaves at this very moment.
+    return await asyncio.shield(asyncio.ensure_future(_begin(runtime, request)))
+
+
+async def _begin(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     begun = await load(runtime, request)
     if isinstance(begun, Repeated):
         return runtime.live.get(begun.run_id) or PastTurn(runtime, request.scope, begun.run_id)
@@ -76,6 +81,8 @@ class Turn:
         self._runtime = runtime
         self._context = context
         self._feed = Feed(context.run.id, self._saved_messages)
+        # The first reader listens from the very start, however long it takes until it reads.
+        self._first: Reader | None = self._feed.subscribe()
         self._started = RunStarted(context.run)
         self._is_stopping = False
         runtime.live[context.run.id] = self
@@ -84,7 +91,8 @@ class Turn:
     def events(self) -> AsyncGenerator[Event]:
         """Everything, from the start: a reader that comes late begins with what is saved already."""
         # Subscribed here and not at the first iteration, so that nothing is missed in between.
-        return self._read(self._feed.subscribe())
+        reader, self._first = self._first or self._feed.subscribe(), None
+        return self._read(reader)
 
     async def cancel(self) -> None:
         """Stop the turn; returns when its end is saved."""
@@ -157,9 +165,12 @@ class Turn:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
             ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
         self._context.run = ended
+        # A save that went through while we were stopped was told to nobody.
+        self._feed.catch_up()
         if ended.status in ("completed", "cancelled"):
             return RunEnded(ended)
-        return Failed(ended, kind, message, detail)
+        told = ended.error or {}
+        return Failed(ended, told.get("type", kind), told.get("message", message), detail)
 
     async def _keep_lease(self) -> None:
         run = self._context.run
@@ -167,7 +178,12 @@ class Turn:
             await asyncio.sleep(RENEWAL)
             store, token = self._runtime.store, run.lease_token or ""
             until = store.clock.now() + LEASE
-            if not await store.write(lambda tx: runs.renew(tx, run.id, token, until)):  # noqa: B023 - awaited at once
+            try:
+                is_held = await store.write(lambda tx: runs.renew(tx, run.id, token, until))  # noqa: B023 - awaited at once
+            except Exception:
+                log.exception("a lease could not be renewed", extra={"run": run.id})
+                continue
+            if not is_held:
                 self._stop()
                 return
 
@@ -211,8 +227,10 @@ class PastTurn:
 
     async def wait(self) -> None:
         """Return when the run has ended."""
-        while (await self._read()).ended_at is None:  # noqa: ASYNC110 - another process cannot wake us
-            await asyncio.sleep(_POLL)
+        while (await self._read()).ended_at is None:
+            # Another process cannot wake us; and if it is gone, nobody but us may ever ask for this run.
+            if not await self._runtime.store.write(lambda tx: heal(tx, runs.get(tx, self._scope, self._run_id))):
+                await asyncio.sleep(_POLL)
 
     async def _read(self) -> Run:
         return await self._runtime.store.read(lambda tx: runs.get(tx, self._scope, self._run_id))

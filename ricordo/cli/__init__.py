@@ -60,9 +60,13 @@ def serve(
         from ricordo.settings import load_settings
 
         settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
-        from ricordo.cli.serve import serve as start
+        from ricordo.cli.listening import listening
 
-        start(settings, providers)
+        # Before the slow imports: who cannot have the port hears it at once.
+        with listening(settings.host, settings.port) as sockets:
+            from ricordo.cli.serve import serve as start
+
+            start(settings, providers, sockets)
 
 
 @app.command()

@@ -1,13 +1,14 @@
 """A server inside this process, on a free port of this machine, for as long as a chat needs it."""
 
 import asyncio
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ricordo.app import create_app
-from ricordo.cli.address import address_of
-from ricordo.cli.serve import Server, listen
+from ricordo.cli.listening import address_of, listening
+from ricordo.cli.serve import Server
 from ricordo.errors import Conflict
 from ricordo.logs import set_up_logs
 from ricordo.settings import ProviderSettings, Settings
@@ -18,33 +19,47 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
     """The address of a server that stops on leaving. Raises what kept it from starting, as Conflict for a folder in use."""
     # A chat shows what the agent says; of the server's own account only what went wrong belongs there.
     set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
-    sockets = listen("127.0.0.1", 0)
-    port = sockets[0].getsockname()[1]
-    settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
-    started = threading.Event()
-    server = Server(create_app(settings, providers), settings, announce=lambda _runtime: started.set())
-    failures: list[BaseException] = []
-
-    def live() -> None:
+    with listening("127.0.0.1", 0) as sockets:
+        port = sockets[0].getsockname()[1]
+        settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
+        server = _Running(settings, providers, sockets)
         try:
-            with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-                runner.run(server.live(sockets))
-        except BaseException as failure:
-            failures.append(failure)
+            server.begin()
+            yield address_of("127.0.0.1", port)
         finally:
-            started.set()
+            server.end()
 
-    thread = threading.Thread(target=live, name="server")
-    thread.start()
-    try:
-        started.wait()
-        if failures and isinstance(failures[0], Conflict):
-            raise Conflict(f"{failures[0]} To talk with that server, name its address by --server.") from None
-        if failures:
-            raise failures[0]
-        yield address_of("127.0.0.1", port)
-    finally:
-        server.should_exit = True
-        thread.join()
-        for listener in sockets:
-            listener.close()
+
+class _Running:
+    """A server in a thread of its own."""
+
+    def __init__(self, settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
+        self._sockets = sockets
+        self._is_settled = threading.Event()
+        self._failure: BaseException | None = None
+        app = create_app(settings, providers)
+        self._server = Server(app, settings, announce=lambda _runtime: self._is_settled.set())
+        self._thread = threading.Thread(target=self._live, name="server")
+
+    def begin(self) -> None:
+        """Return when it answers, or raise why it does not."""
+        self._thread.start()
+        self._is_settled.wait()
+        if isinstance(self._failure, Conflict):
+            raise Conflict(f"{self._failure} To talk with that server, name its address by --server.")
+        if self._failure:
+            raise self._failure
+
+    def end(self) -> None:
+        """Let it end well."""
+        self._server.should_exit = True
+        self._thread.join()
+
+    def _live(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+                runner.run(self._server.live(self._sockets))
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._is_settled.set()

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ricordo.cli.address import address_of
 from ricordo.cli.answer import Answer
 from ricordo.cli.client import Client, Json
 from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
+from ricordo.cli.listening import address_of
 from ricordo.cli.screen import Screen, screen
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.settings import ProviderSettings, Settings, load_settings

@@ -21,12 +21,14 @@ class Client:
     def __init__(self, address: str, key: str | None = None) -> None:
         self.address = address.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        if not self.address.startswith(("http://", "https://")):
+            raise Invalid(f'"{address}" is no address of a server. Write it as http://host:8283.')
         try:
             self._http = httpx2.Client(
                 base_url=self.address, headers=headers, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
             )
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise Invalid(f'"{address}" is no address of a server: {error}. Write it as http://host:8283.') from None
+        except httpx2.InvalidURL as error:
+            raise Invalid(f'"{address}" is no address of a server: {error}.') from None
 
     def close(self) -> None:
         """Close the connections."""
@@ -39,7 +41,7 @@ class Client:
         except httpx2.TransportError:
             return None
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
-            raise Invalid(f"{self.address} cannot be asked: {error}. Write it as http://host:8283.") from None
+            raise Invalid(f"{self.address} cannot be asked: {error}. Write an address as http://host:8283.") from None
         if response.status_code != 200 or _detail(response, "status") != "ok":
             raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
         return str(_detail(response, "version"))

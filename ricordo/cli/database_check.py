@@ -1,12 +1,12 @@
 """What `ricordo doctor` asks of the database file, without changing it or holding it."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from filelock import FileLock, Timeout
+
+# The one door to the database; these belong behind it, in a function of its own.
+from ricordo.storage.sqlite import _engine, _first_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,20 @@ def check_database(path: Path) -> Absent | InUse | Sound | Broken:
         return Broken(f"{path} cannot be locked: {error.strerror}.")
     try:
         return _read(path)
-    except sqlite3.Error as error:
-        return Broken(f"{path} cannot be read: {error}. Restore it from a backup.")
+    except Exception as error:
+        # Whatever the driver meets in a file that is no database any more.
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
+        return Broken(f"{path} cannot be read: {reason}. Restore it from a backup.")
 
 
 def _read(path: Path) -> Sound | Broken:
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            return Broken(f"{path} is damaged: {verdict}. Restore it from a backup.")
-        (schema,) = connection.execute("SELECT coalesce(max(version), 0) FROM schema_versions").fetchone()
-    size = sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
-    return Sound(int(schema), size)
+    engine = _engine(path, "normal")
+    try:
+        with _first_connection(engine, path) as connection:
+            verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+            if verdict != "ok":
+                return Broken(f"{path} is damaged: {verdict}. Restore it from a backup.")
+            schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
+    finally:
+        engine.dispose()
+    return Sound(int(schema), path.stat().st_size)

@@ -13,12 +13,13 @@ from typing import Literal
 import typer
 
 from ricordo import __version__
-from ricordo.cli.address import address_of
 from ricordo.cli.client import Client
 from ricordo.cli.database_check import Absent, Broken, InUse, Sound, check_database
+from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
 from ricordo.errors import Invalid, RicordoError
 from ricordo.llm.librarian import Librarian
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
@@ -131,8 +132,9 @@ def _providers(providers: ProviderSettings) -> Iterator[Finding]:
 
 
 async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[Finding]:
-    models = Models(settings, providers)
-    for model in (Librarian(), *plugins.providers()):
+    offered = plugins.providers()
+    models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
+    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider))):
         models.add(model)
     try:
         found = await models.find_local()

@@ -1,7 +1,6 @@
-"""`ricordo serve`: listens, runs the app under uvicorn, says where it is, and ends without cutting off who is being answered."""
+"""`ricordo serve`: runs the app under uvicorn, says where it is, and ends without cutting off who is being answered."""
 
 import asyncio
-import errno
 import logging
 import signal
 import socket
@@ -17,8 +16,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.app import create_app
-from ricordo.cli.address import EVERY_ADDRESS, address_of
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.cli.listening import EVERY_ADDRESS, address_of
+from ricordo.errors import RicordoError
 from ricordo.llm.listing import PROBE_SECONDS
 from ricordo.llm.registry import LIBRARIAN
 from ricordo.logs import set_up_logs
@@ -31,10 +30,9 @@ _STREAMS_SECONDS = 2
 _DEFAULT_PORT = 8283
 
 
-def serve(settings: Settings, providers: ProviderSettings) -> None:
-    """Run the server until it is told to stop. Raises RicordoError where it cannot start."""
+def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
+    """Run the server on these sockets until it is told to stop. Raises RicordoError where it cannot start."""
     set_up_logs(settings.log_level, settings.log_format)
-    sockets = listen(settings.host, settings.port)
     port = sockets[0].getsockname()[1]
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)
@@ -47,9 +45,6 @@ def serve(settings: Settings, providers: ProviderSettings) -> None:
     except Exception as error:
         log.exception("server failed")
         raise typer.Exit(1) from error
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 class Server(uvicorn.Server):
@@ -146,41 +141,6 @@ class RequestLog:
         finally:
             fields["milliseconds"] = round((time.monotonic() - started) * 1000, 1)
             log.debug("request", extra=fields)
-
-
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on every address the host stands for, all on one port. Raises Unavailable."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise Unavailable(f'The host "{host}" is unknown: {error.strerror}. Choose another RICORDO_HOST.') from None
-    sockets: list[socket.socket] = []
-    for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
-        name, wanted = str(address[0]), port or (sockets[0].getsockname()[1] if sockets else 0)
-        try:
-            sockets.append(socket.create_server((name, wanted), family=family, backlog=2048))
-        except OSError as error:
-            # "localhost" may stand for an IPv6 address that this machine has not.
-            if sockets and error.errno == errno.EADDRNOTAVAIL:
-                continue
-            for opened in sockets:
-                opened.close()
-            raise Unavailable(_why_not(error, host, wanted)) from None
-    return sockets
-
-
-def _why_not(error: OSError, host: str, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"Port {port} of {host} is taken, perhaps by another Ricordo. "
-                "Stop that one, or choose another port by --port or RICORDO_PORT."
-            )
-        case errno.EACCES:
-            return f"This user may not listen on port {port}. Choose one above 1023 by --port or RICORDO_PORT."
-        case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine. Choose another by --host or RICORDO_HOST."
-    return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."
 
 
 def _announce(runtime: Runtime, port: int) -> None:

@@ -21,12 +21,12 @@ from sqlalchemy import (
     false,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
 metadata = MetaData(
     naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
 )
-_Json = JSON().with_variant(JSONB(), "postgresql")
+# On PostgreSQL its own module makes this JSONB; importing that dialect here would slow every start.
+_Json = JSON()
 _Seq = Integer().with_variant(BigInteger(), "postgresql")
 
 
@@ -55,7 +55,7 @@ def _json(name: str, default: str = "'{}'") -> Column[object]:
 
 
 def _error() -> Column[object]:
-    return Column("error", JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql"), nullable=True)
+    return Column("error", JSON(none_as_null=True), nullable=True)
 
 
 def _text(name: str, *, null: bool = True) -> Column[str]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import event, text
 
@@ -33,6 +33,7 @@ from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox
 
+T = TypeVar("T")
 LIMIT = 5  # seconds that anything here may take
 LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
 
@@ -222,7 +223,7 @@ async def _gather(turn: LiveTurn) -> list[Event]:
     return [event async for event in turn.events()]
 
 
-async def soon(awaitable: Awaitable[Any]) -> Any:
+async def soon(awaitable: Awaitable[T]) -> T:
     """The result, which must come within the limit."""
     async with asyncio.timeout(LIMIT):
         return await awaitable
@@ -242,8 +243,9 @@ class Held:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The listener stays, as it may be listening just now; it holds nothing a second time.
+        self._reached.set()
         self._released.set()
-        event.remove(self._engine, "before_cursor_execute", self._note)
 
     async def reached(self) -> None:
         """Wait, with a limit, until the statement is about to run."""

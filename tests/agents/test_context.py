@@ -17,7 +17,7 @@ from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Held, Stage, as_stored, all_events, roles, saved, soon, text_of
+from tests.agents.stage import Gate, Held, Stage, all_events, as_stored, roles, saved, soon, text_of
 from tests.support import make
 from tests.support.clock import ManualClock
 

@@ -1,6 +1,7 @@
 """The loop: steps, tools one after the other and side by side, and what ends a turn."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ class Table:
         self.gate = Gate()
         self.notes: list[str] = []
 
-    def tool(self, name: str, **flags: bool) -> ServerTool:
+    def tool(self, name: str, **flags: Any) -> ServerTool:
         async def work(context: ToolContext) -> str:
             """Work for a while."""
             self.notes.append(f"{name} begins")

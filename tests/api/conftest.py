@@ -23,18 +23,31 @@ def server(running_server: ServerInThread) -> ServerInThread:
     return running_server
 
 
+# A client loads certificates when it is made, which takes longer than a test: one for each module.
+@pytest.fixture(scope="module")
+def running_client(running_server: ServerInThread) -> Iterator[StrictLetta]:
+    """A client that the tests of one module share; take `client`."""
+    with running_server.client() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def running_http(running_server: ServerInThread) -> Iterator[httpx2.Client]:
+    """A plain client that the tests of one module share; take `http`."""
+    with running_server.http() as opened:
+        yield opened
+
+
 @pytest.fixture
-def client(server: ServerInThread) -> Iterator[StrictLetta]:
+def client(server: ServerInThread, running_client: StrictLetta) -> StrictLetta:
     """The official client."""
-    with server.client() as opened:
-        yield opened
+    return running_client
 
 
 @pytest.fixture
-def http(server: ServerInThread) -> Iterator[httpx2.Client]:
+def http(server: ServerInThread, running_http: httpx2.Client) -> httpx2.Client:
     """A plain HTTP client."""
-    with server.http() as opened:
-        yield opened
+    return running_http
 
 
 @pytest.fixture

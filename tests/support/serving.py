@@ -86,7 +86,7 @@ class Gate:
         self._asked = threading.Event()
         self._opened = asyncio.Event()
 
-    async def __call__(self, request: ModelRequest) -> Line:
+    async def __call__(self, _request: ModelRequest) -> Line:
         """What the model says, once the gate is open."""
         self._asked.set()
         await self._opened.wait()

@@ -1,0 +1,58 @@
+"""Where a server listens, and how its address is written."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from ricordo.errors import Unavailable
+
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+def address_of(host: str, port: int) -> str:
+    """The address to call a server by that listens on this host."""
+    name = "127.0.0.1" if host in EVERY_ADDRESS else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Sockets that listen on every address the host stands for, all on one port, until leaving. Raises Unavailable."""
+    with ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        absent: OSError | None = None
+        for family, name in _addresses(host):
+            wanted = port or (sockets[0].getsockname()[1] if sockets else 0)
+            try:
+                sockets.append(opened.enter_context(socket.create_server((name, wanted), family=family, backlog=2048)))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise Unavailable(_why_not(error, host, wanted)) from None
+                # "localhost" may stand for an IPv6 address that this machine has not.
+                absent = error
+        if absent and not sockets:
+            raise Unavailable(_why_not(absent, host, port))
+        yield sockets
+
+
+def _addresses(host: str) -> list[tuple[int, str]]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise Unavailable(f'The host "{host}" is unknown: {error.strerror}. Choose another RICORDO_HOST.') from None
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"Port {port} of {host} is taken, perhaps by another Ricordo. "
+                "Stop that one, or choose another port by --port or RICORDO_PORT."
+            )
+        case errno.EACCES:
+            return f"This user may not listen on port {port}. Choose one above 1023 by --port or RICORDO_PORT."
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is no address of this machine. Choose another by --host or RICORDO_HOST."
+    return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."

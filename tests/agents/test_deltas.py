@@ -1,0 +1,64 @@
+"""Chunks of an answer as events about the message it becomes."""
+
+from ricordo.agents.deltas import Deltas
+from ricordo.domain.event import MessageRestarted, ReasoningDelta, TextDelta, ToolCallDelta
+from ricordo.domain.model import Chunk, ReasoningChunk, Restarted, TextChunk, ToolCallChunk
+
+IDS = ("run-1", "step-1", "message-1")
+
+
+def events(deltas: Deltas, *chunks: Chunk) -> list[object]:
+    return [deltas.read(chunk) for chunk in chunks]
+
+
+def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
+    told = events(
+        Deltas(*IDS),
+        ReasoningChunk("Hm"),
+        TextChunk("Good "),
+        ToolCallChunk(0, "{", "call-a", "roll"),
+        TextChunk("day."),
+        ToolCallChunk(0, "}"),
+        ToolCallChunk(1, "{}", "call-b", "toss"),
+    )
+    assert told == [
+        ReasoningDelta(*IDS, 0, "Hm"),
+        TextDelta(*IDS, 1, "Good "),
+        ToolCallDelta(*IDS, 2, "call-a", "roll", "{"),
+        TextDelta(*IDS, 1, "day."),
+        ToolCallDelta(*IDS, 2, "call-a", None, "}"),
+        ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
+    ]
+
+
+def test_a_call_without_an_id_has_the_same_one_in_all_its_pieces() -> None:
+    told = events(Deltas(*IDS), ToolCallChunk(3, "{", None, "roll"), ToolCallChunk(3, "}"))
+    assert {event.call_id for event in told if isinstance(event, ToolCallDelta)} == {"call_3"}
+
+
+def test_empty_chunks_are_no_events_and_count_no_part() -> None:
+    assert events(Deltas(*IDS), TextChunk(""), ReasoningChunk(""), TextChunk("Hi")) == [
+        None,
+        None,
+        TextDelta(*IDS, 0, "Hi"),
+    ]
+
+
+def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:
+    deltas = Deltas(*IDS)
+    _, _, restarted, again = events(
+        deltas,
+        TextChunk("Go"),
+        ToolCallChunk(0, "{", "call-a", "roll"),
+        Restarted(),
+        ToolCallChunk(0, "{", "call-b", "roll"),
+    )
+    assert isinstance(restarted, MessageRestarted)
+    assert restarted.message_id == "message-1"
+    assert restarted.new_message_id == deltas.message_id != "message-1"
+    assert again == ToolCallDelta("run-1", "step-1", deltas.message_id, 0, "call-b", "roll", "{")
+
+
+def test_a_restart_before_anything_was_told_is_no_event() -> None:
+    deltas = Deltas(*IDS)
+    assert events(deltas, Restarted(), TextChunk("Hi")) == [None, TextDelta(*IDS, 0, "Hi")]

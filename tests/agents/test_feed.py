@@ -1,0 +1,234 @@
+"""From a turn to its readers: nothing waits, whole messages always arrive, and deltas never contradict them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.agents.feed import Feed, Reader
+from ricordo.domain.event import (
+    Event,
+    Failed,
+    MessageRestarted,
+    ReasoningDelta,
+    RunEnded,
+    StepSaved,
+    TextDelta,
+    ToolCallDelta,
+)
+from ricordo.domain.message import Message
+from tests.agents.stage import saved, soon
+from tests.support import make
+
+AGENT = make.agent()
+RUN = make.run(AGENT)
+END = RunEnded(RUN)
+
+
+def whole(id: str, text: str = "Hello.") -> Message:
+    return make.message(AGENT, text, "assistant", id=id, step_id="step-1")
+
+
+def text(id: str, words: str) -> TextDelta:
+    return TextDelta(RUN.id, "step-1", id, 0, words)
+
+
+class Stored:
+    """The messages that a reader finds when it reads again."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.reads = 0
+
+    async def read(self) -> list[Message]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return list(self.messages)
+
+
+async def told(reader: Reader) -> list[Event]:
+    async def gather() -> list[Event]:
+        return [event async for event in reader]
+
+    return await soon(gather())
+
+
+def step(*messages: Message) -> StepSaved:
+    return StepSaved(RUN.id, None, messages)
+
+
+async def test_a_reader_gets_events_as_they_come_and_then_the_end() -> None:
+    stored = Stored()
+    feed = Feed(RUN.id, stored.read)
+    reader = feed.subscribe()
+    events: list[Event] = [text("m1", "Hel"), text("m1", "lo."), step(whole("m1")), END]
+    for event in events:
+        feed.publish(event)
+    assert await told(reader) == events
+    assert stored.reads == 0
+
+
+async def test_a_reader_that_waits_is_woken() -> None:
+    feed = Feed(RUN.id, Stored().read)
+    reading = asyncio.create_task(told(feed.subscribe()))
+    await asyncio.sleep(0.01)
+    feed.publish(step(whole("m1")))
+    await asyncio.sleep(0)
+    feed.publish(Failed(RUN, "llm_error", "Down."))
+    assert [type(event) for event in await reading] == [StepSaved, Failed]
+
+
+async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
+    reader = Reader(RUN.id, Stored().read, capacity=4)
+    for number in range(100):
+        reader.put(text("m1", f"{number} "))
+    reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 1, "a"))
+    reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 1, "b"))
+    reader.put(ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{"))
+    reader.put(ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", None, "}"))
+    reader.put(text("m2", "Bye."))
+    reader.put(END)
+    events = await told(reader)
+    assert len(events) <= 6
+    assert events[0] == text("m1", " ".join(str(number) for number in range(100)) + " ")
+    assert ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{}") in events
+
+
+async def test_a_message_that_lost_a_delta_gets_no_more_of_them() -> None:
+    reader = Reader(RUN.id, Stored().read, capacity=2)
+    for number in range(4):
+        reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 2 * number, f"r{number}"))
+        reader.put(TextDelta(RUN.id, "step-1", "m1", 2 * number + 1, f"t{number}"))
+    reader.put(step(whole("m1")))
+    reader.put(END)
+    events = await told(reader)
+    deltas = [event for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+    assert [delta.part for delta in deltas] == list(range(len(deltas)))
+    assert saved(events) == ["m1"]
+
+
+async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_none() -> None:
+    stored = Stored()
+    reader = Reader(RUN.id, stored.read, capacity=3)
+    for number in range(50):
+        stored.messages.append(whole(f"m{number}"))
+        reader.put(step(stored.messages[-1]))
+    reader.put(END)
+    events = await told(reader)
+    assert saved(events) == [message.id for message in stored.messages]
+    assert events[-1] == END
+    assert stored.reads == 1
+
+
+async def test_a_late_reader_begins_with_what_is_saved_and_gets_the_message_under_way_whole() -> None:
+    stored = Stored()
+    feed = Feed(RUN.id, stored.read)
+    stored.messages.append(whole("m1"))
+    feed.publish(step(whole("m1")))
+    feed.publish(text("m2", "Hel"))
+    late = feed.subscribe()
+    feed.publish(text("m2", "lo."))
+    stored.messages.append(whole("m2"))
+    feed.publish(step(whole("m2")))
+    feed.publish(END)
+    events = await told(late)
+    assert saved(events) == ["m1", "m2"]
+    assert [event for event in events if isinstance(event, TextDelta)] == []
+    after = await told(feed.subscribe())
+    assert saved(after) == ["m1", "m2"]
+    assert after[-1] == END
+
+
+async def test_a_reader_that_left_is_told_nothing() -> None:
+    feed = Feed(RUN.id, Stored().read)
+    reader = feed.subscribe()
+    feed.leave(reader)
+    feed.publish(END)
+    reading = asyncio.create_task(told(reader))
+    await asyncio.sleep(0.01)
+    assert not reading.done()
+    reading.cancel()
+    feed.leave(reader)
+
+
+async def test_catching_up_tells_what_was_saved_without_an_event() -> None:
+    stored = Stored()
+    feed = Feed(RUN.id, stored.read)
+    reader = feed.subscribe()
+    feed.publish(step(whole("m1")))
+    stored.messages += [whole("m1"), whole("m2")]
+    feed.catch_up()
+    feed.publish(END)
+    assert saved(await told(reader)) == ["m1", "m2"]
+
+
+# Any turn, any reader.
+
+WORDS = st.lists(st.sampled_from(["a ", "bc ", "d"]), max_size=6)
+TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)
+
+
+@given(
+    turn=TURNS, capacity=st.integers(1, 6), pauses=st.lists(st.integers(0, 12), max_size=20), late=st.integers(0, 12)
+)
+async def test_any_reader_gets_every_message_once_in_order_and_deltas_that_begin_it(
+    turn: Sequence[tuple[Sequence[str], bool]], capacity: int, pauses: list[int], late: int
+) -> None:
+    stored = Stored()
+    feed = Feed(RUN.id, stored.read)
+    texts: dict[str, str] = {}
+    readers: list[Reader] = []
+    tasks: list[asyncio.Task[list[Event]]] = []
+
+    def join() -> None:
+        readers.append(feed.subscribe())
+        readers[-1]._capacity = capacity
+        tasks.append(asyncio.create_task(told(readers[-1])))
+
+    moment = 0
+
+    async def publish(event: Event) -> None:
+        nonlocal moment
+        feed.publish(event)
+        moment += 1
+        if moment == late:
+            join()
+        for _ in range(pauses[moment % len(pauses)] if pauses else 0):
+            await asyncio.sleep(0)
+
+    join()
+    for number, (words, restarts) in enumerate(turn):
+        id = f"m{number}"
+        for word in words:
+            await publish(text(id, word))
+        if restarts and words:
+            await publish(MessageRestarted(RUN.id, "step-1", id, f"{id}-again"))
+            id = f"{id}-again"
+            for word in words:
+                await publish(text(id, word))
+        texts[id] = "".join(words)
+        stored.messages.append(whole(id, texts[id]))
+        await asyncio.sleep(0)
+        await publish(step(stored.messages[-1]))
+    await publish(END)
+    join()
+    for task in tasks:
+        events = await task
+        assert saved(events) == list(texts)
+        assert events[-1] == END
+        require_consistent(events, texts)
+
+
+def require_consistent(events: Sequence[Event], texts: dict[str, str]) -> None:
+    """Deltas of a message are a beginning of it, and none comes after the whole."""
+    heard: dict[str, str] = {}
+    finished: set[str] = set()
+    for event in events:
+        if isinstance(event, TextDelta):
+            assert event.message_id not in finished
+            heard[event.message_id] = heard.get(event.message_id, "") + event.text
+        elif isinstance(event, StepSaved):
+            for message in event.messages:
+                finished.add(message.id)
+                assert texts[message.id].startswith(heard.get(message.id, ""))

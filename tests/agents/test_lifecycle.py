@@ -1,0 +1,202 @@
+"""Agents from creation to deletion."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.agents.lifecycle import (
+    BASE_TOOLS,
+    BlockSpec,
+    attach_block,
+    cancel_runs,
+    change_model,
+    delete_agent,
+    reset_messages,
+)
+from ricordo.domain.event import Failed, RunEnded
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
+from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.storage import agents, archives, blocks, runs
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Transaction
+from tests.agents.stage import Gate, Stage, all_events, roles, soon, text_of
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.statements import count_statements
+
+
+async def test_a_new_agent_has_its_blocks_base_tools_and_a_prompt_that_shows_them(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."), ("persona", "Kind."), tags=("b", "a", "b"), name="Nina")
+    state = await stage.store.read(lambda tx: agents.load_whole(tx, Scope(), agent))
+    assert [(block.label, block.value) for block in state.blocks] == [
+        ("human", "Her name is Ada."),
+        ("persona", "Kind."),
+    ]
+    assert tuple(tool.name for tool in state.tools) == BASE_TOOLS["letta_v1_agent"]
+    assert (state.agent.name, state.tags, state.agent.context_window) == ("Nina", ("a", "b"), 128_000)
+    (system,) = await stage.history(agent)
+    assert state.conversation.window == (system.id,)
+    assert "Her name is Ada." in system.text
+    assert state.conversation.is_default
+    stage.lines += ["Hello."]
+    await stage.say(agent)
+    assert stage.model.requests[0].messages[0].text == system.text
+
+
+async def test_creating_an_agent_costs_at_most_twelve_statements(stage: Stage) -> None:
+    shared = (await stage.state(await stage.agent(("team", "Tea.")))).blocks[0]
+    with count_statements(stage.store.engine) as counted:
+        await stage.agent(("human", "Ada."), ("persona", "Kind."), block_ids=(shared.id,), tags=("a",))
+    assert len(counted.statements) <= 12, counted.statements
+    assert counted.transactions == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ({"model": "nobody/model"}, NotFound),
+        ({"timezone": "Mars/Olympus"}, Invalid),
+        ({"agent_type": "voice_convo_agent"}, Unsupported),
+        ({"tool_names": ("launch_rocket",)}, NotFound),
+        ({"tool_ids": ("tool-unknown",)}, NotFound),
+        ({"block_ids": ("block-unknown",)}, NotFound),
+        ({"blocks": (BlockSpec("human"), BlockSpec("human"))}, Invalid),
+        ({"blocks": (BlockSpec("a/../b"),)}, Invalid),
+        ({"blocks": (BlockSpec("human", "Too long.", limit=5),)}, Invalid),
+    ],
+)
+async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
+    stage: Stage, spec: dict[str, Any], error: type[RicordoError]
+) -> None:
+    with pytest.raises(error):
+        await stage.agent(**spec)
+    assert await stage.store.read(lambda tx: (agents.count(tx, Scope()), blocks.count(tx, Scope()))) == (0, 0)
+
+
+async def test_a_tool_named_twice_is_attached_once(stage: Stage) -> None:
+    agent = await stage.agent(tool_names=("memory_rethink", "memory_rethink", "memory_insert"))
+    names = [tool.name for tool in (await stage.state(agent)).tools]
+    assert names == [*BASE_TOOLS["letta_v1_agent"], "memory_rethink"]
+    bare = await stage.agent(has_base_tools=False)
+    assert (await stage.state(bare)).tools == ()
+
+
+async def test_an_agent_without_tools_is_asked_without_them(stage: Stage) -> None:
+    agent = await stage.agent(has_base_tools=False)
+    stage.lines += ["Hello."]
+    await stage.say(agent)
+    assert (stage.model.requests[0].tools, stage.model.requests[0].tool_choice) == ((), "none")
+
+
+async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: Stage) -> None:
+    one, other = await stage.agent(("team", "Tea.")), await stage.agent(("human", "Ada."))
+    team = (await stage.state(one)).blocks[0]
+    for _ in range(2):
+        await stage.store.write(lambda tx: attach_block(tx, Scope(), other, team.id))
+    assert [block.label for block in (await stage.state(other)).blocks] == ["human", "team"]
+    human = (await stage.state(other)).blocks[0]
+    third = await stage.agent(("human", "Bob."))
+    with pytest.raises(Conflict, match="human"):
+        await stage.store.write(lambda tx: attach_block(tx, Scope(), third, human.id))
+    with pytest.raises(NotFound):
+        await stage.store.write(lambda tx: attach_block(tx, Scope(), "agent-unknown", human.id))
+    stage.lines += ["Yes."]
+    await stage.say(other)
+    assert "Tea." in stage.model.requests[0].messages[0].text
+
+
+async def test_another_model_brings_its_own_window_and_must_be_known(stage: Stage) -> None:
+    stage.runtime.models.add(ScriptedModel([], name="small", context_window=4_000))
+    agent = (await stage.state(await stage.agent())).agent
+    changed = await change_model(stage.runtime, agent, "scripted/small")
+    assert (changed.model, changed.context_window) == ("scripted/small", 4_000)
+    with pytest.raises(NotFound):
+        await change_model(stage.runtime, agent, "nobody/model")
+
+
+async def test_a_reset_begins_the_thread_anew_and_keeps_memory(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [
+        (
+            call("memory_insert", label="human", new_string="Tea."),
+            call("archival_memory_insert", content="She likes tea."),
+        ),
+        "Noted.",
+    ]
+    await stage.say(agent, "A secret.", otids=["a"])
+    state = await reset_messages(stage.runtime, Scope(), agent)
+    (system,) = await stage.history(agent)
+    assert state.conversation.window == (await stage.thread(agent)).window == (system.id,)
+    assert "Tea." in system.text
+    held = [archive.id for archive in (await stage.state(agent)).archives]
+    assert len(held) == 1
+    stage.lines += [call("conversation_search", query="secret"), "Nothing."]
+    answer = await stage.say(agent, "What did I say?", otids=["a"])
+    assert text_of(answer) == "Nothing."
+    assert "No results" in str(answer.messages[1].tool_returns[0].content)
+    await stage.require_sound(agent)
+
+
+async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    with pytest.raises(Busy):
+        await reset_messages(stage.runtime, Scope(), agent)
+    gate.open()
+    await soon(turn.wait())
+    assert roles(await stage.history(agent)) == "system user assistant"
+    with pytest.raises(NotFound):
+        await reset_messages(stage.runtime, Scope(), "agent-unknown")
+
+
+async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archives(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    gate = Gate()
+    stage.lines += [call("archival_memory_insert", content="Tea."), "Kept.", gate.line("Never said.")]
+    await stage.say(agent)
+    state = await stage.state(agent)
+    turn = await stage.begin(agent)
+    reading = asyncio.create_task(all_events(turn))
+    await gate.reached()
+    await soon(delete_agent(stage.runtime, Scope(), agent))
+    assert isinstance((await soon(reading))[-1], RunEnded)
+    for gone in (stage.state(agent), stage.begin(agent), delete_agent(stage.runtime, Scope(), agent)):
+        with pytest.raises(NotFound):
+            await gone
+    assert await stage.history(agent) == []
+    assert await stage.runs(agent) == []
+    kept = await stage.store.read(lambda tx: blocks.get(tx, Scope(), state.blocks[0].id))
+    assert kept.value == "Ada."
+    found = await stage.store.read(lambda tx: archives.page_of_passages(tx, [state.archives[0].id], Page()))
+    assert [passage.text for passage in found] == ["Tea."]
+
+
+async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) -> None:
+    agent_id = await stage.agent()
+    agent = (await stage.state(agent_id)).agent
+    run = make.run(agent)
+    await stage.store.write(lambda tx: runs.open_run(tx, run))
+    assert await cancel_runs(stage.runtime, Scope(), agent_id) == {run.id: True}
+    assert await cancel_runs(stage.runtime, Scope(), agent_id, [run.id]) == {run.id: False}
+    with pytest.raises(NotFound):
+        await cancel_runs(stage.runtime, Scope(), "agent-unknown")
+    await stage.require_sound(agent_id)
+
+
+async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_server(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    def retype(tx: Transaction) -> None:
+        agents.update(tx, replace(agents.load(tx, Scope(), agent).agent, agent_type="voice_convo_agent"))
+
+    await stage.store.write(retype)
+    end = (await all_events(await stage.begin(agent)))[-1]
+    assert isinstance(end, Failed)
+    assert "voice_convo_agent" in end.message
+    assert [run.status for run in await stage.runs(agent)] == ["failed"]

@@ -1,0 +1,233 @@
+"""Saving a step: whole or not at all, and memory that others change meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ricordo.agents.turn import collect
+from ricordo.domain.event import Failed
+from ricordo.domain.scope import Scope
+from ricordo.llm.scripted import call
+from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.storage import archives, runs
+from ricordo.storage.paging import Page
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import Gate, Stage, all_events, broken, mended, returns, roles, saved, soon, text_of
+from tests.support.statements import count_statements
+
+EVERYTHING = (
+    call("memory_insert", label="human", new_string="Likes tea."),
+    call("archival_memory_insert", content="She likes tea.", tags=["tea"]),
+)
+
+
+async def passages(stage: Stage, agent: str) -> list[str]:
+    held = [archive.id for archive in (await stage.state(agent)).archives]
+    found = await stage.store.read(lambda tx: archives.page_of_passages(tx, held, Page(limit=100, order="asc")))
+    return [passage.text for passage in found]
+
+
+async def test_a_step_with_edits_and_passages_is_saved_with_them(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [EVERYTHING, "Noted."]
+    answer = await stage.say(agent)
+    assert [status for status, _ in returns(answer)] == ["success", "success"]
+    assert await stage.block(agent, "human") == "Ada.\nLikes tea."
+    assert await passages(stage, agent) == ["She likes tea."]
+    (block,) = (await stage.state(agent)).blocks
+    assert block.updated_by == agent
+    await stage.require_sound(agent)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "UPDATE OF value ON blocks",
+        "INSERT ON archives",
+        "INSERT ON passages",
+        "INSERT ON messages WHEN new.role = 'assistant'",
+        "INSERT ON messages WHEN new.role = 'tool'",
+        "UPDATE OF window ON conversations WHEN new.window LIKE '%,%,%,%'",
+        "INSERT ON steps",
+    ],
+)
+async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(stage: Stage, what: str) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [EVERYTHING, "Never asked."]
+    await broken(stage.store, what)
+    events = await all_events(await stage.begin(agent, "I like tea."))
+    await mended(stage.store)
+    assert isinstance(events[-1], Failed)
+    assert saved(events) == []
+    (run,) = await stage.runs(agent)
+    assert (run.status, run.stop_reason, run.step_count, run.usage.total_tokens) == ("failed", "error", 0, 0)
+    assert roles(await stage.history(agent)) == "system user"
+    assert await stage.block(agent, "human") == "Ada."
+    assert await passages(stage, agent) == []
+    assert await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), Page(), run_id=run.id)) == []
+    await stage.require_sound(agent)
+
+
+class Bell:
+    """A tool that acts outside, and can be held in the middle of it."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.rung = 0
+
+    def tool(self) -> ServerTool:
+        async def ring(context: ToolContext) -> str:
+            """Ring a bell."""
+            self.rung += 1
+            await self.gate.pass_through()
+            return "Rang."
+
+        return ServerTool(ring, "custom", acts_outside=True)
+
+
+async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_one_transaction_more(
+    open_stage: OpenStage,
+) -> None:
+    bell = Bell()
+    stage = await open_stage(bell.tool())
+    agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
+    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring")), "Done."]
+    with count_statements(stage.store.engine) as counted:
+        turn = await stage.begin(agent)
+        await bell.gate.reached()
+        assert counted.transactions == 2
+        bell.gate.open()
+        answer = await soon(collect(turn))
+    assert counted.transactions == 4
+    assert roles(answer.messages) == "assistant tool assistant"
+    assert [status for status, _ in returns(answer)] == ["success", "success"]
+    first, result, _ = answer.messages
+    assert first.step_id == result.step_id
+    assert await stage.block(agent, "human") == "Ada.\nTea."
+    await stage.require_sound(agent)
+
+
+async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_interrupted(open_stage: OpenStage) -> None:
+    bell = Bell()
+    stage = await open_stage(bell.tool())
+    agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
+    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring"))]
+    turn = await stage.begin(agent)
+    await bell.gate.reached()
+    await broken(stage.store, "INSERT ON steps")
+    bell.gate.open()
+    events = await all_events(turn)
+    await mended(stage.store)
+    assert isinstance(events[-1], Failed)
+    history = await stage.history(agent)
+    assert roles(history) == "system user assistant tool"
+    assert [part.content for part in history[-1].tool_returns] == [INTERRUPTED] * 2
+    assert await stage.block(agent, "human") == "Ada."
+    assert saved(events) == [message.id for message in history][2:]
+    await stage.require_sound(agent)
+
+
+async def test_an_outside_call_is_not_made_where_it_cannot_be_saved_before(open_stage: OpenStage) -> None:
+    bell = Bell()
+    stage = await open_stage(bell.tool())
+    agent = await stage.agent(tool_names=("ring",))
+    stage.lines += [call("ring")]
+    await broken(stage.store, "INSERT ON messages WHEN new.role = 'assistant'")
+    answer = await stage.say(agent)
+    await mended(stage.store)
+    assert answer.failure
+    assert bell.rung == 0
+    assert roles(await stage.history(agent)) == "system user"
+    await stage.require_sound(agent)
+
+
+# Two agents that share a block.
+
+
+async def pair(stage: Stage, value: str) -> tuple[str, str]:
+    one = await stage.agent(("team", value))
+    shared = (await stage.state(one)).blocks[0]
+    return one, await stage.agent(block_ids=(shared.id,))
+
+
+async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> tuple[Any, Any]:
+    """Both agents read the block; `first` is said and saved by `one`, then `second` by `other`."""
+    gate = Gate()
+    stage.lines += [gate.line(second), first, "One is done."]
+    late = await stage.begin(other)
+    await gate.reached()
+    early = await stage.say(one)
+    stage.lines += ["Other is done."]
+    gate.open()
+    return early, await soon(collect(late))
+
+
+async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage) -> None:
+    one, other = await pair(stage, "tea\nmilk\nsugar")
+    early, late = await both(
+        stage,
+        one,
+        other,
+        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
+        call("memory_replace", label="team", old_string="sugar", new_string="no sugar"),
+    )
+    assert returns(early) == [("success", "green tea\nmilk\nsugar")]
+    assert returns(late) == [("success", "green tea\nmilk\nno sugar")]
+    assert await stage.block(one, "team") == "green tea\nmilk\nno sugar"
+    assert "1→" in stage.model.requests[-1].messages[0].text or "green tea" in stage.model.requests[-1].messages[0].text
+    for agent in (one, other):
+        await stage.require_sound(agent)
+
+
+async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_can_mend(stage: Stage) -> None:
+    one, other = await pair(stage, "tea")
+    early, late = await both(
+        stage,
+        one,
+        other,
+        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
+        call("memory_replace", label="team", old_string="tea", new_string="black tea"),
+    )
+    assert returns(early) == [("success", "green tea")]
+    ((status, told),) = returns(late)
+    assert status == "error"
+    assert "changed by someone else" in told
+    assert text_of(late) == "Other is done."
+    assert await stage.block(other, "team") == "green tea"
+    assert "green tea" in stage.model.requests[-1].messages[0].text
+    stage.lines += [call("memory_replace", label="team", old_string="green tea", new_string="both"), "Done."]
+    assert returns(await stage.say(other)) == [("success", "both")]
+    for agent in (one, other):
+        await stage.require_sound(agent)
+
+
+async def test_a_conflict_fails_only_the_calls_of_its_block_and_the_rest_of_the_step_is_saved(stage: Stage) -> None:
+    one = await stage.agent(("team", "tea"))
+    shared = (await stage.state(one)).blocks[0]
+    other = await stage.agent(("own", "Kind."), block_ids=(shared.id,))
+    _, late = await both(
+        stage,
+        one,
+        other,
+        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
+        (
+            call("memory_replace", label="team", old_string="tea", new_string="black tea"),
+            call("memory_insert", label="own", new_string="And brief."),
+            call("archival_memory_insert", content="They disagree about tea."),
+        ),
+    )
+    assert [status for status, _ in returns(late)] == ["error", "success", "success"]
+    assert await stage.block(other, "own") == "Kind.\nAnd brief."
+    assert await passages(stage, other) == ["They disagree about tea."]
+
+
+async def test_a_step_that_is_being_saved_while_others_write_is_saved_once(stage: Stage) -> None:
+    agents = [await stage.agent() for _ in range(6)]
+    stage.lines += ["Hello."] * 18
+    for _ in range(3):
+        await asyncio.gather(*(stage.say(agent) for agent in agents))
+    for agent in agents:
+        assert roles(await stage.history(agent)) == "system" + " user assistant" * 3
+        await stage.require_whole_window(agent)

@@ -1,0 +1,531 @@
+"""A turn as its callers see it: failures, cancelling, leases, shutdown, and readers that come late or leave early."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ricordo.agents import turn as turns
+from ricordo.agents.closing import close_run
+from ricordo.agents.context import LEASE
+from ricordo.agents.lifecycle import AgentSpec, cancel_runs, create_agent
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.app import open_runtime
+from ricordo.domain.clock import SECOND
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved, TextDelta
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.run import StopReason
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError, ModelErrorKind, Unavailable
+from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.runtime import LiveTurn, Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import agents, runs
+from ricordo.storage.store import Transaction
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import (
+    Gate,
+    Held,
+    Stage,
+    all_events,
+    broken,
+    mended,
+    returns,
+    roles,
+    saved,
+    soon,
+    text_of,
+)
+from tests.support.clock import ManualClock
+
+
+async def test_events_tell_of_the_start_then_of_saved_steps_then_of_the_end(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query="tea"), "Nothing."]
+    events = await all_events(await stage.begin(agent))
+    assert [type(event) for event in events] == [RunStarted, StepSaved, StepSaved, RunEnded]
+    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
+
+
+async def test_a_step_is_saved_when_its_event_comes(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [call("conversation_search", query="tea"), gate.line("Nothing.")]
+    async for event in (await stage.begin(agent)).events():
+        stored = {message.id for message in await stage.history(agent)}
+        assert set(saved([event])) <= stored
+        if isinstance(event, RunEnded):
+            assert (await stage.runs(agent))[0].ended_at
+        gate.open()
+
+
+async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Good morning to you."]
+    events = await all_events(await stage.begin(agent, streams_tokens=True))
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert "".join(delta.text for delta in deltas) == "Good morning to you."
+    assert {delta.message_id for delta in deltas} == set(saved(events))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("llm_timeout", "llm_api_error"),
+        ("llm_rate_limit", "llm_api_error"),
+        ("llm_authentication", "llm_api_error"),
+        ("llm_error", "llm_api_error"),
+        ("llm_insufficient_credits", "insufficient_credits"),
+        ("llm_empty_response", "invalid_llm_response"),
+    ],
+)
+async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
+    stage: Stage, kind: ModelErrorKind, reason: StopReason
+) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelError(kind, "It is down.")]
+    events = await all_events(await stage.begin(agent, "Are you well?"))
+    end = events[-1]
+    assert isinstance(end, Failed)
+    assert (end.kind, end.message, end.run.status, end.run.stop_reason) == (kind, "It is down.", "failed", reason)
+    assert end.run.error == {"type": kind, "message": "It is down."}
+    assert (await stage.thread(agent)).last_stop_reason == reason
+    assert [message.text for message in (await stage.history(agent))[1:]] == ["Are you well?"]
+    await stage.require_sound(agent)
+    assert [m.text for m in stage.model.requests[-1].messages[1:]] == ["Are you well?", "Are you there?"]
+
+
+@pytest.mark.parametrize("kind", ["llm_bad_request", "context_window_exceeded"])
+async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
+    stage: Stage, kind: ModelErrorKind
+) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelError(kind, "Not like this."), "Better."]
+    answer = await stage.say(agent, "Poison.")
+    assert (answer.run.status, answer.run.stop_reason) == ("failed", "llm_api_error")
+    assert text_of(await stage.say(agent, "Are you there?")) == "Better."
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Are you there?"]
+    assert [message.text for message in (await stage.history(agent))[1:]] == ["Poison.", "Are you there?", "Better."]
+
+
+async def test_a_model_that_fails_in_a_later_step_keeps_the_steps_before_it(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [call("memory_insert", label="human", new_string="Tea."), ModelError("llm_error", "Down.")]
+    answer = await stage.say(agent)
+    assert answer.failure
+    assert roles(answer.messages) == "assistant tool"
+    assert answer.run.step_count == 1
+    assert await stage.block(agent, "human") == "Ada.\nTea."
+    await stage.require_sound(agent)
+
+
+async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ZeroDivisionError("secret detail")]
+    answer = await stage.say(agent)
+    assert answer.failure
+    assert (answer.run.status, answer.run.stop_reason) == ("failed", "error")
+    assert "secret" not in f"{answer.failure} {answer.run.error}"
+    await stage.require_sound(agent)
+
+
+async def test_an_ended_turn_is_forgotten_by_the_runtime(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", ModelError("llm_error", "Down.")]
+    await stage.say(agent)
+    await stage.say(agent)
+    assert stage.runtime.live == {}
+
+
+# Plugins.
+
+
+async def test_plugins_hear_of_every_ended_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["One.", ModelError("llm_error", "Down.")]
+    for _ in range(2):
+        turn = await stage.begin(agent)
+        await soon(turn.wait())
+    assert [run.status for run in stage.hooks.ended] == ["completed", "failed"]
+    assert all(run.ended_at for run in stage.hooks.ended)
+
+
+async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.hooks.fails = True
+    stage.lines += ["One."]
+    turn = await stage.begin(agent)
+    assert text_of(await soon(collect(turn))) == "One."
+    await soon(turn.wait())
+    assert len(stage.hooks.ended) == 1
+    await stage.require_sound(agent)
+
+
+# Cancelling.
+
+
+async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
+    """Cancel the turn and check its end; returns all that a reader was told."""
+    reading = asyncio.create_task(all_events(turn))
+    await asyncio.sleep(0)
+    await soon(turn.cancel())
+    events = await soon(reading)
+    assert isinstance(events[-1], RunEnded)
+    assert (events[-1].run.status, events[-1].run.stop_reason) == ("cancelled", "cancelled")
+    assert (await stage.runs(agent))[-1].status == "cancelled"
+    assert stage.runtime.live == {}
+    return events
+
+
+async def test_a_turn_can_be_cancelled_before_its_first_step(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Never said.")]
+    turn = await stage.begin(agent, "Stop!")
+    await soon(turn.cancel())
+    assert [run.status for run in await stage.runs(agent)] == ["cancelled"]
+    assert [message.text for message in (await stage.history(agent))[1:]] == ["Stop!"]
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_can_be_cancelled_while_the_model_is_asked(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    gate = Gate()
+    stage.lines += [call("memory_insert", label="human", new_string="Tea."), gate.line("Never said.")]
+    turn = await stage.begin(agent, "Stop!")
+    await gate.reached()
+    events = await cancelled(stage, agent, turn)
+    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
+    assert roles(await stage.history(agent)) == "system user assistant tool"
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_can_be_cancelled_while_a_tool_runs_and_nothing_of_that_step_is_saved(
+    open_stage: OpenStage,
+) -> None:
+    gate = Gate()
+
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        await gate.pass_through()
+        return "Waited."
+
+    stage = await open_stage(ServerTool(wait, "custom"))
+    agent = await stage.agent(("human", "Ada."), tool_names=("wait",))
+    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("wait"))]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await cancelled(stage, agent, turn)
+    assert roles(await stage.history(agent)) == "system user"
+    assert await stage.block(agent, "human") == "Ada."
+    await stage.require_sound(agent)
+
+
+async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Never said.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await soon(asyncio.gather(turn.cancel(), turn.cancel()))
+    await soon(turn.cancel())
+    assert [run.status for run in await stage.runs(agent)] == ["cancelled"]
+    stage.lines += ["Hello."]
+    done = await stage.begin(agent)
+    assert text_of(await soon(collect(done))) == "Hello."
+    await soon(done.cancel())
+    assert [run.status for run in await stage.runs(agent)] == ["cancelled", "completed"]
+    await stage.require_sound(agent)
+
+
+async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_get_what_was_saved(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Said."]
+    with Held(stage.store, "INSERT INTO steps") as held:
+        turn = await stage.begin(agent)
+        reading = asyncio.create_task(all_events(turn))
+        await held.reached()
+        cancelling = asyncio.create_task(turn.cancel())
+        await asyncio.sleep(0.01)
+        held.release()
+        await soon(cancelling)
+        events = await soon(reading)
+    assert isinstance(events[-1], RunEnded)
+    assert events[-1].run.status == "completed"
+    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
+    await stage.require_sound(agent)
+
+
+async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers_get_what_was_saved(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query="tea"), "Never said."]
+    with Held(stage.store, "INSERT INTO steps") as held:
+        turn = await stage.begin(agent)
+        await held.reached()
+        cancelling = asyncio.create_task(cancelled(stage, agent, turn))
+        await asyncio.sleep(0.01)
+        held.release()
+        events = await soon(cancelling)
+    assert roles(await stage.history(agent)) == "system user assistant tool"
+    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
+    await stage.require_sound(agent)
+
+
+async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += ["Done.", gate.line("Never said.")]
+    await stage.say(agent)
+    turn = await stage.begin(agent)
+    done, running = [run.id for run in await stage.runs(agent)]
+    await gate.reached()
+    assert await cancel_runs(stage.runtime, Scope(), agent, [done, running, "run-unknown"]) == {
+        done: False,
+        running: True,
+        "run-unknown": False,
+    }
+    await soon(turn.wait())
+    assert await cancel_runs(stage.runtime, Scope(), agent) == {}
+    await stage.require_sound(agent)
+
+
+async def test_calls_that_act_outside_get_the_interrupted_result_when_they_are_cancelled(
+    open_stage: OpenStage,
+) -> None:
+    gate = Gate()
+
+    async def ring(context: ToolContext) -> str:
+        """Ring a bell."""
+        await gate.pass_through()
+        return "Rang."
+
+    stage = await open_stage(ServerTool(ring, "custom", acts_outside=True))
+    agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
+    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring"))]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    assert roles(await stage.history(agent)) == "system user assistant"
+    events = await cancelled(stage, agent, turn)
+    history = await stage.history(agent)
+    assert roles(history) == "system user assistant tool"
+    assert [(part.status, part.content) for part in history[-1].tool_returns] == [("error", INTERRUPTED)] * 2
+    assert saved(events) == [message.id for message in history][2:]
+    assert await stage.block(agent, "human") == "Ada."
+    await stage.require_sound(agent)
+
+
+# The lease.
+
+
+async def end_elsewhere(stage: Stage, agent: str, reason: StopReason) -> None:
+    """End the agent's open run as another process does."""
+
+    def end(tx: Transaction) -> None:
+        (run,) = runs.open_runs(tx, agent_id=agent)
+        close_run(tx, run, reason, None if reason == "cancelled" else {"type": "interrupted", "message": "Gone."})
+
+    await stage.store.write(end)
+
+
+async def test_a_turn_whose_lease_is_lost_saves_nothing_more(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    gate = Gate()
+    stage.lines += [gate.line(call("memory_insert", label="human", new_string="Tea.")), "Never asked."]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await end_elsewhere(stage, agent, "cancelled")
+    gate.open()
+    events = await all_events(turn)
+    assert isinstance(events[-1], RunEnded)
+    assert events[-1].run.status == "cancelled"
+    assert roles(await stage.history(agent)) == "system user"
+    assert await stage.block(agent, "human") == "Ada."
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_that_another_process_took_for_dead_ends_as_failed_with_that_reason(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Never saved.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await end_elsewhere(stage, agent, "error")
+    gate.open()
+    end = (await all_events(turn))[-1]
+    assert isinstance(end, Failed)
+    assert (end.kind, end.message) == ("interrupted", "Gone.")
+    assert roles(await stage.history(agent)) == "system user"
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "RENEWAL", 0.005)
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Never said.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    (before,) = await stage.runs(agent)
+    await asyncio.sleep(0.05)
+    (renewed,) = await stage.runs(agent)
+    assert renewed.lease_expires_at > before.lease_expires_at
+    assert renewed.lease_expires_at - stage.store.clock.now() == pytest.approx(LEASE, rel=0.01)
+    await end_elsewhere(stage, agent, "cancelled")
+    await soon(turn.wait())  # nobody opened the gate: the lost lease stopped it
+    await stage.require_sound(agent)
+
+
+async def test_a_renewal_that_fails_once_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "RENEWAL", 0.005)
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    await broken(stage.store, "UPDATE OF lease_expires_at ON runs")
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await asyncio.sleep(0.03)
+    await mended(stage.store)
+    (before,) = await stage.runs(agent)
+    await asyncio.sleep(0.05)
+    (renewed,) = await stage.runs(agent)
+    assert renewed.lease_expires_at > before.lease_expires_at
+    gate.open()
+    assert text_of(await soon(collect(turn))) == "Hello."
+
+
+# Whatever happens, readers are told an end.
+
+
+async def test_readers_are_told_an_end_even_where_none_can_be_saved(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Never saved."]
+    await broken(stage.store, "UPDATE ON runs")
+    events = await all_events(await stage.begin(agent, "Hello?"))
+    assert isinstance(events[-1], Failed)
+    assert saved(events) == []
+    assert stage.runtime.live == {}
+    await mended(stage.store)
+    clock.advance(LEASE / SECOND + 1)
+    stage.lines += ["Yes?"]
+    assert text_of(await stage.say(agent, "Are you there?")) == "Yes?"
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Hello?", "Are you there?"]
+    await stage.require_sound(agent)
+
+
+async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Never saved.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await stage.store.write(lambda tx: agents.remove(tx, agent))
+    gate.open()
+    events = await all_events(turn)
+    assert isinstance(events[-1], Failed)
+    assert saved(events) == []
+
+
+# Readers.
+
+
+async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    turn = await stage.begin(agent)
+    events = turn.events()
+    assert isinstance(await anext(events), RunStarted)
+    await events.aclose()
+    await gate.reached()
+    gate.open()
+    await soon(turn.wait())
+    assert [run.status for run in await stage.runs(agent)] == ["completed"]
+    await stage.require_sound(agent)
+
+
+async def test_readers_that_come_late_are_told_everything_once(stage: Stage) -> None:
+    agent = await stage.agent()
+    gates = [Gate(), Gate()]
+    stage.lines += [
+        call("conversation_search", query="one"),
+        gates[0].line(call("conversation_search", query="two")),
+        gates[1].line("Nothing."),
+    ]
+    turn = await stage.begin(agent, otids=["a"])
+    readers = [asyncio.create_task(all_events(turn))]
+    for gate in gates:
+        await gate.reached()
+        late = await stage.begin(agent, otids=["a"])
+        readers.append(asyncio.create_task(all_events(late)))
+        readers.append(asyncio.create_task(all_events(turn)))
+        await asyncio.sleep(0)
+        gate.open()
+    told = [await soon(reader) for reader in readers]
+    everything = [message.id for message in await stage.history(agent)][2:]
+    assert [saved(events) for events in told] == [everything] * 5
+    assert {type(events[0]) for events in told} == {RunStarted}
+    assert {type(events[-1]) for events in told} == {RunEnded}
+    past = await all_events(await stage.begin(agent, otids=["a"]))
+    assert saved(past) == everything
+
+
+# Shutdown.
+
+
+async def begin(runtime: Runtime, agent: str) -> LiveTurn:
+    return await run_turn(runtime, TurnRequest(Scope(), agent, (NewMessage("user", (TextPart("Hi."),)),)))
+
+
+async def a_turn(runtime: Runtime) -> tuple[str, LiveTurn]:
+    agent = (await create_agent(runtime, Scope(), AgentSpec(model="scripted/model"))).agent.id
+    return agent, await begin(runtime, agent)
+
+
+async def test_a_turn_may_finish_during_a_shutdown_and_new_ones_are_refused(tmp_path: Path) -> None:
+    gate = Gate()
+    model = ScriptedModel(gate.line("Goodbye."))
+    settings = Settings(data_dir=tmp_path, find_local_models=False, shutdown_grace=4)
+    async with open_runtime(settings, ProviderSettings(), extra_models=[model]) as runtime:
+        agent, turn = await a_turn(runtime)
+        reading = asyncio.create_task(collect(turn))
+        await gate.reached()
+        runtime.is_stopping = True
+        with pytest.raises(Unavailable):
+            await begin(runtime, agent)
+        asyncio.get_running_loop().call_later(0.05, gate.open)
+    answer = await soon(reading)
+    assert (answer.run.status, text_of(answer)) == ("completed", "Goodbye.")
+
+
+async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_answers_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    settings = Settings(data_dir=tmp_path, find_local_models=False, shutdown_grace=0.02)
+    async with open_runtime(settings, ProviderSettings(), extra_models=[ScriptedModel(gate.line("Late."))]) as runtime:
+        agent, turn = await a_turn(runtime)
+        reading = asyncio.create_task(all_events(turn))
+        await gate.reached()
+    end = (await soon(reading))[-1]
+    assert isinstance(end, Failed)
+    assert (end.run.status, end.run.stop_reason) == ("failed", "error")
+    async with open_runtime(settings, ProviderSettings(), extra_models=[ScriptedModel(["Back."])]) as runtime:
+        assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."
+
+
+async def test_a_silent_end_of_the_model_is_an_error_and_not_a_hanging_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelReply((TextPart("Hello."),)), ModelReply(())]
+    await stage.say(agent)
+    answer = await stage.say(agent)
+    assert answer.run.ended_at
+    assert returns(answer) == []
+    await stage.require_sound(agent)

@@ -1,0 +1,273 @@
+from typing import Any
+
+import httpx2
+import pytest
+from letta_client import NotFoundError
+from letta_client.types import AgentState
+
+from ricordo.agents.lifecycle import BASE_TOOLS
+from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.scope import LOCAL_USER
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.support.statements import count_statements
+
+
+@pytest.fixture
+def block_id(client: StrictLetta) -> str:
+    """A loose block labelled "project"."""
+    return client.blocks.create(label="project", value="Ricordo").id
+
+
+def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_id: str) -> None:
+    rethink = client.tools.list(name="memory_rethink").items[0]
+
+    made = client.agents.create(
+        name="Nina",
+        description="A companion",
+        system="Be kind.",
+        model=MODEL,
+        embedding="openai/text-embedding-3-small",
+        context_window_limit=8192,
+        model_settings={
+            "provider_type": "openai",
+            "temperature": 0.25,
+            "max_output_tokens": 512,
+            "parallel_tool_calls": True,
+            "reasoning": {"reasoning_effort": "low"},
+        },
+        memory_blocks=[
+            {"label": "human", "value": "Ada", "description": "Whom I talk to", "limit": 50, "metadata": {"a": [1]}},
+            {"label": "rules", "value": "Be brief.", "read_only": True},
+        ],
+        block_ids=[block_id],
+        tools=["send_message"],
+        tool_ids=[rethink.id],
+        tags=["b", "a", "b"],
+        metadata={"course": "Logic"},
+        timezone="Europe/Rome",
+        hidden=True,
+        max_files_open=3,
+        per_file_view_window_char_limit=1000,
+    )
+
+    assert is_id(made.id, "agent")
+    assert (made.name, made.description, made.system, made.agent_type) == (
+        "Nina",
+        "A companion",
+        "Be kind.",
+        "letta_v1_agent",
+    )
+    assert (made.model, made.llm_config.handle, made.llm_config.model) == (MODEL, MODEL, "model")
+    assert (made.llm_config.context_window, made.llm_config.temperature) == (8192, 0.25)
+    assert (made.llm_config.max_tokens, made.llm_config.parallel_tool_calls) == (512, True)
+    assert made.embedding == "openai/text-embedding-3-small"
+    assert made.api_model_settings is not None
+    assert made.api_model_settings.to_dict() == {
+        "provider_type": "openai",
+        "temperature": 0.25,
+        "max_output_tokens": 512,
+        "parallel_tool_calls": True,
+        "reasoning": {"reasoning_effort": "low"},
+    }
+    assert [(block.label, block.value, block.limit) for block in made.blocks] == [
+        ("human", "Ada", 50),
+        ("rules", "Be brief.", 100_000),
+        ("project", "Ricordo", 100_000),
+    ]
+    assert [block.read_only for block in made.blocks] == [False, True, False]
+    assert (made.blocks[0].description, made.blocks[0].metadata) == ("Whom I talk to", {"a": [1]})
+    assert [block.id for block in made.memory.blocks] == [block.id for block in made.blocks]
+    assert made.blocks[2].id == block_id
+    assert [tool.name for tool in made.tools] == [*BASE_TOOLS["letta_v1_agent"], "send_message", "memory_rethink"]
+    assert made.tags == ["a", "b"]
+    assert (made.metadata, made.timezone, made.hidden) == ({"course": "Logic"}, "Europe/Rome", True)
+    assert (made.max_files_open, made.per_file_view_window_char_limit) == (3, 1000)
+    assert made.created_by_id == made.last_updated_by_id == LOCAL_USER
+    assert made.message_ids is not None
+    assert len(made.message_ids) == 1
+    assert client.agents.retrieve(made.id).to_dict() == made.to_dict()
+
+
+def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(client: StrictLetta) -> None:
+    made = client.agents.create()
+
+    assert made.model == "ricordo/librarian"
+    assert made.name.startswith("agent-")
+    assert made.system.startswith("<base_instructions>")
+    assert [tool.name for tool in made.tools] == list(BASE_TOOLS["letta_v1_agent"])
+    assert (made.blocks, made.tags, made.tool_rules, made.sources) == ([], [], [], [])
+    assert (made.metadata, made.timezone, made.hidden, made.enable_sleeptime) == ({}, "UTC", False, False)
+    assert (made.last_run_completion, made.last_stop_reason, made.pending_approval) == (None, None, None)
+
+
+def test_an_agent_can_be_made_without_the_base_tools(client: StrictLetta) -> None:
+    assert client.agents.create(model=MODEL, include_base_tools=False).tools == []
+
+
+def test_an_older_client_names_its_model_in_a_whole_configuration(http: httpx2.Client) -> None:
+    by_handle = http.post("/v1/agents/", json={"llm_config": {"handle": MODEL, "context_window": 1, "model": "x"}})
+    by_name = http.post("/v1/agents/", json={"llm_config": {"model": "model", "provider_name": "scripted"}})
+
+    assert (by_handle.json()["model"], by_name.json()["model"]) == (MODEL, MODEL)
+
+
+def test_what_a_provider_alone_knows_is_kept_among_the_settings(client: StrictLetta, http: httpx2.Client) -> None:
+    settings = {"provider_type": "openai", "verbosity": "low", "temperature": 0.5, "frequency_penalty": None}
+
+    made = http.post("/v1/agents/", json={"model": MODEL, "model_settings": settings}).json()
+
+    assert made["model_settings"] == {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}
+    assert client.agents.retrieve(made["id"]).id == made["id"]
+
+
+def test_a_change_touches_only_what_was_sent(client: StrictLetta, agent: AgentState) -> None:
+    before = client.agents.retrieve(agent.id).to_dict()
+
+    after = client.agents.update(agent.id, name="Mina", tags=["y", "x", "y"]).to_dict()
+
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == {"name", "tags", "updated_at"}
+    assert (after["name"], after["tags"]) == ("Mina", ["x", "y"])
+    assert client.agents.retrieve(agent.id).to_dict() == after
+
+
+def test_every_field_of_an_agent_can_be_changed(client: StrictLetta, agent: AgentState, block_id: str) -> None:
+    speech = client.tools.list(name="send_message").items[0]
+
+    client.agents.update(
+        agent.id,
+        description="Older",
+        system="Be short.",
+        metadata={"n": 1},
+        timezone="Asia/Tokyo",
+        hidden=True,
+        model_settings={"provider_type": "openai", "temperature": 0.5},
+        context_window_limit=9000,
+        embedding="openai/other",
+        block_ids=[block_id],
+        tool_ids=[speech.id],
+        max_files_open=2,
+    )
+
+    now = client.agents.retrieve(agent.id)
+    assert (now.description, now.system, now.metadata) == ("Older", "Be short.", {"n": 1})
+    assert (now.timezone, now.hidden, now.embedding, now.max_files_open) == ("Asia/Tokyo", True, "openai/other", 2)
+    assert (now.llm_config.temperature, now.llm_config.context_window) == (0.5, 9000)
+    assert [block.id for block in now.blocks] == [block_id]
+    assert [tool.name for tool in now.tools] == ["send_message"]
+
+
+def test_null_takes_the_description_away_and_leaves_the_rest(client: StrictLetta, http: httpx2.Client) -> None:
+    made = client.agents.create(model=MODEL, description="Old", system="Be kind.", metadata={"n": 1})
+
+    http.patch(f"/v1/agents/{made.id}", json={"description": None, "system": None, "metadata": None, "name": None})
+
+    now = client.agents.retrieve(made.id)
+    assert (now.description, now.system, now.metadata, now.name) == (None, "Be kind.", {"n": 1}, made.name)
+
+
+def test_another_model_brings_its_own_window(client: StrictLetta, agent: AgentState) -> None:
+    smaller = client.agents.update(agent.id, model="scripted/small")
+    chosen = client.agents.update(agent.id, model=MODEL, context_window_limit=5000)
+
+    assert (smaller.model, smaller.llm_config.context_window) == ("scripted/small", 16_000)
+    assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
+
+
+def test_agents_are_found_by_name_by_a_piece_of_it_and_by_tags(client: StrictLetta) -> None:
+    mark = new_id("tag")
+    both = client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
+    one = client.agents.create(model=MODEL, name=f"Bert {mark}", tags=[mark], hidden=True)
+
+    def ids(**query: Any) -> list[str]:
+        return [found.id for found in client.agents.list(**query)]
+
+    assert ids(name=f"Anna {mark}") == [both.id]
+    assert ids(query_text=mark.upper()) == [one.id, both.id]
+    assert ids(tags=[mark]) == [one.id, both.id]
+    assert ids(tags=[mark, f"{mark}-2"]) == [one.id, both.id]
+    assert ids(tags=[mark, f"{mark}-2"], match_all_tags=True) == [both.id]
+    assert ids(tags=[mark], extra_query={"hidden": "true"}) == [one.id]
+    assert ids(query_text="100%_") == []
+
+
+def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.messages.create(agent.id, input="Hello.")
+
+    answer = client.agents.delete(agent.id)
+
+    assert answer == {"message": f"Agent id={agent.id} successfully deleted"}
+    assert client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
+    for ask in (client.agents.retrieve, client.agents.delete, client.agents.messages.list, client.agents.passages.list):
+        with pytest.raises(NotFoundError) as caught:
+            ask(agent.id)
+        assert caught.value.body == {"detail": f"NOT_FOUND: Agent with ID {agent.id} not found"}
+    assert list(client.runs.list(agent_id=agent.id)) == []
+
+
+def test_the_count_is_that_of_all_agents(http: httpx2.Client, client: StrictLetta) -> None:
+    before = http.get("/v1/agents/count").json()
+    client.agents.create(model=MODEL)
+
+    assert http.get("/v1/agents/count").json() == before + 1
+
+
+def test_the_agent_tells_how_its_last_run_ended(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.messages.create(agent.id, input="Hello.")
+
+    now = client.agents.retrieve(agent.id)
+    run = client.runs.list(agent_id=agent.id).items[0]
+    assert now.last_stop_reason == "end_turn"
+    assert now.last_run_completion == run.completed_at
+    assert now.last_run_duration_ms == (run.total_duration_ns or 0) // 1_000_000
+
+
+def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    forgotten = server.runtime.models._added.pop(MODEL)
+    try:
+        shown = client.agents.retrieve(agent.id)
+    finally:
+        server.runtime.models.add(forgotten)
+
+    assert (shown.model, shown.llm_config.handle, shown.llm_config.model) == (MODEL, MODEL, "model")
+
+
+@pytest.fixture
+def made_whole(client: StrictLetta, agent: AgentState) -> AgentState:
+    """An agent that was read and talked to before, so that no statement is counted that only a first call needs."""
+    client.agents.messages.create(agent.id, input="Hello.")
+    return client.agents.retrieve(agent.id)
+
+
+def test_reading_an_agent_costs_at_most_four_statements(
+    client: StrictLetta, server: ServerInThread, made_whole: AgentState
+) -> None:
+    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+        client.agents.retrieve(made_whole.id)
+
+    assert 1 <= len(counted.statements) <= 4, counted.statements
+    assert counted.transactions == 1
+
+
+def test_making_an_agent_costs_at_most_twelve_statements(
+    client: StrictLetta, server: ServerInThread, block_id: str
+) -> None:
+    speech = client.tools.list(name="send_message").items[0]
+
+    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+        client.agents.create(
+            model=MODEL,
+            memory_blocks=[
+                {"label": "persona", "value": "I am Nina."},
+                {"label": "human", "value": "Ada"},
+            ],
+            block_ids=[block_id],
+            tools=["memory_rethink"],
+            tool_ids=[speech.id],
+            tags=["a", "b"],
+        )
+
+    assert 5 <= len(counted.statements) <= 12, counted.statements
+    assert counted.transactions == 1

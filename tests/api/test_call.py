@@ -1,0 +1,186 @@
+"""Pages, as the official client turns them; and how answers are given."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.domain.ids import new_id
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+Lister = Callable[..., Any]
+
+
+class Shelf:
+    """Things that were made one after the other, and how the client lists them."""
+
+    def __init__(self, ids: Iterable[str], lister: Lister) -> None:
+        self.ids = list(ids)
+        self.lister = lister
+
+
+def agents_shelf(client: StrictLetta) -> Shelf:
+    tag = new_id("tag")
+    ids = [client.agents.create(model=MODEL, tags=[tag], include_base_tools=False).id for _ in range(7)]
+    return Shelf(ids, lambda **query: client.agents.list(tags=[tag], **query))
+
+
+def blocks_shelf(client: StrictLetta) -> Shelf:
+    label = new_id("label")
+    ids = [client.blocks.create(label=label, value=str(n)).id for n in range(7)]
+    return Shelf(ids, lambda **query: client.blocks.list(label=label, **query))
+
+
+def blocks_of_agent_shelf(client: StrictLetta) -> Shelf:
+    made = client.agents.create(model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(7)])
+    return Shelf([block.id or "" for block in made.blocks], lambda **query: client.agents.blocks.list(made.id, **query))
+
+
+def agents_of_block_shelf(client: StrictLetta) -> Shelf:
+    block = client.blocks.create(label="shared", value="")
+    ids = [client.agents.create(model=MODEL, block_ids=[block.id], include_base_tools=False).id for _ in range(7)]
+    return Shelf(ids, lambda **query: client.blocks.agents.list(block.id, **query))
+
+
+def tools_shelf(client: StrictLetta) -> Shelf:
+    everything = client.tools.list(limit=100, order="asc").items
+    return Shelf([tool.id for tool in everything], client.tools.list)
+
+
+def tools_of_agent_shelf(client: StrictLetta) -> Shelf:
+    names = [tool.name or "" for tool in client.tools.list(limit=100, order="asc").items][:7]
+    made = client.agents.create(model=MODEL, tools=names, include_base_tools=False)
+    return Shelf([tool.id for tool in made.tools], lambda **query: client.agents.tools.list(made.id, **query))
+
+
+def messages_shelf(client: StrictLetta) -> Shelf:
+    made = client.agents.create(model=MODEL)
+    for _ in range(3):
+        client.agents.messages.create(made.id, input="Hello.")
+    ids = client.agents.retrieve(made.id).message_ids or []
+    return Shelf(ids, lambda **query: client.agents.messages.list(made.id, **query))
+
+
+def runs_shelf(client: StrictLetta) -> Shelf:
+    made = client.agents.create(model=MODEL)
+    ids = [client.agents.messages.create(made.id, input="Hello.").usage.run_ids for _ in range(7)]
+    return Shelf(
+        [run_ids[0] for run_ids in ids if run_ids], lambda **query: client.runs.list(agent_id=made.id, **query)
+    )
+
+
+def steps_shelf(client: StrictLetta) -> Shelf:
+    made = client.agents.create(model=MODEL)
+    answers = [client.agents.messages.create(made.id, input="Hello.") for _ in range(7)]
+    ids = [answer.messages[0].step_id or "" for answer in answers]
+    return Shelf(ids, lambda **query: client.steps.list(agent_id=made.id, **query))
+
+
+_SHELVES = [
+    agents_shelf,
+    blocks_shelf,
+    blocks_of_agent_shelf,
+    agents_of_block_shelf,
+    tools_shelf,
+    tools_of_agent_shelf,
+    messages_shelf,
+    runs_shelf,
+    steps_shelf,
+]
+
+
+@pytest.fixture(params=_SHELVES, scope="module")
+def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
+    """Seven or more things of each kind that is listed."""
+    made: Shelf = request.param(running_client)
+    return made
+
+
+def test_the_client_pages_through_everything_both_ways(shelf: Shelf) -> None:
+    backwards = shelf.ids[::-1]
+
+    assert [item.id for item in shelf.lister(limit=2, order="asc")] == shelf.ids
+    assert [item.id for item in shelf.lister(limit=3, order="desc")] == backwards
+    assert [item.id for item in shelf.lister(limit=3)] == backwards
+    assert [item.id for item in shelf.lister(limit=2, order="asc", after=shelf.ids[2])] == shelf.ids[3:]
+    assert [item.id for item in shelf.lister(limit=2, order="desc", after=shelf.ids[2])] == shelf.ids[:2][::-1]
+
+
+def test_before_gives_the_pages_ahead_of_an_item_nearest_first(shelf: Shelf) -> None:
+    *ahead, last = shelf.ids
+
+    pages = [[item.id for item in page.items] for page in shelf.lister(limit=4, order="asc", before=last).iter_pages()]
+    assert pages[0] == ahead[-4:]
+    assert [id for page in reversed(pages) for id in page] == ahead
+
+    first, *behind = shelf.ids
+    pages = [
+        [item.id for item in page.items] for page in shelf.lister(limit=4, order="desc", before=first).iter_pages()
+    ]
+    assert pages[0] == behind[::-1][-4:]
+    assert [id for page in reversed(pages) for id in page] == behind[::-1]
+
+
+def test_passages_are_paged_by_hand_since_the_client_gets_a_plain_list(client: StrictLetta) -> None:
+    made = client.agents.create(model=MODEL)
+    ids = [client.agents.passages.create(made.id, text=f"Fact {n}")[0].id for n in range(5)]
+
+    def page(**query: Any) -> list[str | None]:
+        return [passage.id for passage in client.agents.passages.list(made.id, **query)]
+
+    assert page() == ids
+    assert page(ascending=False) == ids[::-1]
+    assert page(limit=2) == ids[:2]
+    assert page(limit=2, after=ids[1]) == ids[2:4]
+    assert page(limit=2, after=ids[3]) == ids[4:]
+    assert page(limit=2, before=ids[4]) == ids[2:4]
+    assert page(limit=2, ascending=False, after=ids[3]) == ids[1:3][::-1]
+
+
+def test_before_and_after_together_give_what_lies_between(client: StrictLetta) -> None:
+    shelf = blocks_shelf(client)
+
+    between = shelf.lister(order="asc", after=shelf.ids[1], before=shelf.ids[5])
+
+    assert [item.id for item in between.items] == shelf.ids[2:5]
+
+
+def test_a_cursor_that_names_nothing_gives_an_empty_page(client: StrictLetta) -> None:
+    shelf = blocks_shelf(client)
+
+    assert shelf.lister(after=new_id("block")).items == []
+    assert shelf.lister(before=new_id("block")).items == []
+
+
+@pytest.mark.parametrize(("path", "default"), [("/v1/blocks/", 50), ("/v1/agents/{agent}/core-memory/blocks", 100)])
+def test_a_page_has_the_usual_size_unless_told_otherwise(
+    client: StrictLetta, http: httpx2.Client, path: str, default: int
+) -> None:
+    made = client.agents.create(model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(102)])
+
+    assert len(http.get(path.format(agent=made.id)).json()) == default
+    assert len(http.get(path.format(agent=made.id), params={"limit": 101}).json()) == 101
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": -1}, {"limit": 1001}, {"limit": "ten"}, {"order": "up"}])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/agents/",
+        "/v1/blocks/",
+        "/v1/tools/",
+        "/v1/runs/",
+        "/v1/steps/",
+        "/v1/agents/{agent}/messages",
+        "/v1/agents/{agent}/archival-memory",
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(
+    http: httpx2.Client, server: ServerInThread, path: str, query: dict[str, Any]
+) -> None:
+    answer = http.get(path.format(agent=new_id("agent")), params=query)
+
+    assert answer.status_code == 422
+    assert answer.json()["trace_id"] == ""
+    assert f"'loc': ('query', '{next(iter(query))}')" in answer.json()["detail"]

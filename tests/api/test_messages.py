@@ -1,0 +1,491 @@
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+from letta_client import ConflictError
+from letta_client.types import AgentState
+from letta_client.types.agents import LettaResponse
+
+from ricordo.domain.ids import is_id, new_id, part_otid
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.usage import Usage
+from ricordo.llm.scripted import call
+from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
+from tests.support.statements import count_statements
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+BUSY = (
+    "Cannot send a new message: Another request is currently being processed for this conversation. "
+    "Please wait for the current request to complete."
+)
+
+
+def kinds(answer: LettaResponse) -> list[str]:
+    return [message.message_type or "" for message in answer.messages]
+
+
+def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(ModelReply((TextPart("Hello, Ada."),), usage=Usage(100, 7, 60, 5, 2)))
+
+    answer = client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Hello."}])
+
+    (said,) = answer.messages
+    assert said.message_type == "assistant_message"
+    assert (said.content, said.is_err, said.name, said.sender_id) == ("Hello, Ada.", None, None, None)
+    assert is_id(said.id, "message")
+    assert is_id(said.step_id or "", "step")
+    assert said.otid == part_otid(said.id, 0)
+    assert said.date.microsecond == 0
+    assert answer.stop_reason.stop_reason == "end_turn"
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.step_count) == (100, 7, 107, 1)
+    assert (usage.cached_input_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (60, 5, 2)
+    assert usage.run_ids == [said.run_id]
+    assert is_id(said.run_id or "", "run")
+
+
+def test_the_model_sees_what_was_said_and_what_was_said_before(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says("Nice.", "I do.")
+    client.agents.messages.create(agent.id, input="I like tea.")
+    client.agents.messages.create(agent.id, messages=[{"role": "user", "content": [{"type": "text", "text": "Why?"}]}])
+
+    seen = [(message.role, message.text) for message in server.model.requests[-1].messages]
+    assert seen[0][0] == "system"
+    assert "Her name is Ada." in seen[0][1]
+    assert seen[1:] == [("user", "I like tea."), ("assistant", "Nice."), ("user", "Why?")]
+    assert server.model.requests[-1].stream is False
+
+
+def test_several_messages_come_in_at_once(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+    client.agents.messages.create(
+        agent.id,
+        messages=[
+            {"role": "system", "content": "She is in a hurry."},
+            {"role": "user", "content": "Hello.", "name": "Ada", "otid": "my-otid", "sender_id": "identity-1"},
+            {"type": "message", "role": "user", "content": "Are you there?"},
+        ],
+    )
+
+    seen = [(message.role, message.text) for message in server.model.requests[-1].messages[1:]]
+    assert [text for _, text in seen] == ["She is in a hurry.", "Hello.", "Are you there?"]
+    listed = client.agents.messages.list(agent.id, order="asc").items[1:4]
+    assert [message.message_type for message in listed] == ["system_message", "user_message", "user_message"]
+    hello = listed[1]
+    assert (hello.name, hello.otid, hello.sender_id, hello.step_id) == ("Ada", "my-otid", "identity-1", None)
+    assert listed[2].otid == part_otid(listed[2].id, 0)
+
+
+def test_a_turn_with_a_tool_shows_call_result_and_answer(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    insert = call("memory_insert", label="human", new_string="She likes tea.")
+    server.says(insert, "I will remember that.")
+
+    answer = client.agents.messages.create(agent.id, input="I like tea.")
+
+    called, result, said = answer.messages
+    assert called.message_type == "tool_call_message"
+    assert called.tool_call.to_dict() == {
+        "name": "memory_insert",
+        "arguments": insert.arguments,
+        "tool_call_id": insert.call_id,
+    }
+    assert [one.to_dict() for one in called.tool_calls] == [called.tool_call.to_dict()]  # type: ignore[union-attr]
+    assert result.message_type == "tool_return_message"
+    value = "Her name is Ada.\nShe likes tea."
+    assert (result.tool_return, result.status, result.tool_call_id) == (value, "success", insert.call_id)
+    assert result.to_dict()["tool_returns"] == [
+        {
+            "type": "tool",
+            "tool_return": value,
+            "status": "success",
+            "tool_call_id": insert.call_id,
+            "stdout": None,
+            "stderr": None,
+        }
+    ]
+    assert said.message_type == "assistant_message"
+    assert called.step_id == result.step_id != said.step_id
+    assert answer.usage.step_count == 2
+    assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == value
+
+
+def test_a_tool_that_fails_says_so_and_the_turn_goes_on(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="nowhere", new_string="x"), "Sorry.")
+
+    _, result, said = client.agents.messages.create(agent.id, input="Hello.").messages
+
+    assert result.message_type == "tool_return_message"
+    assert result.status == "error"
+    assert "nowhere" in result.tool_return
+    assert result.stderr is not None
+    assert result.stderr[0].startswith("Error executing function memory_insert: ")
+    assert result.is_err is None
+    assert (said.message_type, said.content) == ("assistant_message", "Sorry.")  # type: ignore[union-attr]
+
+
+def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    speech = client.tools.list(name="send_message").items[0]
+    client.agents.tools.attach(speech.id, agent_id=agent.id)
+
+    def ask(**options: Any) -> list[tuple[str, str | None]]:
+        server.says(call("send_message", message="Hello, Ada."), "Done.")
+        answer = client.agents.messages.create(agent.id, input="Hello.", **options)
+        return [(message.message_type or "", getattr(message, "content", None)) for message in answer.messages]
+
+    as_speech = [("assistant_message", "Hello, Ada."), ("tool_return_message", None), ("assistant_message", "Done.")]
+    as_call = [("tool_call_message", None), ("tool_return_message", None), ("assistant_message", "Done.")]
+    assert ask() == as_speech
+    assert ask(use_assistant_message=False) == as_call
+    assert ask(assistant_message_tool_name="other") == as_call
+    assert ask(assistant_message_tool_kwarg="words") == as_call
+
+    def listed(**options: Any) -> int:
+        page = client.agents.messages.list(agent.id, limit=100, **options).items
+        return sum(message.message_type == "tool_call_message" for message in page)
+
+    assert (listed(), listed(use_assistant_message=False)) == (0, 4)
+    custom = {"assistant_message_tool_name": "memory_insert", "assistant_message_tool_kwarg": "new_string"}
+    assert listed(**custom) == 4
+
+
+def test_another_tool_may_be_the_one_that_speaks(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
+
+    answer = client.agents.messages.create(
+        agent.id,
+        input="Hello.",
+        assistant_message_tool_name="memory_insert",
+        assistant_message_tool_kwarg="new_string",
+    )
+
+    assert answer.messages[0].message_type == "assistant_message"
+    assert answer.messages[0].content == "She likes tea."
+
+
+def test_only_the_types_that_are_wanted_are_shown(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+
+    answer = client.agents.messages.create(
+        agent.id, input="Hello.", include_return_message_types=["assistant_message", "tool_return_message"]
+    )
+
+    assert kinds(answer) == ["tool_return_message", "assistant_message"]
+    listed = client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
+    assert [message.message_type for message in listed] == ["user_message"]
+    server.says("Nothing of that.")
+    assert client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=[]).messages == []
+
+
+def test_thoughts_are_shown_with_their_proof_and_hidden_ones_as_hidden(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says((ReasoningPart("Hm.", signature="proof"), ReasoningPart("", redacted="c2VjcmV0"), TextPart("Yes.")))
+
+    thought, hidden, said = client.agents.messages.create(agent.id, input="Well?").messages
+
+    assert thought.message_type == "reasoning_message"
+    assert (thought.reasoning, thought.source, thought.signature) == ("Hm.", "reasoner_model", "proof")
+    assert hidden.message_type == "hidden_reasoning_message"
+    assert (hidden.state, hidden.hidden_reasoning) == ("redacted", "c2VjcmV0")
+    assert [message.otid for message in (thought, hidden, said)] == [part_otid(said.id, n) for n in range(3)]
+    assert thought.id == hidden.id == said.id
+
+
+def test_a_turn_ends_at_its_step_limit(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+    server.says(*(call("memory_insert", label="human", new_string="x") for _ in range(3)))
+
+    answer = client.agents.messages.create(agent.id, input="Go on.", max_steps=2)
+
+    assert answer.stop_reason.stop_reason == "max_steps"
+    assert answer.usage.step_count == 2
+    assert kinds(answer) == ["tool_call_message", "tool_return_message"] * 2
+
+
+def test_a_picture_reaches_the_model_and_the_list(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    content: list[Any] = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL, "detail": "low"}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
+    ]
+
+    client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])
+
+    assert server.model.requests[-1].messages[-1].parts == (
+        TextPart("What is this?"),
+        ImagePart("image/png", PIXEL, None, "low"),
+        ImagePart("image/png", None, "https://example.org/cat.png"),
+    )
+    user = client.agents.messages.list(agent.id, order="asc").items[1]
+    assert user.to_dict()["content"] == content
+
+
+def test_messages_are_listed_in_either_order_down_to_their_pieces(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    insert = call("memory_insert", label="human", new_string="x")
+    server.says((ReasoningPart("Hm."), TextPart("Let me note that."), insert), "Done.")
+    client.agents.messages.create(agent.id, input="Hello.")
+
+    oldest_first = client.agents.messages.list(agent.id, order="asc").items
+    newest_first = client.agents.messages.list(agent.id).items
+
+    assert [message.message_type for message in oldest_first] == [
+        "system_message",
+        "user_message",
+        "reasoning_message",
+        "assistant_message",
+        "tool_call_message",
+        "tool_return_message",
+        "assistant_message",
+    ]
+    assert [one.otid for one in newest_first] == [one.otid for one in oldest_first][::-1]
+    assert [one.to_dict() for one in client.agents.messages.list(agent.id, conversation_id="default")] == [
+        one.to_dict() for one in newest_first
+    ]
+    thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
+    assert len(client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
+    assert client.agents.messages.list(agent.id, conversation_id=new_id("conv")).items == []
+
+
+def test_one_agent_never_shows_anothers_messages(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.messages.create(agent.id, input="A secret.")
+    thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
+    other = client.agents.create(model=MODEL)
+
+    assert client.agents.messages.list(other.id, conversation_id=thread).items == []
+
+
+def test_a_reset_begins_anew_and_keeps_the_memory(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
+    client.agents.messages.create(agent.id, input="I like tea.")
+
+    state = client.agents.messages.reset(agent.id, add_default_initial_messages=False)
+
+    listed = client.agents.messages.list(agent.id).items
+    assert [message.message_type for message in listed] == ["system_message"]
+    assert "She likes tea." in listed[0].content  # type: ignore[union-attr,operator]
+    assert state.message_ids == [listed[0].id]
+    assert client.agents.retrieve(agent.id).message_ids == state.message_ids
+    client.agents.messages.create(agent.id, input="Who am I?")
+    assert [message.role for message in server.model.requests[-1].messages] == ["system", "user"]
+
+
+def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
+        gate.wait()
+        (run,) = client.runs.list(agent_id=agent.id, active=True).items
+
+        assert client.agents.messages.cancel(agent.id) == {run.id: "cancelled"}
+        answer = asking.result(LIMIT)
+
+    assert (answer.messages, answer.stop_reason.stop_reason) == ([], "cancelled")
+    assert client.runs.retrieve(run.id).status == "cancelled"
+    assert client.agents.messages.cancel(agent.id) == {}
+    assert client.agents.messages.cancel(agent.id, run_ids=[run.id]) == {run.id: "failed"}
+    server.forget()
+    assert kinds(client.agents.messages.create(agent.id, input="And now?")) == ["assistant_message"]
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["Wait.", "And now?"]
+
+
+def test_only_the_runs_that_are_named_are_cancelled(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    gate, stranger = Gate(server), new_id("run")
+    server.answers_with(gate)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
+        gate.wait()
+        assert client.agents.messages.cancel(agent.id, run_ids=[stranger]) == {stranger: "failed"}
+        gate.open()
+        assert asking.result(LIMIT).stop_reason.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("path", ["messages", "messages/stream"])
+def test_a_second_message_at_the_same_time_is_refused_as_busy(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, path: str
+) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="First."))
+        gate.wait()
+        (run,) = client.runs.list(agent_id=agent.id).items
+        rows = server.rows()
+
+        refused = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Second."})
+
+        assert refused.status_code == 409
+        assert refused.json() == {"detail": BUSY, "run_id": run.id}
+        assert refused.headers["x-should-retry"] == "false"
+        assert server.rows() == rows
+        with pytest.raises(ConflictError, match="Another request is currently being processed"):
+            client.with_options(max_retries=2).agents.messages.create(agent.id, input="Second.")
+        with pytest.raises(ConflictError, match="Another request is currently being processed"):
+            client.agents.messages.reset(agent.id)
+        gate.open()
+        asking.result(LIMIT)
+    assert len(server.model.requests) == 1
+
+
+def test_of_two_messages_sent_together_one_is_answered_and_one_refused(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    gate, both = Gate(server), threading.Barrier(2)
+    server.answers_with(gate)
+
+    def send(text: str) -> int:
+        both.wait(LIMIT)
+        status = http.post(f"/v1/agents/{agent.id}/messages", json={"input": text}).status_code
+        gate.open()
+        return status
+
+    with ThreadPoolExecutor(2) as pool:
+        statuses = sorted(pool.map(send, ("One.", "Two.")))
+
+    assert statuses == [200, 409]
+    assert len(server.model.requests) == 1
+    assert len(client.agents.messages.list(agent.id).items) == 3
+
+
+def _by_otid(text: str) -> dict[str, Any]:
+    return {"json": {"messages": [{"role": "user", "content": text, "otid": "otid-1"}]}}
+
+
+def _by_retry(text: str) -> dict[str, Any]:
+    return {"json": {"input": text}, "headers": {"x-stainless-retry-count": "1"}}
+
+
+@pytest.mark.parametrize("request_of", [_by_otid, _by_retry])
+def test_a_repeated_request_gets_the_first_answer(
+    client: StrictLetta,
+    http: httpx2.Client,
+    server: ServerInThread,
+    agent: AgentState,
+    request_of: Callable[[str], dict[str, Any]],
+) -> None:
+    server.says("The only answer.")
+    path = f"/v1/agents/{agent.id}/messages"
+    first = http.post(path, **{**request_of("Hello."), "headers": {}})
+    rows = server.rows()
+
+    again = http.post(path, **request_of("Hello."))
+
+    assert again.status_code == 200
+    assert again.json() == first.json()
+    assert server.rows() == rows
+    assert len(server.model.requests) == 1
+
+
+def test_equal_words_without_a_sign_of_a_repeat_are_a_new_message(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    for _ in range(2):
+        http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
+    http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Other."}, headers={"x-stainless-retry-count": "1"})
+
+    assert len(server.model.requests) == 3
+
+
+def test_an_otid_that_was_used_for_something_else_is_refused(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    path = f"/v1/agents/{agent.id}/messages"
+    http.post(path, **_by_otid("Hello."))
+    rows = server.rows()
+    two = [{"role": "user", "content": "Hello.", "otid": otid} for otid in ("otid-1", "otid-2")]
+
+    refused = http.post(path, json={"messages": two})
+
+    assert refused.status_code == 409
+    assert refused.json()["detail"].startswith("CONFLICT: The otid otid-1 was used before")
+    assert server.rows() == rows
+
+
+@pytest.mark.xfail(
+    strict=True, reason="agents/context.py answers 409 busy, without a run, where two messages share an otid"
+)
+def test_two_messages_with_one_otid_are_refused_as_malformed(http: httpx2.Client, agent: AgentState) -> None:
+    two = [{"role": "user", "content": text, "otid": "same"} for text in ("Hello.", "Again.")]
+
+    assert http.post(f"/v1/agents/{agent.id}/messages", json={"messages": two}).status_code in (400, 422)
+
+
+def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    client.agents.messages.create(agent.id, input="Hello.")
+
+    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+        client.agents.messages.create(agent.id, input="Hello again.")
+
+    assert 6 <= len(counted.statements) <= 12, counted.statements
+    assert counted.transactions <= 2
+
+
+# A search reads in a transaction of its own, between the one that begins the turn and the one that saves the step.
+@pytest.mark.parametrize(
+    ("name", "arguments", "statements", "transactions"),
+    [
+        ("conversation_search", {"query": "tea"}, 6, 2),
+        ("memory_insert", {"label": "human", "new_string": "Likes tea."}, 11, 1),
+    ],
+)
+def test_a_step_with_a_tool_costs_little_more(
+    client: StrictLetta,
+    server: ServerInThread,
+    agent: AgentState,
+    name: str,
+    arguments: dict[str, str],
+    statements: int,
+    transactions: int,
+) -> None:
+    def cost(*lines: Any) -> tuple[int, int]:
+        server.says(*lines)
+        with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+            client.agents.messages.create(agent.id, input="Hello.")
+        return len(counted.statements), counted.transactions
+
+    cost(call(name, **arguments), "Done.")
+    plain, with_tool = cost("Done."), cost(call(name, **arguments), "Done.")
+
+    assert 1 <= with_tool[0] - plain[0] <= statements
+    assert 1 <= with_tool[1] - plain[1] <= transactions
+
+
+def test_a_reply_of_several_calls_is_one_message_with_all_of_them(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    calls = [ToolCallPart(f"call-{n}", "conversation_search", f'{{"query": "tea {n}"}}') for n in range(3)]
+    server.says(calls, "Nothing found.")
+
+    called, results, _ = client.agents.messages.create(agent.id, input="Search.").messages
+
+    assert [one["tool_call_id"] for one in called.to_dict()["tool_calls"]] == ["call-0", "call-1", "call-2"]  # type: ignore[attr-defined]
+    assert called.tool_call.tool_call_id == "call-0"  # type: ignore[union-attr]
+    returned = results.to_dict()["tool_returns"]
+    assert [one["tool_call_id"] for one in returned] == ["call-0", "call-1", "call-2"]  # type: ignore[attr-defined]
+    assert results.tool_call_id == "call-0"  # type: ignore[union-attr]

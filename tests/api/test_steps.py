@@ -1,0 +1,79 @@
+from datetime import UTC, datetime
+
+import pytest
+from letta_client import NotFoundError
+from letta_client.types import AgentState
+
+from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.usage import Usage
+from ricordo.llm.scripted import call
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+
+def test_a_step_tells_which_model_was_asked_and_what_it_took(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(ModelReply((TextPart("Hello."),), Usage(10, 2, 4, 1, 0), model="model-2026"))
+    answer = client.agents.messages.create(agent.id, input="Hello.")
+
+    step = client.steps.retrieve(answer.messages[0].step_id or "")
+
+    assert is_id(step.id, "step")
+    assert (step.agent_id, step.run_id) == (agent.id, answer.messages[0].run_id)
+    assert (step.model, step.api_model_handle, step.provider_name) == ("model-2026", MODEL, "scripted")
+    assert (step.prompt_tokens, step.completion_tokens, step.total_tokens) == (10, 2, 12)
+    assert (step.cached_input_tokens, step.cache_write_tokens, step.reasoning_tokens) == (4, 1, 0)
+    assert step.prompt_tokens_details == {"cached_tokens": 4, "cache_creation_tokens": 1}
+    assert step.completion_tokens_details == {"reasoning_tokens": 0}
+    assert (step.status, step.stop_reason, step.context_window_limit) == ("success", "end_turn", 128_000)
+    assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
+
+
+def test_a_step_shows_the_messages_it_made(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+    first, second, third = client.agents.messages.create(agent.id, input="Hello.").messages
+
+    made = client.steps.messages.list(first.step_id or "").items
+    assert [(one.id, one.message_type) for one in made] == [
+        (first.id, "tool_call_message"),
+        (second.id, "tool_return_message"),
+    ]
+    assert [one.id for one in client.steps.messages.list(first.step_id or "", order="desc")] == [second.id, first.id]
+    assert [one.id for one in client.steps.messages.list(third.step_id or "")] == [third.id]
+
+
+def test_the_times_of_a_step_fit_into_each_other(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+    before = datetime.now(UTC).timestamp() * 1e9
+    first = client.agents.messages.create(agent.id, input="Hello.").messages[0]
+
+    times = client.steps.metrics.retrieve(first.step_id or "")
+
+    assert (times.id, times.run_id, times.agent_id) == (first.step_id, first.run_id, agent.id)
+    assert times.to_dict()["organization_id"] == LOCAL_ORGANIZATION
+    assert before - 1e6 <= (times.step_start_ns or 0) <= datetime.now(UTC).timestamp() * 1e9
+    assert times.llm_request_start_ns == times.step_start_ns
+    assert 0 < (times.llm_request_ns or 0) + (times.tool_execution_ns or 0) <= (times.step_ns or 0)
+
+
+def test_steps_are_found_by_agent_and_by_model(client: StrictLetta, agent: AgentState) -> None:
+    step_ids = [client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id for _ in range(2)]
+
+    assert [step.id for step in client.steps.list(agent_id=agent.id)] == step_ids[::-1]
+    assert [step.id for step in client.steps.list(agent_id=agent.id, order="asc")] == step_ids
+    assert [step.id for step in client.steps.list(agent_id=agent.id, model="model")] == step_ids[::-1]
+    assert list(client.steps.list(agent_id=agent.id, model="other")) == []
+
+
+def test_a_step_that_is_not_there_is_told_so(client: StrictLetta) -> None:
+    missing = new_id("step")
+
+    for ask in (client.steps.retrieve, client.steps.metrics.retrieve, client.steps.messages.list):
+        with pytest.raises(NotFoundError) as caught:
+            ask(missing)
+        assert caught.value.body == {"detail": f"NOT_FOUND: Step with ID {missing} not found"}

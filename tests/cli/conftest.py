@@ -1,0 +1,97 @@
+"""`ricordo` as people run it: a process of its own, in an empty folder, with nothing of this machine's settings."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "ricordo.cli"]
+LIMIT = 20
+
+
+def environment(data: Path, **variables: str) -> dict[str, str]:
+    """The environment of a process whose data folder is this one."""
+    # A proxy, a key or a setting of whoever runs the tests must not reach them.
+    foreign = re.compile(r"RICORDO_|.*(_API_KEY|_BASE_URL|_API_BASE|_PROXY)$", re.IGNORECASE)
+    kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
+    ours = {"RICORDO_DATA_DIR": str(data), "RICORDO_FIND_LOCAL_MODELS": "false", "RICORDO_PORT": "9"}
+    return kept | ours | variables
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs `ricordo` in a folder of its own."""
+
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.folder / "data"
+
+    def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end."""
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            input=said,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=environment(self.data, **variables),
+            timeout=LIMIT,
+            check=False,
+        )
+
+    @contextmanager
+    def serving(self, *arguments: str, **variables: str) -> Iterator["Serving"]:
+        """A server that has said where it is; killed at the end, if it still runs."""
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=environment(self.data, **variables),
+        )
+        try:
+            assert process.stdout
+            said = process.stdout.readline()
+            found = re.search(r"http://\S+", said)
+            assert found, f"{said}{process.stderr.read() if process.stderr else ''}"
+            yield Serving(process, said, found.group())
+        finally:
+            process.kill()
+            process.communicate(timeout=LIMIT)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running `ricordo serve`, what it said first, and its address."""
+
+    process: "subprocess.Popen[str]"
+    said: str
+    address: str
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A shell in an empty folder."""
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def quiet_logs() -> Iterator[None]:
+    """Puts the loggers back as they were before a test that sets them up."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+    logging.captureWarnings(False)

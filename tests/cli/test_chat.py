@@ -1,0 +1,343 @@
+"""`ricordo chat`: through a pipe, on a terminal, and what its commands do on a real server."""
+
+import io
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ricordo.cli import chat as chatting
+from ricordo.cli.answer import Answer
+from ricordo.cli.client import Client, Json
+from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
+from ricordo.cli.screen import Screen, Terminal, printable
+from ricordo.domain.message import ReasoningPart, TextPart
+from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
+from ricordo.llm.scripted import call
+from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
+from tests.support.serving import MODEL, Gate, ServerInThread, serving
+
+
+class Page(Screen):
+    """A screen that keeps what it was shown, as (kind, text)."""
+
+    is_live = True
+
+    def __init__(self, *answers: bool) -> None:
+        self.shown: list[tuple[str, str]] = []
+        self.answers = list(answers)
+
+    def confirm(self, question: str) -> bool:
+        self.shown.append(("question", question))
+        return self.answers.pop(0)
+
+    def say(self, text: str) -> None:
+        self.shown.append(("say", text))
+
+    def think(self, text: str) -> None:
+        self.shown.append(("think", text))
+
+    def quietly(self, text: str) -> None:
+        self.shown.append(("quietly", text))
+
+    def tell(self, text: str) -> None:
+        self.shown.append(("tell", text))
+
+    def complain(self, text: str) -> None:
+        self.shown.append(("complain", text))
+
+    def end_line(self) -> None:
+        self.shown.append(("end", ""))
+
+    def text(self, kind: str) -> str:
+        """All text of one kind."""
+        return "\n".join(text for shown, text in self.shown if shown == kind)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server that these tests share."""
+    with serving(tmp_path_factory.mktemp("data"), model=MODEL) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ServerInThread) -> ServerInThread:
+    """The server, with a model that has nothing to say yet."""
+    running.forget()
+    return running
+
+
+@pytest.fixture
+def talk(server: ServerInThread) -> Iterator[Chat]:
+    """A chat with a new agent."""
+    with closing(Client(server.url)) as client:
+        yield Chat(client, Page(), client.create_agent("nina", DEFAULT_BLOCKS))
+
+
+def page(talk: Chat) -> Page:
+    """The chat's screen."""
+    assert isinstance(talk.screen, Page)
+    return talk.screen
+
+
+def command(talk: Chat, line: str) -> str:
+    """What a command tells."""
+    talk.screen = Page()
+    run_command(talk, line)
+    return page(talk).text("tell")
+
+
+def test_a_piped_chat_remembers_in_the_next_one(shell: Shell) -> None:
+    first = shell.run("chat", said="My favourite tea is Darjeeling.\n\n")
+    assert first.returncode == 0, first.stderr
+    assert "Darjeeling" in first.stdout
+    second = shell.run("chat", said="What is my favourite tea?\n/blocks\n/block nothing\n")
+    assert "Darjeeling" in second.stdout
+    assert "persona  " in second.stdout
+    assert 'ricordo has no block "nothing"' in second.stderr
+    assert second.returncode == 1
+    assert "\x1b" not in first.stdout + second.stdout
+
+
+def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_input(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    with serving(tmp_path / "data", model=MODEL) as server:
+        server.says("Good morning.")
+        process = subprocess.Popen(
+            [*COMMAND, "chat", "--server", server.url],
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            cwd=tmp_path,
+            env=environment(tmp_path / "other", TERM="xterm", COLUMNS="100"),
+        )
+        os.close(child)
+        _until(parent, "› ")
+        os.write(parent, b"Hello.\n")
+        assert "Good morning." in _until(parent, "› ")
+        os.write(parent, b"/reset\n")
+        _until(parent, "[y/N] ")
+        os.write(parent, b"n\n")
+        _until(parent, "› ")
+        os.write(parent, b"\x03")
+        assert "Ctrl-D leaves" in _until(parent, "› ")
+        os.write(parent, b"\x04")
+        assert process.wait(LIMIT) == 0
+        os.close(parent)
+        with server.http() as http:
+            agent = http.get("/v1/agents/").json()[0]
+    assert agent["name"] == "ricordo"
+    assert {block["label"] for block in agent["blocks"]} == {"persona", "human"}
+    assert len(agent["message_ids"]) == 3
+
+
+def _until(descriptor: int, mark: str) -> str:
+    """What a terminal shows up to the mark."""
+    seen, deadline = "", time.monotonic() + LIMIT
+    while mark not in seen:
+        assert select.select([descriptor], [], [], deadline - time.monotonic())[0], f"waited in vain: {seen!r}"
+        seen += os.read(descriptor, 4096).decode()
+    return seen
+
+
+def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInThread, talk: Chat) -> None:
+    server.says(
+        (ReasoningPart("She likes tea."), call("memory_insert", label="human", new_string="Ada likes tea. " * 9)),
+        (call("memory_insert", label="nowhere", new_string="x"),),
+        (TextPart("I will remember that."),),
+    )
+    assert Answer(talk.screen).show(talk.client.send(talk.agent["id"], "I like tea."))
+    said = page(talk)
+    assert "".join(text for kind, text in said.shown if kind == "think") == "She likes tea."
+    assert "".join(text for kind, text in said.shown if kind == "say") == "I will remember that."
+    assert len([text for kind, text in said.shown if kind == "say"]) > 1, "tokens are shown as they come"
+    first, second = (text for kind, text in said.shown if kind == "quietly")
+    assert first.startswith('↳ memory_insert(label="human", new_string="Ada likes tea.')
+    assert first.endswith("…)")
+    assert '↳ memory_insert(label="nowhere", new_string="x") failed: ' in second
+    assert [kind for kind, _ in said.shown].count("end") == 2
+
+
+def test_a_pipe_gets_the_answer_and_nothing_else(
+    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.says((ReasoningPart("Hm."), call("conversation_search", query="tea")), (TextPart("You like tea."),))
+    assert Answer(Screen()).show(talk.client.send(talk.agent["id"], "What do I like?"))
+    assert capsys.readouterr() == ("You like tea.\n", "")
+
+
+def test_a_failed_turn_is_told_and_is_no_success(server: ServerInThread, talk: Chat) -> None:
+    server.says(ModelError("llm_authentication", "The key was refused."))
+    assert not chatting._take(talk, "Hello.")
+    assert "The key was refused." in page(talk).text("complain")
+    server.says("Here again.")
+    assert chatting._take(talk, "//Hello.")
+    (question,) = [message.text for message in server.model.requests[-1].messages[-1:]]
+    assert question == "/Hello."
+
+
+def test_ctrl_c_stops_the_agent_too(server: ServerInThread, talk: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    send, seen = talk.client.send, []
+
+    def interrupted(agent_id: str, text: str) -> Iterator[Json]:
+        for event in send(agent_id, text):
+            seen.append(event)
+            gate.wait()
+            raise KeyboardInterrupt
+        yield {}
+
+    monkeypatch.setattr(talk.client, "send", interrupted)
+    assert not chatting._take(talk, "Count to a million.")
+    assert page(talk).text("complain") == "Stopped."
+    with server.http() as http:
+        assert http.get(f"/v1/runs/{seen[0]['run_id']}").json()["status"] == "cancelled"
+
+
+def test_help_lists_every_command(talk: Chat) -> None:
+    listed = command(talk, "/help")
+    for name in "help agents agent new blocks block model search reset quit".split():
+        assert re.search(rf"^/{name} ", listed, re.MULTILINE)
+
+
+def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
+    nina = talk.agent["id"]
+    command(talk, "/new Bruno Rossi")
+    assert talk.agent["name"] == "Bruno Rossi"
+    assert {block["label"] for block in talk.agent["blocks"]} == {"persona", "human"}
+    assert f"* Bruno Rossi  {MODEL}  {talk.agent['id']}" in command(talk, "/agents")
+    command(talk, f"/agent {nina}")
+    assert talk.agent["id"] == nina
+    command(talk, "/agent Bruno Rossi")
+    assert talk.agent["name"] == "Bruno Rossi"
+    with pytest.raises(NotFound, match='no agent "Zoe"'):
+        command(talk, "/agent Zoe")
+    with pytest.raises(NotFound, match="no agent"):
+        find_agent(talk.client, "agent-zoe")
+
+
+def test_blocks_are_listed_with_their_size_and_read(talk: Chat) -> None:
+    assert f"persona  {len(DEFAULT_BLOCKS['persona'])} of 100000 characters" in command(talk, "/blocks")
+    assert command(talk, "/block persona") == DEFAULT_BLOCKS["persona"]
+    assert command(talk, "/block human") == "(empty)"
+
+
+def test_the_model_is_shown_and_changed(talk: Chat) -> None:
+    assert f"* {MODEL}" in command(talk, "/model")
+    assert "ricordo/librarian" in command(talk, "/model")
+    command(talk, "/model ricordo/librarian")
+    assert "* ricordo/librarian" in command(talk, "/model")
+    with pytest.raises(NotFound, match="Handle nobody/nothing not found"):
+        command(talk, "/model nobody/nothing")
+
+
+def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: ServerInThread, talk: Chat) -> None:
+    with server.http() as http:
+        http.post(
+            f"/v1/agents/{talk.agent['id']}/archival-memory", json={"text": "The boat is blue.", "tags": ["boat"]}
+        )
+    found = command(talk, "/search blue boat")
+    assert re.search(r"^\d{4}-\d\d-\d\d  The boat is blue\.  \[boat\]$", found, re.MULTILINE)
+    assert "1 found in the archive" in found
+    assert "ask nina about it" in found
+    assert "Nothing found" in command(talk, "/search zeppelin")
+
+
+def test_a_reset_asks_first(server: ServerInThread, talk: Chat) -> None:
+    server.says("Hello.")
+    assert chatting._take(talk, "Hello.")
+    for answer, left in ((False, 3), (True, 1)):
+        talk.screen = Page(answer)
+        run_command(talk, "/reset")
+        assert "Delete every message of nina?" in page(talk).text("question")
+        assert len(talk.client.agent(talk.agent["id"])["message_ids"]) == left
+    talk.screen = Page()
+    run_command(talk, "/reset yes")
+    assert page(talk).text("question") == ""
+
+
+def test_a_pipe_is_not_asked_and_nothing_is_deleted(
+    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chatting._take(talk, "Hello.")
+    talk.screen = Screen()
+    run_command(talk, "/reset")
+    assert "Nobody can be asked here" in capsys.readouterr().err
+    assert len(talk.client.agent(talk.agent["id"])["message_ids"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"), [("/dance", "There is no /dance"), ("/agent", "/agent NAME"), ("/search ", "/search WORDS")]
+)
+def test_a_command_that_cannot_be_is_explained(talk: Chat, line: str, sentence: str) -> None:
+    with pytest.raises(Invalid, match=sentence):
+        run_command(talk, line)
+
+
+def test_quit_leaves(talk: Chat) -> None:
+    run_command(talk, "/quit")
+    assert talk.is_over
+
+
+def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(server: ServerInThread) -> None:
+    with closing(Client(server.url)) as client:
+        first = chatting._choose(client, None, "ricordo/librarian")
+        again = chatting._choose(client, "ricordo", None)
+        changed = chatting._choose(client, first["id"], MODEL)
+    assert (first["name"], first["model"]) == ("ricordo", "ricordo/librarian")
+    assert (again["id"], changed["id"], changed["model"]) == (first["id"], first["id"], MODEL)
+
+
+def test_a_busy_agent_is_told_in_the_servers_words(server: ServerInThread, talk: Chat) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    events = talk.client.send(talk.agent["id"], "Hello.")
+    next(events)
+    gate.wait()
+    with pytest.raises(Conflict, match="Another request is currently being processed"):
+        next(talk.client.send(talk.agent["id"], "Hello?"))
+    gate.open()
+    assert Answer(Page()).show(events)
+
+
+def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key="right") as server:
+        with closing(Client(server.url, "right")) as client:
+            assert client.agents() == []
+        with closing(Client(server.url, "wrong")) as client:
+            assert client.version()
+            with pytest.raises(Forbidden, match="RICORDO_API_KEY"):
+                client.agents()
+
+
+def test_an_address_without_a_server_is_told() -> None:
+    with closing(Client("http://127.0.0.1:9")) as client:
+        assert client.version() is None
+        with pytest.raises(Unavailable, match="does not answer"):
+            client.agents()
+    for wrong in ("127.0.0.1:8283", "http://["):
+        with pytest.raises(Invalid, match="is no address of a server"):
+            Client(wrong)
+
+
+def test_an_answer_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b]0;title\x07\x9b31m\r\nb\tc é 🙂") == "a]0;title31m\nb\tc é 🙂"
+
+
+def test_a_terminal_writes_pieces_of_words_without_breaking_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    window = Terminal()
+    for piece in ("[bold]long" * 20, "er"):
+        window.say(piece)
+    assert out.getvalue() == "[bold]long" * 20 + "er"

@@ -1,0 +1,78 @@
+"""The commands themselves: help, version, and settings that cannot be."""
+
+import os
+import subprocess
+
+import pytest
+
+from ricordo import __version__
+from ricordo.settings import ProviderSettings, Settings
+from tests.cli.conftest import COMMAND, Shell
+
+
+def test_help_names_every_command(shell: Shell) -> None:
+    shown = shell.run("--help")
+    assert shown.returncode == 0
+    for name in ("serve", "chat", "doctor", "settings"):
+        assert f"\n  {name} " in shown.stdout
+
+
+def test_help_is_quick_and_loads_nothing_slow() -> None:
+    before = os.times()
+    ran = subprocess.run(
+        [COMMAND[0], "-X", "importtime", *COMMAND[1:], "--help"], capture_output=True, text=True, check=True
+    )
+    after = os.times()
+    # Twice the budget, which the bench keeps: tests may share a slow machine.
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.6
+    loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "typer" in loaded
+    assert not loaded & {"fastapi", "sqlalchemy", "pydantic", "rich", "httpx2", "uvicorn", "jinja2", "asyncio"}
+
+
+def test_version_is_told(shell: Shell) -> None:
+    assert shell.run("--version").stdout == f"ricordo {__version__}\n"
+
+
+def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell: Shell) -> None:
+    secrets = {"RICORDO_API_KEY": "key-one", "OPENAI_API_KEY": "key-two"}
+    (shell.folder / ".env").write_text("GROQ_API_KEY=key-three\nRICORDO_LOG_LEVEL=debug\nRICORDO_KEEPALIVE=7\n")
+    shown = shell.run(
+        "settings",
+        **secrets,
+        OPENAI_BASE_URL="http://me:key-four@proxy.example/v1",
+        GOOGLE_API_KEY="key-five",
+        RICORDO_LOG_LEVEL="error",
+    )
+    assert shown.returncode == 0
+    assert "key-" not in shown.stdout + shown.stderr
+    for name, field in (Settings.model_fields | ProviderSettings.model_fields).items():
+        variable = "GOOGLE_API_KEY" if name == "gemini_api_key" else name.upper()
+        assert f"{variable} = " in shown.stdout
+        assert str(field.description) in shown.stdout
+    for line in (
+        "RICORDO_API_KEY = (set, not shown)",
+        "GROQ_API_KEY = (set, not shown)",
+        "GOOGLE_API_KEY = (set, not shown)",
+        "RICORDO_LOG_LEVEL = error (default: info)",
+        "RICORDO_KEEPALIVE = 7 (default: 20)",
+        "RICORDO_DURABILITY = normal (default)",
+        "OPENAI_BASE_URL = http://…@proxy.example/v1",
+    ):
+        assert f"{line}\n" in shown.stdout
+
+
+def test_settings_are_listed_even_where_one_is_wrong(shell: Shell) -> None:
+    shown = shell.run("settings", RICORDO_COLOUR="red")
+    assert shown.returncode == 1
+    assert "RICORDO_HOST = 127.0.0.1 (default)" in shown.stdout
+    assert shown.stderr.startswith("ricordo: RICORDO_COLOUR is not a setting")
+
+
+@pytest.mark.parametrize("command", ["serve", "chat"])
+def test_a_wrong_setting_stops_a_command_with_one_sentence(shell: Shell, command: str) -> None:
+    ran = shell.run(command, RICORDO_PORT="many")
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("ricordo: RICORDO_PORT: ")
+    assert len(ran.stderr.splitlines()) == 1
