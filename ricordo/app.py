@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
@@ -17,7 +18,7 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
-from ricordo.plugins import load_plugins
+from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.sqlite import open_sqlite
@@ -36,10 +37,7 @@ async def open_runtime(
     """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed."""
     plugins = load_plugins()
     toolbox = Toolbox(plugins.tools())
-    offered = plugins.providers()
-    models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
-    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider)), *extra_models):
-        models.add(model)
+    models = open_models(settings, providers, plugins, extra_models)
     store = await asyncio.to_thread(open_sqlite, settings.database_path, durability=settings.durability)
     runtime = Runtime(settings, store, models, toolbox, plugins)
     try:
@@ -50,9 +48,20 @@ async def open_runtime(
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         yield runtime
     finally:
-        await _finish_turns(runtime)
+        await finish_turns(runtime)
         await models.close()
         await store.close()
+
+
+def open_models(
+    settings: Settings, providers: ProviderSettings, plugins: Plugins, extra_models: Sequence[ChatModel] = ()
+) -> Models:
+    """The models of the configured providers, of plugins, and the librarian; nobody is called."""
+    offered = plugins.providers()
+    models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
+    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider)), *extra_models):
+        models.add(model)
+    return models
 
 
 def create_app(
@@ -67,7 +76,7 @@ def create_app(
             for router in runtime.plugins.routes():
                 app.include_router(router)
             # Looking for model servers waits until the server answers, so that a start is never held up by it.
-            looking = asyncio.create_task(runtime.models.find_local())
+            looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
             yield
             looking.cancel()
             with suppress(asyncio.CancelledError):
@@ -90,14 +99,14 @@ def create_app(
     return app
 
 
-async def _finish_turns(runtime: Runtime) -> None:
-    """Let running turns end by themselves for a while, then stop them; each is saved with its end."""
+async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lambda: False) -> None:
+    """Take no new turn, let the running ones end by themselves for a while, then stop them; each is saved with its end."""
     runtime.is_stopping = True
-    turns = list(runtime.live.values())
-    if not turns:
-        return
-    waiting = [asyncio.create_task(turn.wait()) for turn in turns]
-    _, late = await asyncio.wait(waiting, timeout=runtime.settings.shutdown_grace)
-    if late:
-        log.warning("stopping turns that did not finish", extra={"turns": len(late)})
+    if runtime.live:
+        log.info("waiting for running turns", extra={"turns": len(runtime.live)})
+    deadline = time.monotonic() + runtime.settings.shutdown_grace
+    while runtime.live and time.monotonic() < deadline and not must_hurry():  # noqa: ASYNC110 - a signal sets it
+        await asyncio.sleep(0.05)
+    if runtime.live:
+        log.warning("stopping turns that did not finish", extra={"turns": len(runtime.live)})
         await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))

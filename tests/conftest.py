@@ -1,6 +1,7 @@
 """Fixtures that many tests share: a clock, a store on a temporary file, and who is asking."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,14 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore
 def scope() -> Scope:
     """The local organisation and user."""
     return Scope()
+
+
+@pytest.fixture
+def quiet_logs() -> Iterator[None]:
+    """Puts the loggers back as they were before a test that sets them up."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+    logging.captureWarnings(False)

@@ -158,6 +158,8 @@ class Turn:
             return await self._close("error", "internal_error", "An unknown error occurred", type(error).__name__)
 
     async def _close(self, reason: StopReason, kind: str, message: str, detail: str | None = None) -> Event:
+        # It is ending: who cancels it now only waits, as stopping it here would leave its run open.
+        self._is_stopping = True
         run = self._context.run
         error: dict[str, Any] | None = None if reason == "cancelled" else {"type": kind, "message": message}
         ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error))

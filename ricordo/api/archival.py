@@ -9,9 +9,10 @@ from ricordo.api.bodies import PassageBody
 from ricordo.api.call import Here, Paged, answer
 from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
-from ricordo.domain.clock import parse_date, zone
+from ricordo.domain.clock import parse_date, to_datetime, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
+from ricordo.errors import Invalid
 from ricordo.memory import recall
 from ricordo.memory.commit import own_archive
 from ricordo.storage import agents, archives
@@ -24,7 +25,7 @@ router = APIRouter(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passag
 @router.post("", response_model=list[PassageShape])
 async def create(here: Here, agent_id: str, body: PassageBody) -> Response:
     """Archive a passage; the answer is a list of it."""
-    created_at = parse_date(body.created_at, UTC, name="created_at") if body.created_at else None
+    created_at = _moment(body.created_at) if body.created_at else None
 
     def insert(tx: Transaction) -> Passage:
         state = agents.load(tx, here.scope, agent_id)
@@ -99,3 +100,15 @@ async def delete(here: Here, agent_id: str, memory_id: str) -> Response:
 
     await here.store.write(remove)
     return answer({"message": f"Memory id={memory_id} successfully deleted"})
+
+
+def _moment(text: str) -> int:
+    micros = parse_date(text, UTC, name="created_at")
+    try:
+        to_datetime(micros)
+    except OverflowError as error:
+        # Within its own zone it is a date; in UTC, as it would be shown, it lies beyond the calendar.
+        raise Invalid(
+            f"created_at {text} lies beyond the calendar. Choose a moment between the years 1 and 9999."
+        ) from error
+    return micros

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from ricordo.api.call import answer
+from ricordo.api.wire.schemas import Refusal
 from ricordo.errors import (
     Busy,
     Conflict,
@@ -36,7 +37,8 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 
 def install_error_shapes(app: FastAPI) -> None:
-    """Make the app answer our errors, and bad requests, in these shapes."""
+    """Make the app answer our errors, and bad requests, in these shapes, and say so in its document."""
+    app.router.responses["4XX"] = {"model": Refusal, "description": "Refused: `detail` says why and what to do"}
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(Exception)(_unknown)

@@ -13,16 +13,15 @@ from typing import Literal
 import typer
 
 from ricordo import __version__
+from ricordo.app import open_models
 from ricordo.cli.client import Client
-from ricordo.cli.database_check import Absent, Broken, InUse, Sound, check_database
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
 from ricordo.errors import Invalid, RicordoError
-from ricordo.llm.librarian import Librarian
-from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.storage.check import Absent, Broken, InUse, Sound, check_database
 from ricordo.storage.migrations import MIGRATIONS
 
 Verdict = Literal["ok", "warning", "wrong"]
@@ -132,10 +131,7 @@ def _providers(providers: ProviderSettings) -> Iterator[Finding]:
 
 
 async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[Finding]:
-    offered = plugins.providers()
-    models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
-    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider))):
-        models.add(model)
+    models = open_models(settings, providers, plugins)
     try:
         found = await models.find_local()
         return [_local_models(settings, [info.handle for info in found]), await _default_model(settings, models)]

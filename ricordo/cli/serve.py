@@ -1,6 +1,7 @@
 """`ricordo serve`: runs the app under uvicorn, says where it is, and ends without cutting off who is being answered."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -15,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.app import create_app
+from ricordo.app import create_app, finish_turns
 from ricordo.cli.listening import EVERY_ADDRESS, address_of
 from ricordo.errors import RicordoError
 from ricordo.llm.listing import PROBE_SECONDS
@@ -37,6 +38,9 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)
         server = Server(app, settings, announce=lambda runtime: _announce(runtime, port))
+        # What was imported stays: the collector, which the command switched off while it came in, need not look at it again.
+        gc.freeze()
+        gc.enable()
         # No other task of this program may start a loop: the runner is the whole of its life.
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.live(sockets))
@@ -66,7 +70,6 @@ class Server(uvicorn.Server):
             )
         )
         self._app = app
-        self._grace = settings.shutdown_grace
         self._announce = announce
         self._announcing: asyncio.Task[None] | None = None
 
@@ -85,15 +88,8 @@ class Server(uvicorn.Server):
         """Take no new turn, let the running ones end within the grace, then close every connection."""
         if self._announcing:
             self._announcing.cancel()
-        runtime: Runtime = self._app.state.runtime
-        runtime.is_stopping = True
-        if runtime.live:
-            log.info("waiting for running turns", extra={"turns": len(runtime.live), "seconds": self._grace})
-        deadline = time.monotonic() + self._grace
-        while runtime.live and time.monotonic() < deadline and not self.force_exit:  # noqa: ASYNC110 - a signal sets it
-            await asyncio.sleep(0.05)
-        # The app would stop these too, but only once their streams are closed, which wait for them.
-        await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))
+        # The app would do this too, but only once the turns' streams are closed, which wait for them.
+        await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
     @contextmanager
@@ -110,11 +106,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def _say_where(self, announce: Callable[[Runtime], None]) -> None:
-        runtime: Runtime = self._app.state.runtime
-        if runtime.settings.find_local_models and not runtime.settings.model:
-            # The app is looking for model servers just now, and the line names the model.
-            await asyncio.sleep(PROBE_SECONDS * 1.5)
-        announce(runtime)
+        # The line names the model, and the app is looking for model servers just now.
+        await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
+        announce(self._app.state.runtime)
 
 
 class RequestLog:

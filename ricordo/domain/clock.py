@@ -56,9 +56,9 @@ def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int
     """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last moment."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
+            moment += timedelta(days=1, microseconds=-1)
+        return to_micros(moment, where)
+    except (ValueError, OverflowError) as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
-    if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
-        moment += timedelta(days=1, microseconds=-1)
-    return to_micros(moment, where)

@@ -8,9 +8,9 @@ from sqlalchemy import Row, bindparam, delete, func, insert, select
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict
+from ricordo.errors import Conflict, NotFound
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents_blocks, blocks, blocks_tags, chains
 
@@ -125,7 +125,10 @@ def get(tx: Transaction, scope: Scope, id: str) -> Block:
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """The blocks with these ids, in their order; raises NotFound for the first that is missing."""
     rows = {row.id: row for row in tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})}
-    return _with_tags(tx, [found(rows.get(id), "Block", id) for id in ids])
+    for id in ids:
+        if id not in rows:
+            raise NotFound(f"Block with id '{id}' not found")  # these words are a wire fact
+    return _with_tags(tx, [rows[id] for id in ids])
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Block, ...]:

@@ -108,8 +108,8 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
             f"Another Ricordo server is using {path}. Stop it, or choose another RICORDO_DATA_DIR."
         ) from None
     try:
-        engine = _engine(path, durability)
-        with _first_connection(engine, path) as connection:
+        engine = make_engine(path, durability)
+        with first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
     except BaseException:
         lock.release()
@@ -165,7 +165,7 @@ def _make_private_file(path: Path) -> None:
         ) from error
 
 
-def _first_connection(engine: Engine, path: Path) -> Connection:
+def first_connection(engine: Engine, path: Path) -> Connection:
     try:
         return engine.connect()
     except DatabaseError as error:
@@ -175,12 +175,14 @@ def _first_connection(engine: Engine, path: Path) -> Connection:
         ) from error
 
 
-def _engine(path: Path, durability: str) -> Engine:
+def make_engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # built, not written: a path may hold ? # and %
         poolclass=NullPool,
         # isolation_level None: the driver begins nothing by itself, `_unit` says how.
         connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 512},
+        # Errors are logged, and what people said must not be.
+        hide_parameters=True,
         json_serializer=to_json,
         json_deserializer=from_json,
     )

@@ -279,6 +279,43 @@ async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers
     await stage.require_sound(agent)
 
 
+async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_open(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelError("llm_rate_limit", "Too fast.")]
+    with Held(stage.store, "UPDATE runs") as held:
+        turn = await stage.begin(agent)
+        reading = asyncio.create_task(all_events(turn))
+        await held.reached()
+        cancelling = asyncio.create_task(turn.cancel())
+        await asyncio.sleep(0.01)
+        held.release()
+        await soon(cancelling)
+    end = (await soon(reading))[-1]
+    assert isinstance(end, Failed)
+    assert (end.kind, end.run.status) == ("llm_rate_limit", "failed")
+    await stage.require_sound(agent)
+
+
+async def test_a_cancel_while_a_failed_turn_waits_to_be_closed_does_not_leave_it_open(stage: Stage) -> None:
+    agent, other = await stage.agent(), await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line(ModelError("llm_rate_limit", "Too fast.")), "Hello."]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    with Held(stage.store, "INSERT INTO runs") as held:
+        busy = asyncio.create_task(stage.say(other))
+        await held.reached()
+        gate.open()
+        await asyncio.sleep(0.01)  # the turn's end stands in the writer's queue now
+        cancelling = asyncio.create_task(turn.cancel())
+        await asyncio.sleep(0.01)
+        held.release()
+        await soon(cancelling)
+    await soon(busy)
+    assert [run.status for run in await stage.runs(agent)] == ["failed"]
+    await stage.require_sound(agent)
+
+
 async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stage: Stage) -> None:
     agent = await stage.agent()
     gate = Gate()

@@ -146,9 +146,6 @@ def test_dates_that_are_none_are_refused_before_anything_is_kept(
     assert server.rows() == rows
 
 
-@pytest.mark.xfail(
-    strict=True, reason="domain/clock.py accepts moments that no date can hold; the archive then answers 500"
-)
 def test_a_moment_beyond_the_calendar_is_refused(
     client: StrictLetta, server: ServerInThread, agent: AgentState
 ) -> None:

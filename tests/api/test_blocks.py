@@ -245,9 +245,6 @@ def test_a_text_of_exactly_the_limit_fits(client: StrictLetta) -> None:
     assert client.blocks.create(label="new", value="", limit=0).limit == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason='storage/rows.py says "Block with ID x not found" where clients match another text'
-)
 def test_a_missing_block_is_told_in_the_words_that_clients_match(http: httpx2.Client) -> None:
     id = new_id("block")
 

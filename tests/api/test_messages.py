@@ -425,9 +425,6 @@ def test_an_otid_that_was_used_for_something_else_is_refused(
     assert server.rows() == rows
 
 
-@pytest.mark.xfail(
-    strict=True, reason="agents/context.py answers 409 busy, without a run, where two messages share an otid"
-)
 def test_two_messages_with_one_otid_are_refused_as_malformed(http: httpx2.Client, agent: AgentState) -> None:
     two = [{"role": "user", "content": text, "otid": "same"} for text in ("Hello.", "Again.")]
 

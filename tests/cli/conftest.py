@@ -1,6 +1,5 @@
 """`ricordo` as people run it: a process of its own, in an empty folder, with nothing of this machine's settings."""
 
-import logging
 import os
 import re
 import subprocess
@@ -65,7 +64,7 @@ class Shell:
             said = process.stdout.readline()
             found = re.search(r"http://\S+", said)
             assert found, f"{said}{process.stderr.read() if process.stderr else ''}"
-            yield Serving(process, said, found.group())
+            yield Serving(process, said + process.stdout.readline(), found.group())
         finally:
             process.kill()
             process.communicate(timeout=LIMIT)
@@ -84,14 +83,3 @@ class Serving:
 def shell(tmp_path: Path) -> Shell:
     """A shell in an empty folder."""
     return Shell(tmp_path)
-
-
-@pytest.fixture
-def quiet_logs() -> Iterator[None]:
-    """Puts the loggers back as they were before a test that sets them up."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = before
-    root.setLevel(level)
-    logging.captureWarnings(False)

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from ricordo.cli.screen import Screen, Terminal, printable
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.scripted import call
+from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
 from tests.support.serving import MODEL, Gate, ServerInThread, serving
 
@@ -95,8 +97,9 @@ def command(talk: Chat, line: str) -> str:
     return page(talk).text("tell")
 
 
-def test_a_piped_chat_remembers_in_the_next_one(shell: Shell) -> None:
-    first = shell.run("chat", said="My favourite tea is Darjeeling.\n\n")
+def test_a_piped_chat_with_a_server_is_remembered_by_one_without(shell: Shell) -> None:
+    with serving(shell.data) as server:
+        first = shell.run("chat", "--server", server.url, said="My favourite tea is Darjeeling.\n\n")
     assert first.returncode == 0, first.stderr
     assert "Darjeeling" in first.stdout
     second = shell.run("chat", said="What is my favourite tea?\n/blocks\n/block nothing\n")
@@ -128,7 +131,10 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
         _until(parent, "[y/N] ")
         os.write(parent, b"n\n")
         _until(parent, "› ")
-        os.write(parent, b"\x03")
+        # Python may miss a signal that comes just before it waits for a key; people press again.
+        process.send_signal(signal.SIGINT)
+        while not select.select([parent], [], [], 0.5)[0]:
+            process.send_signal(signal.SIGINT)
         assert "Ctrl-D leaves" in _until(parent, "› ")
         os.write(parent, b"\x04")
         assert process.wait(LIMIT) == 0
@@ -142,11 +148,11 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
 
 def _until(descriptor: int, mark: str) -> str:
     """What a terminal shows up to the mark."""
-    seen, deadline = "", time.monotonic() + LIMIT
-    while mark not in seen:
+    seen, deadline = b"", time.monotonic() + LIMIT
+    while mark.encode() not in seen:
         assert select.select([descriptor], [], [], deadline - time.monotonic())[0], f"waited in vain: {seen!r}"
-        seen += os.read(descriptor, 4096).decode()
-    return seen
+        seen += os.read(descriptor, 4096)
+    return seen.decode()
 
 
 def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInThread, talk: Chat) -> None:
@@ -325,9 +331,19 @@ def test_an_address_without_a_server_is_told() -> None:
         assert client.version() is None
         with pytest.raises(Unavailable, match="does not answer"):
             client.agents()
-    for wrong in ("127.0.0.1:8283", "http://["):
+    for wrong in ("127.0.0.1:8283", "http://host:port"):
         with pytest.raises(Invalid, match="is no address of a server"):
             Client(wrong)
+
+
+def test_a_server_that_is_named_is_never_replaced_by_one_of_our_own(tmp_path: Path) -> None:
+    settings, providers = Settings(data_dir=tmp_path, api_key=None), ProviderSettings.model_construct()
+    with (
+        pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9"),
+        chatting._server(settings, providers, "http://127.0.0.1:9", Page()),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_answer_cannot_steer_the_terminal() -> None:

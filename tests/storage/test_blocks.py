@@ -41,7 +41,7 @@ async def test_a_block_reads_back_as_it_was_written(store: SqliteStore, scope: S
 async def test_blocks_come_in_the_order_of_the_ids_with_their_tags(store: SqliteStore, scope: Scope) -> None:
     one, two = await make.stored_blocks(store, make.block(tags=("b",)), make.block(tags=("a", "c")))
     assert await store.read(lambda tx: blocks.by_ids(tx, scope, [two.id, one.id, two.id])) == [two, one, two]
-    with pytest.raises(NotFound, match="Block with ID block-gone not found"):
+    with pytest.raises(NotFound, match="Block with id 'block-gone' not found"):
         await store.read(lambda tx: blocks.by_ids(tx, scope, [one.id, "block-gone"]))
 
 

@@ -239,5 +239,6 @@ def _client_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_rows(tx: Transaction) -> dict[str, int]:
-    names = tx.all(text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"))
-    return {row.name: tx.all(text(f'SELECT count(*) FROM "{row.name}"'))[0][0] for row in names}  # noqa: S608
+    names = [row.name for row in tx.all(text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"))]
+    counts = [f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\"" for name in names]  # noqa: S608
+    return {row.name: row.rows for row in tx.all(text(" UNION ALL ".join(counts)))}

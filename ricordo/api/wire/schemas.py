@@ -290,3 +290,21 @@ class Note(Shape):
     """That something was done."""
 
     message: str
+
+
+class ModelFailureShape(Shape):
+    """How a model's provider failed."""
+
+    type: str
+    message: str
+    detail: str | None
+
+
+class Refusal(Shape):
+    """Why a request was refused; a provider's failure stands under `error` alone."""
+
+    detail: str | None = None
+    trace_id: str | None = None
+    examples: list[str] | None = None
+    run_id: str | None = None
+    error: ModelFailureShape | None = None

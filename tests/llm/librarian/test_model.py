@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import (
     ModelReply,

@@ -1,6 +1,7 @@
 """What the librarian takes people's words for."""
 
 import pytest
+
 from ricordo.llm.librarian.reading import Ask, Forget, Help, Intent, SmallTalk, Task, Tell, is_personal, read, sentences
 
 

@@ -1,6 +1,7 @@
 """What the librarian sees, read from prompts as they are really rendered."""
 
 import pytest
+
 from ricordo.domain.block import Block
 from ricordo.llm.librarian.view import Note, ShownBlock, as_note, data_in, shown_blocks, unpackaged
 from ricordo.prompt.memory import MemorySection, render_memory

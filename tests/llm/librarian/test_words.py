@@ -1,6 +1,7 @@
 """How the librarian compares words."""
 
 import pytest
+
 from ricordo.llm.librarian.words import are_related, kinds_asked, kinds_told, query_words, score, shared, stems
 
 

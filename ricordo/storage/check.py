@@ -5,8 +5,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-# The one door to the database; these belong behind it, in a function of its own.
-from ricordo.storage.sqlite import _engine, _first_connection
+from ricordo.storage.sqlite import first_connection, make_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ def check_database(path: Path) -> Absent | InUse | Sound | Broken:
 
 
 def _read(path: Path) -> Sound | Broken:
-    engine = _engine(path, "normal")
+    engine = make_engine(path, "normal")
     try:
-        with _first_connection(engine, path) as connection:
+        with first_connection(engine, path) as connection:
             verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if verdict != "ok":
                 return Broken(f"{path} is damaged: {verdict}. Restore it from a backup.")

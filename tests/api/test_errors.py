@@ -1,0 +1,390 @@
+"""Bad input and failures: the shapes that clients of the retired Letta V1 server know, and nothing left half done."""
+
+import ast
+from collections.abc import Callable
+from typing import Any, get_args
+
+import httpx2
+import letta_client
+import pytest
+from letta_client import APIStatusError
+from letta_client.types import AgentState
+
+from ricordo.api.errors import MODEL_STATUS
+from ricordo.domain.ids import new_id
+from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+JSON = {"content-type": "application/json"}
+
+
+def faults(answer: httpx2.Response) -> list[dict[str, Any]]:
+    """The list of faults that stands in a 422 as text."""
+    body = answer.json()
+    assert answer.status_code == 422
+    assert body["trace_id"] == ""
+    listed: list[dict[str, Any]] = ast.literal_eval(body["detail"])
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "text"),
+    [
+        ("GET", "/v1/agents/{agent}", "Agent with ID {agent} not found"),
+        ("PATCH", "/v1/agents/{agent}", "Agent with ID {agent} not found"),
+        ("DELETE", "/v1/agents/{agent}", "Agent with ID {agent} not found"),
+        ("GET", "/v1/agents/{agent}/messages", "Agent with ID {agent} not found"),
+        ("POST", "/v1/agents/{agent}/messages", "Agent with ID {agent} not found"),
+        ("POST", "/v1/agents/{agent}/messages/stream", "Agent with ID {agent} not found"),
+        ("POST", "/v1/agents/{agent}/messages/cancel", "Agent with ID {agent} not found"),
+        ("PATCH", "/v1/agents/{agent}/reset-messages", "Agent with ID {agent} not found"),
+        ("GET", "/v1/agents/{agent}/core-memory", "Agent with ID {agent} not found"),
+        ("GET", "/v1/agents/{agent}/core-memory/blocks", "Agent with ID {agent} not found"),
+        ("GET", "/v1/agents/{agent}/core-memory/blocks/human", "Agent with ID {agent} not found"),
+        ("PATCH", "/v1/agents/{agent}/core-memory/blocks/human", "Agent with ID {agent} not found"),
+        ("PATCH", "/v1/agents/{agent}/core-memory/blocks/attach/block-1", "Agent with ID {agent} not found"),
+        ("PATCH", "/v1/agents/{agent}/core-memory/blocks/detach/block-1", "Agent with ID {agent} not found"),
+        ("GET", "/v1/agents/nonsense", "Agent with ID nonsense not found"),
+        ("GET", "/v1/agents/a%00b", "Agent with ID a\0b not found"),
+    ],
+)
+def test_an_agent_that_is_not_there_is_told_so(
+    http: httpx2.Client, server: ServerInThread, method: str, path: str, text: str
+) -> None:
+    nobody, rows = new_id("agent"), server.rows()
+    body = {"input": "Hello."} if method in ("POST", "PATCH") and not path.endswith("cancel") else None
+
+    answer = http.request(method, path.format(agent=nobody), json=body)
+
+    assert answer.status_code == 404
+    assert answer.json() == {"detail": f"NOT_FOUND: {text.format(agent=nobody)}"}
+    assert server.rows() == rows
+
+
+def test_unknown_routes_and_methods_are_told_so(http: httpx2.Client) -> None:
+    assert (http.get("/v1/nothing").status_code, http.get("/v1/nothing").json()) == (404, {"detail": "Not Found"})
+    assert (http.put("/v1/agents/").status_code, http.put("/v1/agents/").json()) == (
+        405,
+        {"detail": "Method Not Allowed"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "fault"),
+    [
+        (b'{"messages": [', JSON, {"type": "json_invalid", "loc": ("body", 14)}),
+        (b"", {}, {"type": "missing", "loc": ("body",)}),
+        (b"[]", JSON, {"type": "model_attributes_type", "loc": ("body",)}),
+        (b'{"input": "hi"}', {"content-type": "text/plain"}, {"type": "model_attributes_type", "loc": ("body",)}),
+        (b'{"messages": ["hi"]}', JSON, {"loc": ("body", "messages", 0, "message")}),
+        (b'{"messages": "hi"}', JSON, {"type": "list_type", "loc": ("body", "messages")}),
+        (b'{"messages": [{"role": "user"}]}', JSON, {"loc": ("body", "messages", 0, "message", "content")}),
+        (
+            b'{"messages": [{"role": "tool", "content": "x"}]}',
+            JSON,
+            {"loc": ("body", "messages", 0, "message", "role")},
+        ),
+        (b'{"messages": [{"type": "strange"}]}', JSON, {"type": "union_tag_invalid", "loc": ("body", "messages", 0)}),
+        (b'{"input": "x", "max_steps": 0}', JSON, {"type": "greater_than_equal", "loc": ("body", "max_steps")}),
+        (b'{"input": "x", "max_steps": "many"}', JSON, {"type": "int_parsing", "loc": ("body", "max_steps")}),
+        (b'{"input": "\\ud83d"}', JSON, {"type": "value_error", "loc": ("body",)}),
+    ],
+)
+def test_a_malformed_message_is_refused_with_its_faults(
+    http: httpx2.Client,
+    server: ServerInThread,
+    agent: AgentState,
+    content: bytes,
+    headers: dict[str, str],
+    fault: dict[str, Any],
+) -> None:
+    rows = server.rows()
+
+    answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=headers)
+
+    found = faults(answer)
+    assert fault.items() <= found[0].items()
+    assert {"type", "loc", "msg", "input"} == found[0].keys()
+    assert answer.json().keys() == {"trace_id", "detail"}
+    assert server.rows() == rows
+
+
+@pytest.mark.parametrize("content", [b'{"input": "\xff"}', b'{"input":' + b"[" * 20_000 + b"]" * 20_000 + b"}"])
+def test_a_body_that_nobody_can_read_is_refused(http: httpx2.Client, agent: AgentState, content: bytes) -> None:
+    answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=JSON)
+
+    assert answer.status_code == 400
+    assert answer.json() == {"detail": "There was an error parsing the body"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({}, 422, "Must specify either 'input' or 'messages'."),
+        (
+            {"input": "Hello.", "messages": [{"role": "user", "content": "Hello."}]},
+            422,
+            "Must specify either 'input' or 'messages'.",
+        ),
+        ({"messages": []}, 400, "There is no message to answer. Send at least one"),
+        (
+            {"messages": [{"type": "approval", "approve": True, "approval_request_id": "message-1"}]},
+            400,
+            "No tool call is currently awaiting approval",
+        ),
+        ({"messages": [{"approve": False}]}, 400, "No tool call is currently awaiting approval"),
+        (
+            {
+                "messages": [
+                    {"type": "approval", "approvals": [{"type": "approval", "tool_call_id": "x", "approve": True}]}
+                ]
+            },
+            400,
+            "No tool call is currently awaiting approval",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64"}}]}]},
+            400,
+            "A picture needs data in base64, or the url where it lies.",
+        ),
+        ({"input": [{"type": "image", "source": {"type": "url"}}]}, 400, "A picture needs data in base64"),
+    ],
+)
+@pytest.mark.parametrize("path", ["messages", "messages/stream"])
+def test_a_message_that_makes_no_sense_is_refused(
+    http: httpx2.Client,
+    server: ServerInThread,
+    agent: AgentState,
+    path: str,
+    body: dict[str, Any],
+    status: int,
+    text: str,
+) -> None:
+    rows = server.rows()
+
+    answer = http.post(f"/v1/agents/{agent.id}/{path}", json=body)
+
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {text}")
+    assert server.rows() == rows
+    assert server.model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (
+            {"model": "x/y"},
+            404,
+            "NOT_FOUND: Handle x/y not found, must be one of ['ricordo/librarian', 'scripted/model'",
+        ),
+        ({"model": "gpt"}, 404, "NOT_FOUND: Handle gpt not found, must be one of ["),
+        ({"model": "openai/gpt-4.1"}, 404, "NOT_FOUND: Handle openai/gpt-4.1 not found, must be one of ["),
+        ({"tools": ["no_such_tool", "nor_this"]}, 404, "NOT_FOUND: Tool with name no_such_tool, nor_this not found"),
+        ({"tool_ids": ["tool-x"]}, 404, "NOT_FOUND: Tool with ID tool-x not found"),
+        ({"block_ids": ["block-x"]}, 404, "NOT_FOUND: Block with "),
+        (
+            {"memory_blocks": [{"label": "a", "value": "1"}, {"label": "a", "value": "2"}]},
+            400,
+            'INVALID_ARGUMENT: Two blocks are labelled "a".',
+        ),
+        ({"agent_type": "memgpt_agent"}, 422, "INVALID_ARGUMENT: Agents of type memgpt_agent are not supported"),
+        ({"agent_type": "sleeptime_agent"}, 422, "INVALID_ARGUMENT: Agents of type sleeptime_agent are not supported"),
+        ({"timezone": "Mars/Base"}, 400, 'INVALID_ARGUMENT: Time zone "Mars/Base" is unknown.'),
+        ({"timezone": "../../etc/passwd"}, 400, 'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.'),
+    ],
+)
+def test_an_agent_that_cannot_be_is_refused_and_nothing_of_it_is_kept(
+    http: httpx2.Client, server: ServerInThread, body: dict[str, Any], status: int, text: str
+) -> None:
+    rows = server.rows()
+    blocks = [{"label": "human", "value": "Ada", "tags": ["x"]}, *body.pop("memory_blocks", [])]
+
+    answer = http.post("/v1/agents/", json={"model": MODEL, "tags": ["t"], "memory_blocks": blocks, **body})
+
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(text)
+    assert server.rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"agent_type": "strange"}, ("body", "agent_type")),
+        ({"name": "x" * 257}, ("body", "name")),
+        ({"context_window_limit": 100}, ("body", "context_window_limit")),
+        ({"context_window_limit": 2**63}, ("body", "context_window_limit")),
+        ({"memory_blocks": [{"label": "human"}]}, ("body", "memory_blocks", 0, "value")),
+        ({"memory_blocks": [{"label": "human", "value": "", "limit": -1}]}, ("body", "memory_blocks", 0, "limit")),
+        ({"memory_blocks": [{"label": "human", "value": "", "limit": 2**63}]}, ("body", "memory_blocks", 0, "limit")),
+        ({"model_settings": {"temperature": "hot"}}, ("body", "model_settings", "temperature")),
+        ({"model_settings": {"max_output_tokens": 0}}, ("body", "model_settings", "max_output_tokens")),
+        ({"model_settings": {"reasoning": "hard"}}, ("body", "model_settings", "reasoning")),
+        (
+            {"model_settings": {"thinking": {"budget_tokens": "x"}}},
+            ("body", "model_settings", "thinking", "budget_tokens"),
+        ),
+        ({"llm_config": {"handle": 5}}, ("body", "llm_config", "handle")),
+        ({"embedding_config": {"handle": 5}}, ("body", "embedding_config", "handle")),
+        ({"max_tokens": -1}, ("body", "max_tokens")),
+        ({"metadata": []}, ("body", "metadata")),
+        ({"metadata": {"n": 2**70}}, ("body",)),
+        ({"tags": "x"}, ("body", "tags")),
+    ],
+)
+def test_a_malformed_agent_is_refused_with_its_faults(
+    http: httpx2.Client, server: ServerInThread, body: dict[str, Any], place: tuple[str | int, ...]
+) -> None:
+    rows = server.rows()
+
+    answer = http.post("/v1/agents/", json={"model": MODEL, **body})
+
+    assert faults(answer)[0]["loc"] == place
+    assert server.rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"model": "x/y"}, 404),
+        ({"tool_ids": ["tool-x"]}, 404),
+        ({"block_ids": ["block-x"]}, 404),
+        ({"timezone": "Mars/Base"}, 400),
+        ({"model_settings": {"temperature": "hot"}}, 422),
+        ({"enable_sleeptime": True}, 422),
+        ({"message_ids": ["message-1"]}, 422),
+    ],
+)
+def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(
+    client: StrictLetta,
+    http: httpx2.Client,
+    server: ServerInThread,
+    agent: AgentState,
+    body: dict[str, Any],
+    status: int,
+) -> None:
+    before, rows = client.agents.retrieve(agent.id).to_dict(), server.rows()
+
+    answer = http.patch(f"/v1/agents/{agent.id}", json={"name": "Half", "tags": ["half"], **body})
+
+    assert answer.status_code == status
+    assert client.agents.retrieve(agent.id).to_dict() == before
+    assert server.rows() == rows
+
+
+MODEL_ERRORS: dict[ModelErrorKind, type[APIStatusError]] = {
+    "llm_timeout": letta_client.InternalServerError,
+    "llm_rate_limit": letta_client.RateLimitError,
+    "llm_authentication": letta_client.AuthenticationError,
+    "llm_insufficient_credits": APIStatusError,
+    "llm_bad_request": letta_client.BadRequestError,
+    "llm_empty_response": letta_client.InternalServerError,
+    "llm_error": letta_client.InternalServerError,
+}
+
+
+@pytest.mark.parametrize("kind", MODEL_ERRORS)
+def test_a_models_failure_has_a_shape_of_its_own(
+    client: StrictLetta, server: ServerInThread, agent: AgentState, kind: ModelErrorKind
+) -> None:
+    server.says(ModelError(kind, "The provider said no."))
+
+    with pytest.raises(MODEL_ERRORS[kind]) as caught:
+        client.with_options(max_retries=2).agents.messages.create(agent.id, input="Hello.")
+
+    assert caught.value.status_code == MODEL_STATUS[kind]
+    assert caught.value.body == {"error": {"type": kind, "message": "The provider said no.", "detail": None}}
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert len(server.model.requests) == 1
+
+
+def test_every_kind_of_model_failure_has_a_status() -> None:
+    assert {*MODEL_STATUS, "context_window_exceeded"} == set(get_args(ModelErrorKind))
+    assert MODEL_STATUS == {
+        "llm_timeout": 504,
+        "llm_rate_limit": 429,
+        "llm_authentication": 401,
+        "llm_insufficient_credits": 402,
+        "llm_bad_request": 400,
+        "llm_empty_response": 500,
+        "llm_error": 500,
+    }
+
+
+def test_a_context_that_is_too_long_is_a_bad_request(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(ModelError("context_window_exceeded", "Too long."))
+
+    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
+
+    assert (answer.status_code, answer.json()) == (400, {"detail": "CONTEXT_WINDOW_EXCEEDED: Too long."})
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (RuntimeError("secret words"), 500, "An unknown error occurred"),
+        (Unavailable("The sandbox is down."), 500, "The sandbox is down."),
+    ],
+)
+def test_a_turn_that_breaks_tells_no_insides(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState, error: Exception, status: int, detail: str
+) -> None:
+    server.says(error)
+
+    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
+
+    assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+
+
+def test_the_agent_answers_again_after_any_failure(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    failures = {"One.": ModelError("llm_error", "No."), "Two.": RuntimeError("broken")}
+    # What a model refuses to read stays out of the window, or it would refuse the next turn too.
+    refused = {"Three.": ModelError("context_window_exceeded", "Long."), "Four.": ModelError("llm_bad_request", "Bad.")}
+    for text, line in (failures | refused).items():
+        server.says(line)
+        with pytest.raises(APIStatusError):
+            client.agents.messages.create(agent.id, input=text)
+
+    assert client.agents.messages.create(agent.id, input="Five.").stop_reason.stop_reason == "end_turn"
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["One.", "Two.", "Five."]
+    kept = client.agents.messages.list(agent.id, order="asc", include_return_message_types=["user_message"])
+    assert [message.to_dict()["content"] for message in kept] == ["One.", "Two.", "Three.", "Four.", "Five."]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (Forbidden("Not yours."), 403, "Not yours."),
+        (Unavailable("Shutting down."), 503, "Shutting down."),
+        (RicordoError("Odd."), 500, "INTERNAL_SERVER_ERROR: Odd."),
+        (ValueError("secret words"), 500, "An unknown error occurred"),
+    ],
+)
+def test_every_error_of_a_route_has_a_status_and_no_traceback(
+    server: ServerInThread, error: Exception, status: int, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_work: Callable[..., Any]) -> None:
+        raise error
+
+    monkeypatch.setattr(server.runtime.store, "read", fail)
+    with server.http() as http:  # a connection of its own: after an error nobody expected it is closed
+        answer = http.get("/v1/agents/count")
+
+    assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+
+
+def test_a_server_that_stops_takes_no_new_turn(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = server.rows()
+    monkeypatch.setattr(server.runtime, "is_stopping", True)
+
+    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
+
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("The server is shutting down.")
+    assert server.rows() == rows

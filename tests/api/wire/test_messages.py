@@ -1,0 +1,241 @@
+import re
+from typing import Any
+
+import pytest
+
+from ricordo.api.wire.message_schemas import AnyMessage
+from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire, spoken_words
+from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from tests.api.wire.fits import require_fits
+from tests.support import make
+
+AGENT = make.agent()
+VIEW = MessageView()
+
+
+def assistant(*parts: Part, **fields: Any) -> Message:
+    """A message of the agent."""
+    return make.message(AGENT, role="assistant", parts=parts, **fields)
+
+
+def wires(message: Message, view: MessageView = VIEW) -> list[dict[str, Any]]:
+    """The message on the wire; each piece is held against its shape."""
+    made = message_to_wire(message, view)
+    for wire in made:
+        require_fits(AnyMessage, wire)
+    return made
+
+
+def test_every_piece_has_the_common_fields_in_their_exact_formats() -> None:
+    message = assistant(
+        ReasoningPart("Hm."),
+        TextPart("Hello."),
+        ToolCallPart("call-1", "search", "{}"),
+        created_at=1_795_293_195_999_999,
+        run_id="run-1",
+        step_id="step-1",
+        name="Nina",
+        sender_id="agent-2",
+    )
+
+    pieces = wires(message)
+
+    assert [piece["message_type"] for piece in pieces] == [
+        "reasoning_message",
+        "assistant_message",
+        "tool_call_message",
+    ]
+    uuid = message.id.removeprefix("message-")
+    assert [piece["otid"] for piece in pieces] == [f"{uuid[:-2]}0{place}" for place in range(3)]
+    for piece in pieces:
+        common = {
+            "id": message.id,
+            "date": "2026-11-21T20:33:15+00:00",
+            "name": "Nina",
+            "sender_id": "agent-2",
+            "step_id": "step-1",
+            "run_id": "run-1",
+            "is_err": None,
+            "seq_id": None,
+        }
+        assert common.items() <= piece.items()
+
+
+def test_the_otid_counts_in_hexadecimal() -> None:
+    message = assistant(*(ReasoningPart(f"Thought {n}") for n in range(17)))
+
+    otids = [piece["otid"] for piece in wires(message)]
+
+    assert [otid[-2:] for otid in otids[9:]] == ["09", "0a", "0b", "0c", "0d", "0e", "0f", "10"]
+    assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", otid) for otid in otids)
+
+
+def test_an_otid_that_the_sender_gave_is_kept() -> None:
+    assert [wire["otid"] for wire in wires(make.message(AGENT, otid="mine"))] == ["mine"]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "summary"])
+def test_plain_messages_have_their_words(role: Any) -> None:
+    (wire,) = wires(make.message(AGENT, "Hello.", role))
+
+    field = "summary" if role == "summary" else "content"
+    assert (wire["message_type"], wire[field]) == (f"{role}_message", "Hello.")
+
+
+def test_a_user_may_send_several_texts_and_pictures() -> None:
+    parts = (
+        TextPart("What is this?"),
+        ImagePart("image/png", data="aGk=", detail="low"),
+        ImagePart("image/png", url="https://example.org/cat.png"),
+        TextPart("And this?"),
+    )
+
+    (wire,) = wires(make.message(AGENT, parts=parts))
+
+    assert wire["content"] == [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk=", "detail": "low"}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
+        {"type": "text", "text": "And this?"},
+    ]
+
+
+def test_one_picture_alone_stays_a_list_and_nothing_is_an_empty_one() -> None:
+    (picture,) = wires(make.message(AGENT, parts=(ImagePart("image/png", data="aGk="),)))
+    (nothing,) = wires(make.message(AGENT, parts=()))
+
+    assert [item["type"] for item in picture["content"]] == ["image"]
+    assert nothing["content"] == []
+
+
+@pytest.mark.parametrize(
+    ("part", "fields"),
+    [
+        (
+            ReasoningPart("Hm.", signature="proof"),
+            {"reasoning": "Hm.", "source": "reasoner_model", "signature": "proof"},
+        ),
+        (ReasoningPart("Hm.", native=False), {"reasoning": "Hm.", "source": "non_reasoner_model", "signature": None}),
+        (ReasoningPart("", redacted="c2VjcmV0"), {"state": "redacted", "hidden_reasoning": "c2VjcmV0"}),
+    ],
+)
+def test_thoughts_are_shown_or_hidden(part: ReasoningPart, fields: dict[str, Any]) -> None:
+    (wire,) = wires(assistant(part))
+
+    assert fields.items() <= wire.items()
+    kind = "hidden_reasoning_message" if part.redacted else "reasoning_message"
+    assert wire["message_type"] == kind
+
+
+def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
+    calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2)]
+
+    (wire,) = wires(assistant(*calls))
+
+    expected = [{"name": "search", "arguments": f'{{"query": "{n}"}}', "tool_call_id": f"call-{n}"} for n in range(2)]
+    assert wire["tool_calls"] == expected
+    assert wire["tool_call"] == expected[0]
+
+
+def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
+    speech = ToolCallPart("call-1", "send_message", '{"message": "Hello.", "more": 1}')
+    message = assistant(ToolCallPart("call-0", "search", "{}"), speech, TextPart("Bye."))
+
+    spoken = wires(message)
+    plain = wires(message, MessageView(speaks_by_tool=False))
+
+    assert [wire["message_type"] for wire in spoken] == ["assistant_message", "assistant_message", "tool_call_message"]
+    assert [wire["content"] for wire in spoken[:2]] == ["Hello.", "Bye."]
+    assert [call["name"] for call in spoken[2]["tool_calls"]] == ["search"]
+    assert [call["name"] for call in plain[1]["tool_calls"]] == ["search", "send_message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "view", "words"),
+    [
+        ("send_message", '{"message": "Hi."}', VIEW, "Hi."),
+        ("send_message", '{"message": ""}', VIEW, ""),
+        ("send_message", '{"message": "Hi."', VIEW, None),
+        ("send_message", '{"message": 5}', VIEW, None),
+        ("send_message", '{"text": "Hi."}', VIEW, None),
+        ("send_message", '["Hi."]', VIEW, None),
+        ("send_message", "", VIEW, None),
+        ("speak", '{"message": "Hi."}', VIEW, None),
+        ("speak", '{"words": "Hi."}', MessageView(True, "speak", "words"), "Hi."),
+        ("speak", '{"words": "Hi."}', MessageView(False, "speak", "words"), None),
+    ],
+)
+def test_only_a_whole_call_of_the_speaking_tool_is_speech(
+    name: str, arguments: str, view: MessageView, words: str | None
+) -> None:
+    assert spoken_words(ToolCallPart("call-1", name, arguments), view) == words
+
+
+def test_a_call_that_cannot_be_read_stays_a_call() -> None:
+    (wire,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
+
+    assert wire["tool_call"] == {"name": "send_message", "arguments": '{"message": "Hi.', "tool_call_id": "call-1"}
+
+
+def test_empty_words_are_no_message() -> None:
+    assert wires(assistant(TextPart(""))) == []
+    assert wires(assistant()) == []
+
+
+def test_results_carry_what_the_tools_printed() -> None:
+    results = (
+        ToolReturnPart("call-1", "run", "success", "4", stdout=("two", "and two")),
+        ToolReturnPart("call-2", "run", "error", "It broke.", stderr=("Error executing function run: ValueError: It",)),
+    )
+
+    (wire,) = wires(make.message(AGENT, role="tool", parts=results))
+
+    first = {
+        "tool_return": "4",
+        "status": "success",
+        "tool_call_id": "call-1",
+        "stdout": ["two", "and two"],
+        "stderr": None,
+    }
+    second = {
+        "tool_return": "It broke.",
+        "status": "error",
+        "tool_call_id": "call-2",
+        "stdout": None,
+        "stderr": ["Error executing function run: ValueError: It"],
+    }
+    assert first.items() <= wire.items()
+    assert wire["message_type"] == "tool_return_message"
+    assert wire["tool_returns"] == [{"type": "tool", **first}, {"type": "tool", **second}]
+
+
+def test_a_view_keeps_the_types_it_wants_with_their_places() -> None:
+    message = assistant(ReasoningPart("Hm."), TextPart("Hello."))
+    only_words = MessageView(types=frozenset({"assistant_message"}))
+
+    (wire,) = wires(message, only_words)
+
+    assert wire["content"] == "Hello."
+    assert wire["otid"].endswith("01")
+    assert wires(message, MessageView(types=frozenset())) == []
+
+
+def test_a_view_is_kept_with_the_run_in_the_wires_words() -> None:
+    assert MessageView(False, "speak", "words", frozenset({"b", "a"})).to_json() == {
+        "use_assistant_message": False,
+        "assistant_message_tool_name": "speak",
+        "assistant_message_tool_kwarg": "words",
+        "include_return_message_types": ["a", "b"],
+    }
+    assert VIEW.to_json()["include_return_message_types"] is None
+
+
+def test_newest_first_turns_the_pieces_of_each_message_around_too() -> None:
+    one = assistant(ReasoningPart("Hm."), TextPart("One."))
+    two = assistant(TextPart("Two."))
+
+    forwards = messages_to_wire([one, two], VIEW)
+    backwards = messages_to_wire([two, one], VIEW, newest_first=True)
+
+    assert backwards == forwards[::-1]
+    assert len(forwards) == 3

@@ -1,0 +1,429 @@
+"""One reader of one turn: what it is told, also when it falls behind, comes late or leaves."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.agents.feed import Feed, Reader
+from ricordo.api.wire.message_schemas import AnyMessage
+from ricordo.api.wire.messages import MessageView, messages_to_wire
+from ricordo.api.wire.stream import EventStream
+from ricordo.domain.event import (
+    Event,
+    Failed,
+    MessageRestarted,
+    ReasoningDelta,
+    RunEnded,
+    RunStarted,
+    StepSaved,
+    TextDelta,
+    ToolCallDelta,
+)
+from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
+from tests.api.wire.fits import require_fits
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.serving import events_of
+
+AGENT = make.agent()
+RUN = make.run(AGENT)
+ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", step_count=1)
+
+
+def event_stream(
+    *, tokens: bool = True, pings: bool = False, keepalive: float = 5, view: MessageView | None = None
+) -> EventStream:
+    """A stream as one reader wants it."""
+    return EventStream(view or MessageView(), ManualClock(), has_tokens=tokens, has_pings=pings, keepalive=keepalive)
+
+
+def message(*parts: Part) -> Message:
+    """A message of the agent in this run."""
+    return make.message(AGENT, role="assistant", parts=parts, run_id=RUN.id, step_id="step-1")
+
+
+async def played(*events: Event) -> AsyncGenerator[Event]:
+    """The events of a turn, from its start."""
+    yield RunStarted(RUN)
+    for event in events:
+        yield event
+
+
+async def told(stream: EventStream, events: AsyncGenerator[Event]) -> list[Any]:
+    """The values of all events that the reader is told."""
+    body = b"".join([chunk async for chunk in stream.read(events)])
+    return [value for _, value in events_of(body.decode())]
+
+
+async def messages_told(stream: EventStream, *events: Event) -> list[Any]:
+    """What the reader is told of these events, without the end of the turn."""
+    values = await told(stream, played(*events, RunEnded(ENDED)))
+    assert values[-1] == "[DONE]"
+    return values[:-3]
+
+
+def text(of: Message, words: str, part: int = 0) -> TextDelta:
+    return TextDelta(RUN.id, "step-1", of.id, part, words)
+
+
+def thought(of: Message, words: str, part: int = 0) -> ReasoningDelta:
+    return ReasoningDelta(RUN.id, "step-1", of.id, part, words)
+
+
+def piece(of: Message, call: ToolCallPart, arguments: str, *, part: int = 0, named: bool = False) -> ToolCallDelta:
+    return ToolCallDelta(RUN.id, "step-1", of.id, part, call.call_id, call.name if named else None, arguments)
+
+
+def saved(*messages: Message) -> StepSaved:
+    return StepSaved(RUN.id, None, messages)
+
+
+async def test_a_delta_is_a_message_with_only_its_piece() -> None:
+    one = message(TextPart("Hello."))
+
+    first, second = await messages_told(event_stream(), text(one, "Hel", 1), text(one, "lo.", 1), saved(one))
+
+    require_fits(AnyMessage, first)
+    assert first == {
+        "id": one.id,
+        "date": "2026-01-01T00:00:00+00:00",
+        "message_type": "assistant_message",
+        "content": "Hel",
+        "name": None,
+        "otid": one.id.removeprefix("message-")[:-2] + "01",
+        "sender_id": None,
+        "step_id": "step-1",
+        "is_err": None,
+        "seq_id": None,
+        "run_id": RUN.id,
+    }
+    assert second == {**first, "content": "lo."}
+
+
+async def test_a_delta_of_a_call_is_an_object_without_nulls() -> None:
+    call = ToolCallPart("call-1", "search", '{"query": "tea"}')
+    one = message(call)
+
+    events = await messages_told(
+        event_stream(), piece(one, call, "", named=True), piece(one, call, call.arguments), saved(one)
+    )
+
+    assert [event["tool_calls"] for event in events] == [
+        {"tool_call_id": "call-1", "name": "search"},
+        {"tool_call_id": "call-1", "arguments": call.arguments},
+    ]
+    for event in events:
+        require_fits(AnyMessage, event)
+        assert event["tool_call"] == event["tool_calls"]
+
+
+async def test_what_was_told_in_deltas_is_not_told_again() -> None:
+    calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": {n}}}') for n in range(2)]
+    one = message(ReasoningPart("Hm."), TextPart("I look."), *calls)
+    deltas = [
+        thought(one, "Hm."),
+        text(one, "I look."),
+        *(piece(one, call, call.arguments, named=True) for call in calls),
+    ]
+
+    events = await told(event_stream(), played(*deltas, saved(one), RunEnded(ENDED)))
+
+    kinds = [event if isinstance(event, str) else event["message_type"] for event in events]
+    assert kinds == [
+        "reasoning_message",
+        "assistant_message",
+        "tool_call_message",
+        "tool_call_message",
+        "stop_reason",
+        "usage_statistics",
+        "[DONE]",
+    ]
+
+
+async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() -> None:
+    calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": {n}}}') for n in range(3)]
+    one = message(*calls)
+    deltas = [piece(one, calls[0], '{"que', named=True), piece(one, calls[1], calls[1].arguments, named=True)]
+
+    rest = (await messages_told(event_stream(), *deltas, saved(one)))[2:]
+
+    assert [event["tool_calls"] for event in rest] == [
+        [{"tool_call_id": "call-2", "name": "search", "arguments": '{"query": 2}'}],
+        {"tool_call_id": "call-0", "arguments": 'ry": 0}'},
+    ]
+    for event in rest:
+        require_fits(AnyMessage, event)
+
+
+async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() -> None:
+    void, one = message(), message(TextPart("Anew."))
+    restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
+
+    events = await messages_told(event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one))
+
+    assert [(event["id"], event["content"]) for event in events] == [
+        (void.id, "Lost"),
+        (one.id, "An"),
+        (one.id, "ew."),
+    ]
+
+
+async def test_several_texts_of_one_message_add_up_too() -> None:
+    one = message(TextPart("One. "), ToolCallPart("call-1", "search", "{}"), TextPart("Two."))
+
+    events = await messages_told(event_stream(), text(one, "One. Tw"), saved(one))
+
+    words = [event["content"] for event in events if event["message_type"] == "assistant_message"]
+    assert "".join(words) == "One. Two."
+
+
+async def test_thoughts_of_which_only_the_proof_is_known_are_told() -> None:
+    one = message(ReasoningPart("", signature="proof"), TextPart("Yes."))
+
+    for tokens in (False, True):
+        events = await messages_told(event_stream(tokens=tokens), saved(one))
+        assert [event.get("signature") for event in events] == ["proof", None]
+
+
+async def test_without_tokens_deltas_are_not_told() -> None:
+    one = message(TextPart("Hello."))
+
+    events = await messages_told(event_stream(tokens=False), text(one, "Hel"), text(one, "lo."), saved(one))
+
+    assert [event["content"] for event in events] == ["Hello."]
+
+
+async def test_a_failure_is_an_event_of_its_own_and_the_end() -> None:
+    failed = make.run(AGENT, id=RUN.id, status="failed", stop_reason="error")
+    events = played(Failed(failed, "internal_error", "It broke.", "KeyError"))
+
+    chunks = [chunk async for chunk in event_stream().read(events)]
+
+    reason, error, done = chunks
+    assert reason == b'data: {"message_type":"stop_reason","stop_reason":"error"}\n\n'
+    assert error.startswith(b"event: error\ndata: {")
+    assert done == b"data: [DONE]\n\n"
+    ((name, value),) = events_of(error.decode())
+    assert (name, value["error_type"], value["message"], value["detail"]) == (
+        "error",
+        "internal_error",
+        "It broke.",
+        "KeyError",
+    )
+
+
+async def test_pings_are_sent_while_nothing_happens() -> None:
+    gate = asyncio.Event()
+
+    async def silent() -> AsyncGenerator[Event]:
+        yield RunStarted(RUN)
+        await gate.wait()
+        yield RunEnded(ENDED)
+
+    chunks = event_stream(pings=True, keepalive=0.01).read(silent())
+    pings = [await anext(chunks) for _ in range(4)]
+    gate.set()
+    rest = [chunk async for chunk in chunks]
+
+    assert all(b'"message_type":"ping"' in ping and RUN.id.encode() in ping for ping in pings)
+    assert len(set(pings)) == 4
+    assert [chunk for chunk in rest if b'"ping"' not in chunk][-1] == b"data: [DONE]\n\n"
+
+
+async def test_a_reader_that_leaves_while_nothing_happens_is_let_go() -> None:
+    left = asyncio.Event()
+
+    async def silent() -> AsyncGenerator[Event]:
+        try:
+            yield RunStarted(RUN)
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    chunks = event_stream(pings=True, keepalive=0.01).read(silent())
+    await anext(chunks)
+    await anext(chunks)  # a ping, so the next event is being waited for
+    await chunks.aclose()  # type: ignore[attr-defined]
+
+    assert left.is_set()
+
+
+async def test_a_reader_that_leaves_between_events_is_let_go() -> None:
+    left = asyncio.Event()
+
+    async def busy() -> AsyncGenerator[Event]:
+        try:
+            yield RunStarted(RUN)
+            yield saved(message(TextPart("Hello.")))
+        finally:
+            left.set()
+
+    chunks = event_stream(pings=True).read(busy())
+    await anext(chunks)
+    await chunks.aclose()  # type: ignore[attr-defined]
+
+    assert left.is_set()
+
+
+class Stored:
+    """What the database holds of the turn: readers that fell behind read it again."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.reads = 0
+
+    async def __call__(self) -> list[Message]:
+        """The saved messages, in order."""
+        self.reads += 1
+        return list(self.messages)
+
+
+def turn_of(messages: Sequence[Message], stored: Stored, size: int = 1) -> Iterator[Event]:
+    """What a turn tells of these messages: texts and calls in pieces of this size, parallel calls in turn; saves; the end."""
+    for one in messages:
+        calls: list[list[Event]] = []
+        for place, part in enumerate(one.parts):
+            if isinstance(part, ToolCallPart):
+                whole = part.arguments
+                starts = range(0, len(whole), size)
+                calls.append(
+                    [piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts],
+                )
+            elif isinstance(part, TextPart | ReasoningPart):
+                delta = thought if isinstance(part, ReasoningPart) else text
+                yield from (delta(one, part.text[at : at + size], place) for at in range(0, len(part.text), size))
+        yield from (event for events in zip_longest(*calls) for event in events if event)
+        stored.messages.append(one)
+        yield saved(one)
+    yield RunEnded(ENDED)
+
+
+def play(to: Reader | Feed, stored: Stored, messages: Sequence[Message]) -> None:
+    """Tell a whole turn at once, letter by letter."""
+    for event in turn_of(messages, stored):
+        if isinstance(to, Reader):
+            to.put(event)
+        else:
+            to.publish(event)
+
+
+async def _from_the_start(reader: Reader) -> AsyncGenerator[Event]:
+    yield RunStarted(RUN)
+    async for event in reader:
+        yield event
+
+
+def add_up(events: Sequence[Any]) -> dict[str, Any]:
+    """Texts by message and kind, and the arguments of calls by their id."""
+    sums: dict[str, Any] = {}
+    for event in events:
+        kind = event["message_type"] if isinstance(event, dict) else ""
+        if kind == "tool_call_message":
+            told_calls = event["tool_calls"] if isinstance(event["tool_calls"], list) else [event["tool_calls"]]
+            for call in told_calls:
+                sums[call["tool_call_id"]] = sums.get(call["tool_call_id"], "") + call.get("arguments", "")
+        elif kind in ("assistant_message", "reasoning_message"):
+            key = f"{event['id']} {kind}"
+            sums[key] = sums.get(key, "") + (event.get("content") or event.get("reasoning") or "")
+    return sums
+
+
+def some_messages(number: int) -> list[Message]:
+    """Messages with thoughts, words and two calls each."""
+    return [
+        message(
+            ReasoningPart(f"Let me think about {n}."),
+            TextPart(f"I will look for {n}."),
+            ToolCallPart(f"call-{n}-a", "search", f'{{"query": "{n}"}}'),
+            ToolCallPart(f"call-{n}-b", "search", f'{{"query": "not {n}"}}'),
+        )
+        for n in range(number)
+    ]
+
+
+async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
+    stored, messages = Stored(), [message(ReasoningPart("Let me think about it."), TextPart("I will look for it."))]
+    reader = Reader(RUN.id, stored, capacity=8)
+    play(reader, stored, messages)
+
+    events = await told(event_stream(), _from_the_start(reader))
+
+    assert stored.reads == 0
+    assert len(events) <= 8 + len(["stop_reason", "usage_statistics", "[DONE]"])
+    assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+
+
+async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_at_the_save() -> None:
+    stored, messages = Stored(), some_messages(2)
+    reader = Reader(RUN.id, stored, capacity=3)
+    play(reader, stored, messages)
+
+    beginnings: dict[str, str] = {}
+    async for event in reader:
+        if isinstance(event, TextDelta):
+            beginnings[event.message_id] = beginnings.get(event.message_id, "") + event.text
+    for one in messages:
+        words = next(part.text for part in one.parts if isinstance(part, TextPart))
+        assert words.startswith(beginnings.get(one.id, ""))
+
+    stored = Stored()
+    reader = Reader(RUN.id, stored, capacity=3)
+    play(reader, stored, messages)
+    events = await told(event_stream(), _from_the_start(reader))
+    assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+
+
+async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
+    messages = some_messages(9)
+
+    for tokens in (True, False):
+        stored = Stored()
+        reader = Reader(RUN.id, stored, capacity=4)
+        play(reader, stored, messages)
+        events = await told(event_stream(tokens=tokens), _from_the_start(reader))
+        assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+        assert events[-1] == "[DONE]"
+        assert stored.reads == 1
+
+
+@given(
+    capacity=st.integers(1, 30),
+    number=st.integers(1, 5),
+    size=st.integers(1, 9),
+    breath=st.integers(1, 60),
+    tokens=st.booleans(),
+)
+def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is_stored(
+    capacity: int, number: int, size: int, breath: int, tokens: bool
+) -> None:
+    async def read() -> dict[str, Any]:
+        stored = Stored()
+        reader = Reader(RUN.id, stored, capacity=capacity)
+        reading = asyncio.create_task(told(event_stream(tokens=tokens), _from_the_start(reader)))
+        for place, event in enumerate(turn_of(messages, stored, size)):
+            reader.put(event)
+            if place % breath == 0:
+                await asyncio.sleep(0)  # the reader gets on by a step
+        return add_up(await reading)
+
+    messages = some_messages(number)
+
+    assert asyncio.run(read()) == add_up(messages_to_wire(messages, MessageView()))
+
+
+async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
+    stored, messages = Stored(), some_messages(3)
+    feed = Feed(RUN.id, stored)
+    early = feed.subscribe()
+    play(feed, stored, messages)
+    late = feed.subscribe()
+
+    first = await told(event_stream(tokens=False), _from_the_start(early))
+    second = await told(event_stream(tokens=False), _from_the_start(late))
+
+    assert second == first
+    assert len(messages_to_wire(messages, MessageView())) == len(first) - 3

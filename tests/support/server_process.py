@@ -1,0 +1,200 @@
+"""`ricordo serve` as a process that can be killed and is back at once, for campaigns.
+
+A helper process imports everything once and forks a server whenever one is wanted, so that a restart takes a tenth of a second;
+the server itself is the real command, and a kill is a real SIGKILL. Plugins come in by a real entry point on its path.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx2
+
+ROOT = Path(__file__).parent.parent.parent
+CAN_FORK = hasattr(os, "fork")
+LIMIT = 15.0
+
+
+class ServerProcess:
+    """A server on a folder and a free port. `plugin` is an object reference, as `package.module:name`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, plugin: str) -> None:
+        self.database = folder / "data" / "ricordo.db"
+        self.log = folder / "server.log"
+        self.starts: list[float] = []
+        self._folder = folder
+        self._port = _free_port()
+        self._pid = 0
+        self._helper = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.server_process"],
+            cwd=folder,  # no .env lies there
+            env=_environment(environment, _installed(folder, plugin)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the server is, through all of its lives."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        began = time.monotonic()
+        self._pid = int(self._ask(f"start {self._port} {self._folder / 'data'} {self.log}"))
+        with httpx2.Client(trust_env=False) as http:
+            while True:
+                try:
+                    if http.get(f"{self.url}/v1/health/").status_code == 200:
+                        break
+                except httpx2.TransportError:
+                    time.sleep(0.005)
+                assert time.monotonic() - began < LIMIT, f"The server did not start:\n{self.log_text()[-2000:]}"
+        self.starts.append(time.monotonic() - began)
+
+    def kill(self) -> None:
+        """Kill the server in whatever it is doing, and wait until it is gone."""
+        os.kill(self._pid, signal.SIGKILL)
+        pid, self._pid = self._pid, 0
+        status = int(self._ask(f"wait {pid}"))
+        assert os.WIFSIGNALED(status), f"The server ended by itself:\n{self.log_text()[-2000:]}"
+
+    def stop(self) -> int:
+        """Ask the server to end; returns its exit code."""
+        os.kill(self._pid, signal.SIGTERM)
+        status = int(self._ask(f"wait {self._pid}"))
+        self._pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """End the helper, and with it a server that still runs."""
+        if self._pid:
+            self.kill()
+        self._helper.stdin.close()  # type: ignore[union-attr]
+        self._helper.wait(LIMIT)
+        self._helper.stdout.close()  # type: ignore[union-attr]
+
+    def log_text(self) -> str:
+        """Everything the servers logged."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, order: str) -> str:
+        stdin, stdout = self._helper.stdin, self._helper.stdout
+        assert stdin
+        assert stdout
+        stdin.write(order + "\n")
+        stdin.flush()
+        return stdout.readline()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _installed(folder: Path, plugin: str) -> Path:
+    """A folder that holds the plugin as an installed package would be."""
+    place = folder / "plugins"
+    info = place / "ricordo_campaign-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ricordo-campaign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ricordo.plugins]\ncampaign = {plugin}\n")
+    return place
+
+
+def _environment(added: Mapping[str, str], *paths: Path) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RICORDO_") and not name.endswith(("_API_KEY", "_BASE_URL"))
+    }
+    path = os.pathsep.join(map(str, (ROOT, *paths)))
+    quiet = {"PYTHONPATH": path, "RICORDO_FIND_LOCAL_MODELS": "false", "RICORDO_LOG_LEVEL": "warning"}
+    return kept | quiet | dict(added)
+
+
+def _obey() -> None:
+    """The helper: reads orders, forks servers, tells how they ended; ends with its input."""
+    logging.disable()
+    asyncio.run(_rehearse())
+    logging.disable(logging.NOTSET)
+    gc.freeze()  # what is shared with the servers stays shared
+    running = 0
+    try:
+        for line in sys.stdin:
+            order, *words = line.split()
+            if order == "start":
+                running = _fork(*words)
+                answer = running
+            else:
+                answer = os.waitpid(int(words[0]), 0)[1]
+                running = 0
+            print(answer, flush=True)
+    finally:
+        if running:
+            os.kill(running, signal.SIGKILL)
+
+
+async def _rehearse() -> None:
+    """Live through one turn, so that every server to come has its imports behind it."""
+    import ricordo.cli.serve  # noqa: F401 - what a server imports on its way
+    from ricordo.app import create_app
+    from ricordo.settings import ProviderSettings, Settings
+
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(data_dir=Path(folder), find_local_models=False), ProviderSettings())
+        transport = httpx2.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+        ):
+            agent = (await http.post("/v1/agents/", json={"model": "ricordo/librarian"})).json()["id"]
+            message = {"role": "user", "content": "I like tea."}
+            answer = await http.post(f"/v1/agents/{agent}/messages", json={"messages": [message]})
+            assert answer.status_code == 200, answer.text
+
+
+def _fork(port: str, data_dir: str, log: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    from ricordo.cli import app
+
+    with open(os.devnull) as nothing, open(log, "a") as lines:  # noqa: PTH123 - descriptors are wanted here
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(lines.fileno(), 1)
+        os.dup2(lines.fileno(), 2)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a fresh one: the helper has read from the old one
+    code = 1
+    try:
+        app(["serve", "--port", port, "--data-dir", data_dir])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _obey()
