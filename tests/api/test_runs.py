@@ -40,7 +40,7 @@ def test_a_run_shows_its_messages_steps_and_usage(
 ) -> None:
     insert = call("memory_insert", label="human", new_string="x")
     server.says(
-        ModelReply((insert,), Usage(10, 2, 4, 1, None), "tool_calls"),
+        ModelReply((TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls"),
         ModelReply((TextPart("Done."),), Usage(20, 3, 5, None, 2)),
     )
     answer = client.agents.messages.create(agent.id, input="Hello.")
@@ -49,6 +49,7 @@ def test_a_run_shows_its_messages_steps_and_usage(
     messages = client.runs.messages.list(run_id).items
     assert [message.message_type for message in messages] == [
         "user_message",
+        "assistant_message",
         "tool_call_message",
         "tool_return_message",
         "assistant_message",

@@ -33,16 +33,16 @@ def test_a_step_tells_which_model_was_asked_and_what_it_took(
 
 
 def test_a_step_shows_the_messages_it_made(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
-    first, second, third = client.agents.messages.create(agent.id, input="Hello.").messages
+    server.says((TextPart("Noted."), call("memory_insert", label="human", new_string="x")), "Done.")
+    *first, last = client.agents.messages.create(agent.id, input="Hello.").messages
+    step_id = first[0].step_id or ""
 
-    made = client.steps.messages.list(first.step_id or "").items
-    assert [(one.id, one.message_type) for one in made] == [
-        (first.id, "tool_call_message"),
-        (second.id, "tool_return_message"),
-    ]
-    assert [one.id for one in client.steps.messages.list(first.step_id or "", order="desc")] == [second.id, first.id]
-    assert [one.id for one in client.steps.messages.list(third.step_id or "")] == [third.id]
+    made = client.steps.messages.list(step_id).items
+    assert [(one.otid, one.message_type) for one in made] == [(one.otid, one.message_type) for one in first]
+    assert [one.message_type for one in made] == ["assistant_message", "tool_call_message", "tool_return_message"]
+    newest_first = client.steps.messages.list(step_id, order="desc").items
+    assert [one.otid for one in newest_first] == [one.otid for one in first][::-1]
+    assert [one.id for one in client.steps.messages.list(last.step_id or "")] == [last.id]
 
 
 def test_the_times_of_a_step_fit_into_each_other(

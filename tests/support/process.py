@@ -1,10 +1,9 @@
-"""A server as its user starts it: `ricordo serve` in a process of its own, to be killed and started again."""
+"""A server as its user starts it: `make run`, to be killed and started again."""
 
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,12 @@ from pathlib import Path
 
 import httpx2
 
+ROOT = Path(__file__).parent.parent.parent
 START_LIMIT = 30.0  # seconds
 
 
 class ServerProcess:
-    """`ricordo serve` on a port and a data folder that stay the same from one start to the next."""
+    """`make run` on a port and a data folder that stay the same from one start to the next."""
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
         self.port = free_port()
@@ -32,8 +32,10 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start, and return once it answers."""
-        command = [str(Path(sys.executable).with_name("ricordo")), "serve"]
-        self._process = subprocess.Popen(command, env=self._environment, stdout=subprocess.DEVNULL)
+        # A session of its own, so that a kill reaches the server and not only make.
+        self._process = subprocess.Popen(
+            ["make", "run"], cwd=ROOT, env=self._environment, stdout=subprocess.DEVNULL, start_new_session=True
+        )
         deadline = time.monotonic() + START_LIMIT
         while time.monotonic() < deadline:
             assert self._process.poll() is None, f"the server ended with code {self._process.returncode}"
@@ -54,7 +56,7 @@ class ServerProcess:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
+            os.killpg(self._process.pid, how)
             self._process.wait(START_LIMIT)
             self._process = None
 

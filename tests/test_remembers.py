@@ -1,0 +1,53 @@
+"""The promise: what an agent was told it knows after the server was killed, with a real provider's protocol in between.
+
+The librarian's half of it is the README's own conversation, in test_docs.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from letta_client import AsyncLetta
+
+from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
+from tests.support.process import ServerProcess
+
+FACT = "Her favourite tea is jasmine."
+
+
+def model(seen: Seen) -> Answer:
+    """Files the fact when it is told, and answers from its instructions alone: what is not in them it does not know."""
+    if seen.method == "GET":
+        return Answer({"object": "list", "data": [{"id": "small", "object": "model"}]})
+    messages: list[dict[str, Any]] = seen.body["messages"]
+    if messages[-1]["role"] == "tool":
+        return completion("Noted.")
+    if "My favourite tea" in messages[-1]["content"]:
+        return completion(None, [tool_call("memory_insert", {"label": "human", "new_string": FACT})])
+    return completion("Jasmine." if FACT in messages[0]["content"] else "I do not know.")
+
+
+async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: Path) -> None:
+    async with ModelServer(model) as models:
+        server = ServerProcess(tmp_path, OPENAI_BASE_URL=models.url, OPENAI_API_KEY="key")
+        server.start()
+        try:
+            async with AsyncLetta(base_url=server.url, api_key=None, _strict_response_validation=True) as client:
+                blocks = [
+                    {"label": "persona", "value": "A companion."},
+                    {"label": "human", "value": "Her name is Ada."},
+                ]
+                agent = await client.agents.create(model="openai/small", memory_blocks=blocks)
+                said = await _say(client, agent.id, "My favourite tea is jasmine.")
+                assert said == "Noted."
+                server.kill()
+                server.start()
+                assert await _say(client, agent.id, "What is my favourite tea?") == "Jasmine."
+                human = await client.agents.blocks.retrieve("human", agent_id=agent.id)
+                assert human.value == f"Her name is Ada.\n{FACT}"
+        finally:
+            server.stop()
+
+
+async def _say(client: AsyncLetta, agent_id: str, text: str) -> Any:
+    answer = await client.agents.messages.create(agent_id, messages=[{"role": "user", "content": text}])
+    return answer.messages[-1].content
