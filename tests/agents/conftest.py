@@ -1,16 +1,35 @@
 """Fixtures for turns: a stage with a runtime on a temporary file, closed when the test ends."""
 
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from ricordo.runtime import Runtime
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.tools.toolbox import ServerTool
 from tests.agents.stage import Hooks, Stage
+from tests.support.clock import ManualClock
 
 OpenStage = Callable[..., Awaitable[Stage]]
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema in it, to be copied: that is faster than to migrate a new one for every test."""
+    path = tmp_path_factory.mktemp("empty") / "ricordo.db"
+    open_sqlite(path)._close()
+    return path
+
+
+@pytest.fixture
+async def store(empty_database: Path, tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    """An empty store on a file of its own."""
+    shutil.copy(empty_database, tmp_path / "ricordo.db")
+    opened = open_sqlite(tmp_path / "ricordo.db", clock=clock)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

@@ -85,6 +85,9 @@ class Hooks:
             raise RuntimeError("The plugin is broken.")
 
 
+BUILTIN = Hooks(plugin.tools())  # made once: building the models of their arguments takes longer than most tests
+
+
 class Stage:
     """A runtime whose model says the `lines`, one a call; a line may be a function of the request."""
 
@@ -96,7 +99,7 @@ class Stage:
         settings = Settings(data_dir=folder, find_local_models=False)
         models = Models(settings, ProviderSettings())
         models.add(self.model)
-        plugins = Plugins([("builtin", plugin), ("hooks", hooks)])
+        plugins = Plugins([("builtin", BUILTIN), ("hooks", hooks)])
         self.runtime = Runtime(settings, store, models, Toolbox(plugins.tools()), plugins)
 
     async def open(self) -> "Stage":
