@@ -47,7 +47,7 @@ def insert_one(tx: Transaction, archive: Archive, *, owner: str) -> None:
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
     """The archives attached to the agent, in the order of attachment."""
-    return [from_values(dict(row._mapping)) for row in tx.all(_ARCHIVES_OF_AGENT, {"agent_id": agent_id})]
+    return [from_values(row._asdict()) for row in tx.all(_ARCHIVES_OF_AGENT, {"agent_id": agent_id})]
 
 
 def insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> Archive:
@@ -115,6 +115,6 @@ def _values(passage: Passage) -> dict[str, Any]:
 
 
 def _passage(row: Row[Any]) -> Passage:
-    values = dict(row._mapping)
+    values = row._asdict()
     values["tags"] = tuple(values["tags"])
     return Passage(**values)

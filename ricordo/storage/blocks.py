@@ -212,7 +212,7 @@ def _values(block: Block) -> dict[str, Any]:
 
 
 def _block(row: Row[Any]) -> Block:
-    return Block(**row._mapping)
+    return Block(**row._asdict())
 
 
 def _with_tags(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Block]:

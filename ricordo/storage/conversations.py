@@ -47,7 +47,7 @@ def insert_one(tx: Transaction, conversation: Conversation) -> None:
 def get(tx: Transaction, id: str) -> Conversation | None:
     """One conversation, if it is there."""
     row = tx.first(_BY_ID, {"id": id})
-    return from_values(dict(row._mapping)) if row else None
+    return from_values(row._asdict()) if row else None
 
 
 def ids_of_agent(tx: Transaction, agent_id: str) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock, to_datetime
-from ricordo.errors import Collision, Conflict, Invalid, Unavailable
+from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
 from ricordo.storage import migrations
+from ricordo.storage.prepared import Statements
 from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class SqliteStore:
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
         self.engine = engine
         self.clock = clock
+        self.statements = Statements(engine.dialect)
         self._lock = lock
         self._local = threading.local()
         self._connections: list[Connection] = []
@@ -62,11 +64,16 @@ class SqliteStore:
         try:
             with connection.begin():
                 connection.exec_driver_sql(begin)
-                return work(Transaction(connection, self.clock))
-        except IntegrityError as error:
+                return work(Transaction(connection, self.clock, self.statements))
+        except (IntegrityError, sqlite3.IntegrityError) as error:
+            reason = error.orig if isinstance(error, IntegrityError) else error
             raise Collision(
-                f"The database refused it: {error.orig}. Choose another name, or read what is there."
+                f"The database refused it: {reason}. Choose another name, or read what is there."
             ) from error
+        except StatementError as error:
+            raise error.orig if isinstance(error.orig, RicordoError) else error from None
+        except OverflowError as error:
+            raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
         except UnicodeEncodeError as error:
             raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
 

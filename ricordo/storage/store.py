@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Executable, Row
+from sqlalchemy import Connection, Executable
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
 from ricordo.errors import Invalid
+from ricordo.storage.prepared import Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -23,25 +24,45 @@ SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("clock", "connection")
+    __slots__ = ("_statements", "clock", "connection")
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection, clock: Clock, statements: Statements) -> None:
         self.connection = connection
         self.clock = clock
+        self._statements = statements
 
     def run(self, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> int:
-        """Execute; returns the number of rows that were matched."""
-        if isinstance(values, Sequence) and not values:
-            return 0
-        return self.connection.execute(statement, values).rowcount
+        """Execute, once or for each of several values; returns the number of rows that were matched."""
+        if not values:
+            return 0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
+        prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
+        if prepared is None:
+            return self.connection.execute(statement, values).rowcount
+        cursor = self._cursor(prepared.sql)
+        if isinstance(values, Mapping):
+            cursor.execute(prepared.sql, prepared.bind(values))
+        else:
+            cursor.executemany(prepared.sql, [prepared.bind(one) for one in values])
+        return int(cursor.rowcount)
 
-    def all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        """Every row."""
-        return self.connection.execute(statement, values).all()
+    def all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        """Every row. With `values` the statement should be one that is built once, at import: it is compiled once too."""
+        prepared = self._statements.prepare(statement, values) if values else None
+        if values is None or prepared is None:
+            return self.connection.execute(statement, values).all()
+        cursor = self._cursor(prepared.sql)
+        cursor.execute(prepared.sql, prepared.bind(values))
+        return prepared.read(cursor.fetchall())
 
-    def first(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Row[Any] | None:
+    def first(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
         """The first row, or None."""
-        return self.connection.execute(statement, values).first()
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def _cursor(self, sql: str) -> Any:
+        for observer in self._statements.observers:
+            observer(sql)
+        return self.connection.connection.cursor()
 
 
 class Store(Protocol):

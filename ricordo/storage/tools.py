@@ -124,6 +124,6 @@ def _values(tool: Tool) -> dict[str, Any]:
 
 
 def _tool(row: Row[Any]) -> Tool:
-    values = dict(row._mapping)
+    values = row._asdict()
     values["tags"] = tuple(values["tags"])
     return Tool(**values)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
@@ -236,13 +236,13 @@ class Held:
     """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
 
     def __init__(self, store: SqliteStore, beginning: str) -> None:
-        self._engine = store.engine
+        self._observers = store.statements.observers
         self._beginning = beginning
         self._reached = threading.Event()
         self._released = threading.Event()
 
     def __enter__(self) -> "Held":
-        event.listen(self._engine, "before_cursor_execute", self._note)
+        self._observers.append(self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -258,7 +258,7 @@ class Held:
         """Let the statement run."""
         self._released.set()
 
-    def _note(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    def _note(self, statement: str) -> None:
         if statement.startswith(self._beginning) and not self._reached.is_set():
             self._reached.set()
             self._released.wait(LIMIT)

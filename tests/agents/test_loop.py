@@ -164,7 +164,7 @@ async def test_other_tools_run_one_after_the_other(open_stage: OpenStage) -> Non
 
 async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:
     stage.lines += lines  # type: ignore[arg-type]
-    with count_statements(stage.store.engine) as counted:
+    with count_statements(stage.store) as counted:
         answer = await stage.say(agent)
     return counted, answer
 

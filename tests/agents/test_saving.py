@@ -94,7 +94,7 @@ async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_on
     stage = await open_stage(bell.tool())
     agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
     stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring")), "Done."]
-    with count_statements(stage.store.engine) as counted:
+    with count_statements(stage.store) as counted:
         turn = await stage.begin(agent)
         await bell.gate.reached()
         assert counted.transactions == 2

@@ -244,7 +244,7 @@ def made_whole(client: StrictLetta, agent: AgentState) -> AgentState:
 def test_reading_an_agent_costs_at_most_four_statements(
     client: StrictLetta, server: ServerInThread, made_whole: AgentState
 ) -> None:
-    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
         client.agents.retrieve(made_whole.id)
 
     assert 1 <= len(counted.statements) <= 4, counted.statements
@@ -256,7 +256,7 @@ def test_making_an_agent_costs_at_most_twelve_statements(
 ) -> None:
     speech = client.tools.list(name="send_message").items[0]
 
-    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
         client.agents.create(
             model=MODEL,
             memory_blocks=[

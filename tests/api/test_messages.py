@@ -436,7 +436,7 @@ def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
 ) -> None:
     client.agents.messages.create(agent.id, input="Hello.")
 
-    with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
         client.agents.messages.create(agent.id, input="Hello again.")
 
     assert 6 <= len(counted.statements) <= 12, counted.statements
@@ -462,7 +462,7 @@ def test_a_step_with_a_tool_costs_little_more(
 ) -> None:
     def cost(*lines: Any) -> tuple[int, int]:
         server.says(*lines)
-        with count_statements(server.runtime.store.engine) as counted:  # type: ignore[attr-defined]
+        with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
             client.agents.messages.create(agent.id, input="Hello.")
         return len(counted.statements), counted.transactions
 

@@ -27,6 +27,8 @@ TOO_CLOSE = (
     "Read it again in your instructions and repeat the edit."
 )
 
+GONE = 'Memory block "human" was deleted while you edited it, so there is nothing to edit.'
+
 
 async def agent_with(store: SqliteStore, *new: Block) -> AgentState:
     return await make.stored_agent(store, with_blocks=new or (make.block("human", TEXT),))
@@ -69,7 +71,7 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     memory.write("human", "a1", "call-1")
     memory.write("persona", "b1", "call-2")
     memory.write("human", "a2", "call-3")
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         committed = await save(store, state, memory)
     assert [statement.split()[0] for statement in counted.statements] == ["UPDATE", "UPDATE"]
     assert [(block.label, block.value, block.version) for block in committed.blocks] == [
@@ -81,7 +83,7 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
 
 async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> None:
     state = await agent_with(store)
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         assert await save(store, state, WorkingMemory(state)) == Committed(state.blocks, ())
     assert counted.statements == []
 
@@ -138,7 +140,7 @@ async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStor
     memory.write("persona", "b1", "call-2")
     await store.write(lambda tx: blocks.remove(tx, state.blocks[0]))
     committed = await save(store, state, memory)
-    assert committed.failed == {"call-1": f"Block with ID {state.blocks[0].id} not found"}
+    assert committed.failed == {"call-1": GONE}
     assert [(block.label, block.value) for block in committed.blocks] == [("persona", "b1")]
     assert (await block_now(store, state.blocks[1].id)).value == "b1"
 
@@ -184,7 +186,7 @@ async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: Sq
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0].id, to("Name: Bob"))
     committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), "step-1"))
-    assert committed.failed == {"call-1": f"Block with ID {state.blocks[0].id} not found"}
+    assert committed.failed == {"call-1": GONE}
     assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
 
 

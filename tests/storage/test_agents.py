@@ -53,10 +53,10 @@ async def test_loading_costs_three_statements_and_for_the_wire_four(store: Sqlit
     state = await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a", "b"])
     await make.stored_archive(store, state.agent, "one", name="One")
     await make.stored_archive(store, state.agent, "two", name="Two")
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         loaded = await store.read(lambda tx: agents.load(tx, scope, state.agent.id))
     assert (len(counted.statements), counted.transactions) == (3, 1)
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         whole = await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))
     assert (len(counted.statements), counted.transactions) == (4, 1)
     assert whole == replace(loaded, tags=("a", "b"))
@@ -229,7 +229,7 @@ async def test_creating_an_agent_with_blocks_and_tools_costs_nine_inserts_howeve
     store: SqliteStore,
 ) -> None:
     shown, usable = [make.block(str(number)) for number in range(5)], [make.tool(str(number)) for number in range(5)]
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a"])
     inserts = [sql for sql in counted.statements if sql.startswith("INSERT")]
     assert (len(inserts), len(counted.statements), counted.transactions) == (9, 13, 1)

@@ -66,7 +66,7 @@ async def test_two_writers_with_an_old_view_of_an_archive_count_and_tag_rightly(
 async def test_no_passages_change_nothing(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     archive = await make.stored_archive(store, agent)
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         assert await store.write(lambda tx: archives.insert_passages(tx, archive, [])) == archive
     assert counted.statements == []
 
@@ -133,7 +133,7 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(sto
     costs = []
     for size in (1, 400):
         new = [make.passage(archive, f"number {number}", tags=("tea",)) for number in range(size)]
-        with count_statements(store.engine) as counted:
+        with count_statements(store) as counted:
             await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
         costs.append(len(counted.statements))
     assert costs == [5, 5]

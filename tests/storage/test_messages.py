@@ -123,7 +123,7 @@ async def test_deleting_a_conversations_messages_leaves_the_others(store: Sqlite
 async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     many = [make.message(agent, f"number {number}") for number in range(1200)]
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         await store.write(lambda tx: messages.insert_all(tx, many))
         await store.read(lambda tx: messages.by_ids(tx, [message.id for message in many]))
         await store.write(lambda tx: messages.insert_all(tx, []))

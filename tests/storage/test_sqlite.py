@@ -229,7 +229,7 @@ async def test_a_slow_write_is_logged_with_its_name(store: SqliteStore, caplog: 
 async def test_statements_are_counted_at_the_cursor(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     said = [make.message(agent, str(number)) for number in range(20)]
-    with count_statements(store.engine) as counted:
+    with count_statements(store) as counted:
         await store.write(lambda tx: messages.insert_all(tx, said))
         await store.read(count_messages)
     await store.read(count_messages)

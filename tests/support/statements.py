@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import event
+
+from ricordo.storage.sqlite import SqliteStore
 
 _BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
 
@@ -20,21 +22,28 @@ class Counted:
     statements: list[str] = field(default_factory=list)
     transactions: int = 0
 
+    def note(self, statement: str) -> None:
+        """Count one execution."""
+        word = statement.lstrip().split(None, 1)[0].upper()
+        if word == "BEGIN":
+            self.transactions += 1
+        elif word not in _BOUNDARIES:
+            self.statements.append(statement)
+
 
 @contextmanager
-def count_statements(engine: Engine) -> Iterator[Counted]:
-    """Count all that the engine's connections run inside the `with`: `with count_statements(store.engine) as counted`."""
+def count_statements(store: SqliteStore) -> Iterator[Counted]:
+    """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
     counted = Counted()
 
     def note(_connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool) -> None:
-        word = statement.lstrip().split(None, 1)[0].upper()
-        if word == "BEGIN":
-            counted.transactions += 1
-        elif word not in _BOUNDARIES:
-            counted.statements.append(statement)
+        counted.note(statement)
 
-    event.listen(engine, "before_cursor_execute", note)
+    # Prepared statements go to the driver by themselves, all others through SQLAlchemy.
+    store.statements.observers.append(counted.note)
+    event.listen(store.engine, "before_cursor_execute", note)
     try:
         yield counted
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        event.remove(store.engine, "before_cursor_execute", note)
+        store.statements.observers.remove(counted.note)
