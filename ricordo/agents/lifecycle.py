@@ -16,7 +16,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
-from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.errors import Busy, Conflict, Invalid
 from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.texts import default_system
 from ricordo.runtime import Runtime
@@ -242,12 +242,7 @@ def _require_different_labels(attached: Sequence[Block]) -> None:
 
 def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool, ...]:
     base = BASE_TOOLS.get(spec.agent_type, BASE_TOOLS["letta_v1_agent"]) if spec.has_base_tools else ()
-    names = list(dict.fromkeys([*base, *spec.tool_names]))
-    known = tools.by_names(tx, scope, names) if names else {}
-    if missing := [name for name in names if name not in known]:
-        raise NotFound(f"Tool with name {', '.join(missing)} not found")
-    by_id = tools.by_ids(tx, scope, spec.tool_ids) if spec.tool_ids else []
-    return tuple({tool.id: tool for tool in (*(known[name] for name in names), *by_id)}.values())
+    return tuple(tools.find(tx, scope, list(dict.fromkeys([*base, *spec.tool_names])), spec.tool_ids))
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:

@@ -1,5 +1,6 @@
 """An agent's archival memory: passages put in, listed, searched, deleted."""
 
+from dataclasses import replace
 from datetime import UTC
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.errors import Invalid
 from ricordo.memory import recall
-from ricordo.memory.commit import own_archive
+from ricordo.memory.commit import file_passages
 from ricordo.storage import agents, archives
 from ricordo.storage.search import PassageFilter
 from ricordo.storage.store import Transaction
@@ -29,30 +30,26 @@ async def create(here: Here, agent_id: str, body: PassageBody) -> Response:
 
     def insert(tx: Transaction) -> Passage:
         state = agents.load(tx, here.scope, agent_id)
-        archive = state.archives[0] if state.archives else own_archive(tx, state)
         now = tx.clock.now()
         passage = Passage(
             id=new_id("passage"),
             organization_id=here.scope.organization_id,
-            archive_id=archive.id,
+            archive_id="",
             text=body.text,
             tags=tuple(dict.fromkeys(body.tags or ())),
             created_by=here.scope.user_id,
             created_at=now if created_at is None else created_at,
             updated_at=now,
         )
-        archives.insert_passages(tx, archive, [passage])
-        return passage
+        return replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)
 
     return answer([passage_to_wire(await here.store.write(insert))])
 
 
 @router.get("", response_model=list[PassageShape])
-async def list_passages(
-    here: Here, agent_id: str, paging: Paged, search: str | None = None, ascending: bool = True
-) -> Response:
+async def list_passages(here: Here, agent_id: str, paging: Paged, search: str | None = None) -> Response:
     """The passages of the agent's archives, oldest first unless told otherwise; `search` is a piece of the text."""
-    page = paging.page(default=100, order="asc" if ascending else "desc")
+    page = paging.page(default=100, order="asc")
 
     def read(tx: Transaction) -> list[Passage]:
         ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]

@@ -10,7 +10,7 @@ from ricordo.api.wire.agents import agent_to_wire
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
+from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Store
@@ -30,7 +30,18 @@ class Call:
         return self.runtime.store
 
 
+# Filters that clients know and this version lacks. To leave one out in silence would answer another question than was asked.
+_MISSING_FILTERS = frozenset(
+    """base_template_id connected_to_agents_count_eq connected_to_agents_count_gt connected_to_agents_count_lt created_by_id
+    end_date feedback group_id has_feedback identifier_keys identity_id include_err last_stop_reason project_id
+    return_only_letta_tools sort_by start_date template_id templates_only trace_ids""".split()
+)
+
+
 async def _call(request: Request) -> Call:
+    for name in request.query_params:
+        if name in _MISSING_FILTERS:
+            raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
     # No key is configured, or the guard has checked it: the caller is the local administrator.
     return Call(request, request.app.state.runtime, Scope())
 
@@ -48,9 +59,13 @@ class Paging:
     order: Annotated[
         Literal["asc", "desc"] | None, Query(description="By time of creation, oldest or newest first.")
     ] = None
+    order_by: Annotated[Literal["created_at"] | None, Query(description="What to order by.")] = None
+    ascending: Annotated[bool | None, Query(description="The older way to say `order`.")] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
         """The page that is asked for."""
+        if self.ascending is not None:
+            order = "asc" if self.ascending else "desc"
         return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
 
 

@@ -21,7 +21,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._key = settings.api_key.get_secret_value() if settings.api_key else None
+        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._hosts = {*LOOPBACK, settings.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,24 +36,24 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = scope["headers"]
         if self._key is not None:
-            given = _header(headers, b"authorization").removeprefix("Bearer ")
-            if scope["path"] in _OPEN_PATHS or hmac.compare_digest(given.encode(), self._key.encode()):
+            scheme, _, given = _header(headers, b"authorization").partition(b" ")
+            if scope["path"] in _OPEN_PATHS or (scheme.lower() == b"bearer" and hmac.compare_digest(given, self._key)):
                 return None
             return 401, "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
-        host = _header(headers, b"host")
+        host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
             return (
                 403,
                 f'This server is not known as "{_hostname(host)}". Use http://127.0.0.1, or set RICORDO_API_KEY.',
             )
-        origin = _header(headers, b"origin")
+        origin = _header(headers, b"origin").decode("latin-1")
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server. Set RICORDO_API_KEY and let them send it."
         return None
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in headers if key == name), "")
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    return next((value for key, value in headers if key == name), b"")
 
 
 def _hostname(host: str) -> str:

@@ -1,6 +1,6 @@
 """Talking with an agent: send and get the whole answer, or stream it; list, cancel, begin anew."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -14,12 +14,12 @@ from ricordo.api.bodies import ApprovalBody, Image, NewMessageBody, SendBody, Te
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
-from ricordo.api.wire.messages import MessageView, messages_to_wire
+from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
 from ricordo.api.wire.schemas import AgentShape
 from ricordo.api.wire.stream import EventStream
 from ricordo.domain.message import ImagePart, Message, Part, TextPart
-from ricordo.errors import Invalid, Unsupported
+from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.runtime import LiveTurn
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
@@ -75,7 +75,11 @@ async def list_messages(
     def read(tx: Transaction) -> list[Message]:
         agents.require(tx, here.scope, agent_id)
         thread = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
-        return messages.page(tx, here.scope, page, conversation_id=thread, agent_id=agent_id)
+        conversation = conversations.get(tx, thread)
+        if conversation is None or conversation.agent_id != agent_id:
+            raise NotFound(f"Conversation with ID {conversation_id} not found")
+        keeps = _keeps_some(view)
+        return messages.page_of_kept(tx, here.scope, page, keeps, conversation_id=thread)
 
     return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
 
@@ -84,6 +88,8 @@ async def list_messages(
 async def cancel(here: Here, agent_id: str, run_ids: Annotated[list[str] | None, Body(embed=True)] = None) -> Response:
     """Cancel the agent's running turns, or those that are named."""
     outcome = await cancel_runs(here.runtime, here.scope, agent_id, run_ids)
+    if not outcome:
+        raise Conflict("There are no active runs to cancel.")
     return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
 
 
@@ -92,6 +98,11 @@ async def reset(here: Here, agent_id: str) -> Response:
     """Delete all messages of the agent's own thread and begin it anew. Memory stays as it is."""
     state = await reset_messages(here.runtime, here.scope, agent_id)
     return answer(agent_view(here, state))
+
+
+def _keeps_some(view: MessageView) -> Callable[[Message], bool]:
+    """Whether a stored message has any piece that the view wants; one that has none would make a page look like the last."""
+    return lambda message: bool(message_to_wire(message, view))
 
 
 async def _begin(here: Call, agent_id: str, body: SendBody) -> LiveTurn:

@@ -29,7 +29,6 @@ class RunQuery:
     background: bool | None = None
     stop_reason: str | None = None
     active: bool = False
-    ascending: bool | None = None
 
     def agents(self) -> list[str]:
         """The agents that are named, in either way."""
@@ -52,7 +51,7 @@ class RunQuery:
 @router.get("/", response_model=list[RunShape])
 async def list_runs(here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Response:
     """Runs, newest first unless told otherwise; of agents, of a thread, by status, or those still open."""
-    page = paging.page(default=100, order="asc" if which.ascending else "desc")
+    page = paging.page(default=100)
     found = await here.store.read(
         lambda tx: runs.page(
             tx, here.scope, page, agent_ids=which.agents(), statuses=which.wanted_statuses(), **which.equal()

@@ -5,7 +5,7 @@ the agent is told. Nothing is overwritten unseen.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
@@ -99,13 +99,12 @@ def _store_passages(
 ) -> tuple[Archive, ...]:
     if not drafts:
         return state.archives
-    archive, *others = state.archives or (own_archive(tx, state),)
     now = tx.clock.now()
     new = [
         Passage(
             id=draft.id,
             organization_id=scope.organization_id,
-            archive_id=archive.id,
+            archive_id="",
             text=draft.text,
             tags=draft.tags,
             user_id=state.conversation.user_id,
@@ -116,14 +115,19 @@ def _store_passages(
         )
         for draft in drafts
     ]
-    return (archives.insert_passages(tx, archive, new), *others)
+    return file_passages(tx, state, new)
 
 
-def own_archive(tx: Transaction, state: AgentState) -> Archive:
-    """Make the agent's own archive, for an agent that has none attached."""
+def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:
+    """Put passages into the agent's first archive, which is made where it has none; returns its archives as they are then.
+
+    Whatever `archive_id` the passages bring is replaced by that archive's.
+    """
     # Another turn of this agent may have made it since `state` was loaded.
-    if attached := archives.of_agent(tx, state.agent.id):
-        return attached[0]
+    attached = state.archives or tuple(archives.of_agent(tx, state.agent.id))
+    if attached:
+        filed = [replace(passage, archive_id=attached[0].id) for passage in new]
+        return (archives.insert_passages(tx, attached[0], filed), *attached[1:])
     now = tx.clock.now()
     archive = Archive(
         id=new_id("archive"),
@@ -134,5 +138,5 @@ def own_archive(tx: Transaction, state: AgentState) -> Archive:
         created_at=now,
         updated_at=now,
     )
-    archives.insert_one(tx, archive, owner=state.agent.id)
-    return archive
+    filed = [replace(passage, archive_id=archive.id) for passage in new]
+    return (archives.insert_one(tx, archive, owner=state.agent.id, holding=filed),)

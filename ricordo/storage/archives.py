@@ -39,10 +39,14 @@ _TAGS_IN_USE = (
 _DELETE = delete(passages).where(passages.c.id == bindparam("passage_id"))
 
 
-def insert_one(tx: Transaction, archive: Archive, *, owner: str) -> None:
-    """Store a new archive and attach it to the agent that owns it."""
+def insert_one(tx: Transaction, archive: Archive, *, owner: str, holding: Sequence[Passage] = ()) -> Archive:
+    """Store a new archive with its first passages and attach it to the agent that owns it; returns it with count and tags."""
+    tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
+    archive = replace(archive, passage_count=len(holding), tags=tags)
     tx.run(_INSERT, {column.name: getattr(archive, column.name) for column in COLUMNS} | {"tags": list(archive.tags)})
     tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
+    _put(tx, archive, holding)
+    return archive
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
@@ -54,13 +58,19 @@ def insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -
     """Store and index passages; returns the archive with its new count and tags."""
     if not new:
         return archive
+    _put(tx, archive, new)
+    return _recount(tx, archive, len(new), tagged=any(passage.tags for passage in new))
+
+
+def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
+    if not new:
+        return
     tx.run(_INSERT_PASSAGE, [_values(passage) for passage in new])
     tx.run(
         _INSERT_TAG,
         [{"passage_id": passage.id, "archive_id": archive.id, "tag": tag} for passage in new for tag in passage.tags],
     )
     search.index_passages(tx, [passage.id for passage in new])
-    return _recount(tx, archive, len(new), tagged=any(passage.tags for passage in new))
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:

@@ -1,6 +1,7 @@
 """Messages: inserted once, indexed in the same transaction, read by id, run or page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
@@ -64,6 +65,22 @@ def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
     """The messages of this conversation that were sent with these otids."""
     return [_message(row) for row in tx.all(_BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})]
+
+
+def page_of_kept(
+    tx: Transaction, scope: Scope, wanted: Page, keeps: Callable[[Message], bool], **equal: str
+) -> list[Message]:
+    """One page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
+    kept: list[Message] = []
+    reading = wanted
+    while True:
+        read = page(tx, scope, reading, **equal)
+        found = [message for message in read if keeps(message)]
+        is_backwards = bool(wanted.before and not wanted.after)
+        kept = [*found, *kept] if is_backwards else [*kept, *found]
+        if len(kept) >= wanted.limit or len(read) < reading.limit:
+            return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
+        reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Message]:

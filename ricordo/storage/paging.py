@@ -20,7 +20,10 @@ class Page:
 
 
 def read_page(tx: Transaction, statement: Select[Any], table: Table, wanted: Page) -> Sequence[Row[Any]]:
-    """The rows of the statement that lie on the page, ordered by (created_at, seq)."""
+    """The rows of the statement that lie on the page, ordered by (created_at, seq).
+
+    A cursor that is gone gives no rows: whoever deletes what a page showed, item by item, then asks for the page behind it.
+    """
     place = tuple_(table.c.created_at, table.c.seq)
     ascending = wanted.order == "asc"
     if wanted.after:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, insert, select
+from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
+from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter
 from ricordo.storage.store import Transaction, each
@@ -18,6 +19,13 @@ _SELECT = select(*_COLUMNS)
 _IN_SCOPE = tools.c.organization_id == bindparam("organization_id")
 _BY_IDS = _SELECT.where(tools.c.id.op("IN")(each(bindparam("ids", type_=tools.c.metadata.type))), _IN_SCOPE)
 _BY_NAMES = _SELECT.where(tools.c.name.op("IN")(each(bindparam("names", type_=tools.c.metadata.type))), _IN_SCOPE)
+_BY_NAMES_OR_IDS = _SELECT.where(
+    or_(
+        tools.c.name.op("IN")(each(bindparam("names", type_=tools.c.metadata.type))),
+        tools.c.id.op("IN")(each(bindparam("ids", type_=tools.c.metadata.type))),
+    ),
+    _IN_SCOPE,
+)
 _OF_AGENT = (
     _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
     .where(agents_tools.c.agent_id == bindparam("agent_id"))
@@ -72,6 +80,19 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
     """The tools that have one of these names, by name."""
     rows = tx.all(_BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
     return {row.name: _tool(row) for row in rows}
+
+
+def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
+    """The tools with these names, then those with these ids, each once, in one look-up; raises NotFound for what is missing."""
+    if not names and not ids:
+        return []
+    rows = tx.all(_BY_NAMES_OR_IDS, {"names": list(names), "ids": list(ids), "organization_id": scope.organization_id})
+    by_name = {row.name: _tool(row) for row in rows}
+    by_id = {tool.id: tool for tool in by_name.values()}
+    if missing := [name for name in names if name not in by_name]:
+        raise NotFound(f"Tool with name {', '.join(missing)} not found")
+    wanted = [*(by_name[name] for name in names), *(found(by_id.get(id), "Tool", id) for id in ids)]
+    return list({tool.id: tool for tool in wanted}.values())
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:

@@ -211,8 +211,7 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
 ) -> None:
     agent = await stage.agent(("human", "Ada"), ("persona", "Kind."))
     plain, _ = await measured(stage, agent, "Hello.")
-    stage.lines += [call("archival_memory_insert", content="The first passage makes the archive."), "Done."]
-    await stage.say(agent)
+    # The first round is the dearest for the archive, which it makes, the second the plain case.
     for _round in range(2):
         counted, answer = await measured(stage, agent, line, "Done.")
         assert "success" in returns(answer)[-1]

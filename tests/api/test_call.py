@@ -184,3 +184,17 @@ def test_a_page_that_cannot_be_is_refused(
     assert answer.status_code == 422
     assert answer.json()["trace_id"] == ""
     assert f"'loc': ('query', '{next(iter(query))}')" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/agents/?identity_id=x", "/v1/steps/?feedback=positive", "/v1/blocks/?project_id=x"]
+)
+def test_a_filter_that_is_missing_is_refused_and_not_left_out(http: httpx2.Client, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 422
+    assert "is not supported by this version" in answer.json()["detail"]
+
+
+def test_the_older_word_for_the_order_works_everywhere(http: httpx2.Client) -> None:
+    newest = [tool["id"] for tool in http.get("/v1/tools/?ascending=false").json()]
+    assert [tool["id"] for tool in http.get("/v1/tools/?ascending=true").json()] == newest[::-1]

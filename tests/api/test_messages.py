@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from letta_client import ConflictError
+from letta_client import ConflictError, NotFoundError
 from letta_client.types import AgentState
 from letta_client.types.agents import LettaResponse
 
@@ -263,7 +263,8 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
     ]
     thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
     assert len(client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
-    assert client.agents.messages.list(agent.id, conversation_id=new_id("conv")).items == []
+    with pytest.raises(NotFoundError):
+        client.agents.messages.list(agent.id, conversation_id=new_id("conv"))
 
 
 def test_one_agent_never_shows_anothers_messages(client: StrictLetta, agent: AgentState) -> None:
@@ -271,7 +272,20 @@ def test_one_agent_never_shows_anothers_messages(client: StrictLetta, agent: Age
     thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
     other = client.agents.create(model=MODEL)
 
-    assert client.agents.messages.list(other.id, conversation_id=thread).items == []
+    with pytest.raises(NotFoundError):
+        client.agents.messages.list(other.id, conversation_id=thread)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState, order: str) -> None:
+    """An empty page ends a client's reading, so one that the filter emptied would hide all that lies behind it."""
+    said = [f"Message {number}." for number in range(4)]
+    for text in said:
+        client.agents.messages.create(agent.id, input=text)
+
+    found = client.agents.messages.list(agent.id, limit=1, order=order, include_return_message_types=["user_message"])
+
+    assert [message.content for message in found] == (said if order == "asc" else said[::-1])
 
 
 def test_a_reset_begins_anew_and_keeps_the_memory(
@@ -304,7 +318,8 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
 
     assert (answer.messages, answer.stop_reason.stop_reason) == ([], "cancelled")
     assert client.runs.retrieve(run.id).status == "cancelled"
-    assert client.agents.messages.cancel(agent.id) == {}
+    with pytest.raises(ConflictError, match="no active runs to cancel"):
+        client.agents.messages.cancel(agent.id)
     assert client.agents.messages.cancel(agent.id, run_ids=[run.id]) == {run.id: "failed"}
     server.forget()
     assert kinds(client.agents.messages.create(agent.id, input="And now?")) == ["assistant_message"]
