@@ -70,6 +70,11 @@ def _count(name: str, *, null: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=null, server_default=None if null else text("0"))
 
 
+def _one(name: str, column: str, *, where: str) -> Index:
+    # PostgreSQL's own module takes the condition from `info`: to name that dialect here would import all of it at every start.
+    return Index(name, column, unique=True, sqlite_where=text(where), info={"where": where})
+
+
 def _usage() -> list[Column[int]]:
     optional = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
     return [_count("prompt_tokens"), _count("completion_tokens"), *(_count(name, null=True) for name in optional)]
@@ -145,13 +150,7 @@ conversations = Table(
     _time("created_at"),
     _time("updated_at"),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
-    Index(
-        "conversations_one_default",
-        "agent_id",
-        unique=True,
-        sqlite_where=text("is_default"),
-        postgresql_where=text("is_default"),
-    ),
+    _one("conversations_one_default", "agent_id", where="is_default"),
 )
 
 messages = Table(
@@ -350,13 +349,7 @@ runs = Table(
     _text("lease_token"),
     _time("lease_expires_at"),
     # The lease: at most one open run in a conversation, on every database and across processes.
-    Index(
-        "runs_one_open",
-        "conversation_id",
-        unique=True,
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
-    ),
+    _one("runs_one_open", "conversation_id", where="ended_at IS NULL"),
     Index("runs_by_time", "organization_id", "created_at", "seq"),
     Index("runs_by_agent", "agent_id", "created_at", "seq"),
     Index("runs_by_conversation", "conversation_id", "created_at", "seq"),
