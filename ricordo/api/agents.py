@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, attach_block, change_model, create_agent, delete_agent
+from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, ModelSettingsBody, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.wire.schemas import AgentShape, Note
@@ -108,19 +108,7 @@ def _spec(body: AgentBody) -> AgentSpec:
         timezone=body.timezone or "UTC",
         hidden=bool(body.hidden),
         settings={name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None},
-        blocks=tuple(
-            BlockSpec(
-                label=block.label,
-                value=block.value,
-                description=block.description,
-                limit=block.limit,
-                read_only=block.read_only,
-                hidden=bool(block.hidden),
-                metadata=block.metadata or {},
-                tags=tuple(block.tags or ()),
-            )
-            for block in body.memory_blocks or ()
-        ),
+        blocks=tuple(block.spec() for block in body.memory_blocks or ()),
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
         tool_ids=tuple(body.tool_ids or ()),

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from ricordo.agents.lifecycle import BlockSpec, attach_block, new_block
+from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.bodies import BlockBody, BlockChange
 from ricordo.api.call import Here, Paged, agent_view, answer
 from ricordo.api.wire.agents import memory_to_wire
@@ -25,20 +25,10 @@ router = APIRouter(prefix="/v1", tags=["blocks"])
 @router.post("/blocks/", response_model=BlockShape)
 async def create(here: Here, body: BlockBody) -> Response:
     """Make a block that stands on its own, to be attached to agents."""
-    spec = BlockSpec(
-        label=body.label,
-        value=body.value,
-        description=body.description,
-        limit=body.limit,
-        read_only=body.read_only,
-        hidden=bool(body.hidden),
-        metadata=body.metadata or {},
-        tags=tuple(body.tags or ()),
-    )
 
     def make(tx: Transaction) -> Block:
         chain_id = new_id("chain")
-        block = new_block(tx, here.scope, spec, chain_id)
+        block = new_block(tx, here.scope, body.spec(), chain_id)
         blocks.insert_all(tx, [block], [Chain(chain_id, here.scope.organization_id, "block", block.id)])
         return block
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from ricordo.agents.lifecycle import BlockSpec
 from ricordo.domain.agent import AgentType
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.errors import Unsupported
@@ -124,6 +125,19 @@ class BlockBody(Body):
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
+
+    def spec(self) -> BlockSpec:
+        """The block to be made."""
+        return BlockSpec(
+            label=self.label,
+            value=self.value,
+            description=self.description,
+            limit=self.limit,
+            read_only=self.read_only,
+            hidden=bool(self.hidden),
+            metadata=self.metadata or {},
+            tags=tuple(self.tags or ()),
+        )
 
 
 class BlockChange(Body):
