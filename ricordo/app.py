@@ -90,6 +90,7 @@ def create_app(
         # The interactive pages load scripts from other hosts, and nothing here does that; the schema itself is at /openapi.json.
         docs_url=None,
         redoc_url=None,
+        max_body_size=settings.max_body_mb * 1024 * 1024,
     )
     app.add_middleware(Guard, settings=settings)
     install_error_shapes(app)

@@ -38,7 +38,7 @@ async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated
             # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
             return await runtime.store.write(lambda tx: _same_body(tx, request) or _begin(tx, runtime, request))
         except Collision:
-            if repeated := await runtime.store.write(lambda tx: _settle(tx, request)):
+            if repeated := await runtime.store.write(lambda tx: _settle(tx, runtime, request)):
                 return repeated
     raise Busy()
 
@@ -54,7 +54,7 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     return TurnContext(request, run, state, model, [*window, *new], len(new), state.conversation.prompt_key)
 
 
-def _settle(tx: Transaction, request: TurnRequest) -> Repeated | None:
+def _settle(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated | None:
     """Find out why the database refused the turn: raises what the caller must hear, or clears a dead run out of the way."""
     conversation = conversations.get(tx, _thread(request))
     agents.require(tx, request.scope, request.agent_id)
@@ -63,7 +63,8 @@ def _settle(tx: Transaction, request: TurnRequest) -> Repeated | None:
     if repeated := _same_otids(tx, request) or _same_body(tx, request):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
-        if not heal(tx, run):
+        # A turn of this process is alive whatever the clock says, which may have jumped while the machine slept.
+        if run.id in runtime.live or not heal(tx, run):
             raise Busy(run.id)
     return None
 

@@ -249,6 +249,7 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Ag
     state = agents.load_whole(tx, scope, agent_id)
     _require_idle(tx, state.conversation.id)
     messages.delete_of_conversation(tx, state.conversation.id)
+    runs.forget_bodies(tx, state.conversation.id)
     system, key = _system_message(tx, state, runtime.models.get(state.agent.model).info.provider)
     messages.insert_all(tx, [system])
     conversations.reset(tx, state.conversation.id, [system.id], key)

@@ -3,6 +3,7 @@
 Events are yielded as they happen; whole messages only after they are saved.
 """
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,13 +15,16 @@ from ricordo.agents.styles import Reading, style_of
 from ricordo.domain.event import Event, RunEnded, StepSaved
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError
 from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.assemble import system_prompt
-from ricordo.prompt.transcript import transcript
+from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.runtime import Runtime
 from ricordo.tools.toolbox import ToolContext
+
+log = logging.getLogger(__name__)
+_MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 
 
 async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
@@ -54,6 +58,24 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
 async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft) -> AsyncIterator[Event | ModelReply]:
     request = _assemble(runtime, turn, is_first=step.number == 1)
     deltas = Deltas(turn.run.id, step.id, step.message_id)
+    try:
+        async for item in _answer(turn, step, request, deltas):
+            yield item
+    except ModelError as error:
+        if error.kind not in _MAY_BE_A_PICTURE or not has_pictures(request.messages):
+            raise
+        # Some servers answer 400 to a picture and some 500; without this one picture would silence the agent for good.
+        log.warning("asking again without pictures", extra={"run": turn.run.id, "kind": error.kind})
+        if void := deltas.read(Restarted()):
+            yield void
+        blind = replace(request, messages=without_pictures(request.messages))
+        async for item in _answer(turn, step, blind, deltas):
+            yield item
+
+
+async def _answer(
+    turn: TurnContext, step: StepDraft, request: ModelRequest, deltas: Deltas
+) -> AsyncIterator[Event | ModelReply]:
     began = time.monotonic_ns()
     async for item in turn.model.answer(request):
         step.first_ns = step.first_ns or time.monotonic_ns() - began

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ricordo.agents.closing import close_run, heal
@@ -22,7 +22,7 @@ from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, LeaseLost, ModelError, RicordoError, Unavailable
+from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
 
@@ -149,7 +149,7 @@ class Turn:
         except LeaseLost as error:
             return await self._close("error", "internal_error", str(error))
         except ModelError as error:
-            log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind, "error": str(error)})
+            log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind})
             return await self._close(_reason(error), error.kind, str(error))
         except RicordoError as error:
             return await self._close("error", "internal_error", str(error))
@@ -165,7 +165,11 @@ class Turn:
         ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error))
         if ended is None:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
-            ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
+            try:
+                ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
+            except NotFound:
+                gone = replace(run, status="failed", stop_reason="error", ended_at=self._runtime.store.clock.now())
+                return Failed(gone, "internal_error", "The agent was deleted while it answered.")
         self._context.run = ended
         # A save that went through while we were stopped was told to nobody.
         self._feed.catch_up()

@@ -6,16 +6,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
-from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, ModelSettingsBody, refuse_unsupported
+from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.wire.schemas import AgentShape, Note
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
+from ricordo.errors import Unsupported
 from ricordo.storage import agents, blocks, tools
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
+_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
 _FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
 
 
@@ -130,20 +132,24 @@ def _embedding(body: AgentFields) -> str | None:
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
-    given = body.model_settings or ModelSettingsBody()
-    extra = {name: value for name, value in (given.model_extra or {}).items() if value is not None}
-    changes: dict[str, Any] = {
-        "temperature": given.temperature,
-        "max_output_tokens": given.max_output_tokens or body.max_tokens,
-        "parallel_tool_calls": given.parallel_tool_calls,
-        "reasoning_effort": given.reasoning.reasoning_effort if given.reasoning else None,
-        "max_reasoning_tokens": given.thinking.budget_tokens if given.thinking else None,
-        "response_format": given.response_format or body.response_format,
-        "extra": extra or None,
-    }
-    if body.parallel_tool_calls is not None:
-        changes["parallel_tool_calls"] = body.parallel_tool_calls
-    return replace(current, **{name: value for name, value in changes.items() if value is not None})
+    """The settings with what was sent; null takes a setting back."""
+    given = body.model_settings.model_dump(exclude_unset=True) if body.model_settings else {}
+    for name in ("strict", "effort"):
+        if given.pop(name, None):
+            raise Unsupported(f"model_settings.{name} is not supported by this version of Ricordo. Leave it out.")
+    given.pop("provider_type", None)
+    changes: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
+    if "reasoning" in given:
+        changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
+    if "thinking" in given:
+        thinking = given.pop("thinking") or {}
+        changes["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
+    if given:
+        changes["extra"] = {name: value for name, value in given.items() if value is not None}
+    for name, older in (("max_output_tokens", "max_tokens"), ("parallel_tool_calls",) * 2, ("response_format",) * 2):
+        if older in body.model_fields_set:
+            changes[name] = getattr(body, older)
+    return replace(current, **changes)
 
 
 def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> Agent:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from ricordo.api.bodies import PassageBody
-from ricordo.api.call import Here, Paged, answer
+from ricordo.api.call import Here, Paged, Piece, answer
 from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
 from ricordo.domain.clock import parse_date, to_datetime, zone
@@ -47,7 +47,7 @@ async def create(here: Here, agent_id: str, body: PassageBody) -> Response:
 
 
 @router.get("", response_model=list[PassageShape])
-async def list_passages(here: Here, agent_id: str, paging: Paged, search: str | None = None) -> Response:
+async def list_passages(here: Here, agent_id: str, paging: Paged, search: Piece = None) -> Response:
     """The passages of the agent's archives, oldest first unless told otherwise; `search` is a piece of the text."""
     page = paging.page(default=100, order="asc")
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.bodies import BlockBody, BlockChange
-from ricordo.api.call import Here, Paged, agent_view, answer
+from ricordo.api.call import Here, Paged, Piece, agent_view, answer
 from ricordo.api.wire.agents import memory_to_wire
 from ricordo.api.wire.blocks import block_to_wire
 from ricordo.api.wire.schemas import AgentShape, BlockShape, MemoryShape, Note
@@ -40,9 +40,9 @@ async def list_blocks(
     here: Here,
     paging: Paged,
     label: str | None = None,
-    value_search: str | None = None,
-    label_search: str | None = None,
-    description_search: str | None = None,
+    value_search: Piece = None,
+    label_search: Piece = None,
+    description_search: Piece = None,
     tags: Annotated[list[str] | None, Query()] = None,
     match_all_tags: bool = False,
 ) -> Response:

@@ -2,6 +2,7 @@
 some; known ones that this version cannot honour are refused by name.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -14,6 +15,8 @@ from ricordo.errors import Unsupported
 
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
+# As JSON writes it; behind an even number of backslashes, else it is text that only looks like one.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Body(BaseModel):
@@ -24,11 +27,13 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _require_storable(cls, value: Any) -> Any:
-        """Refuse what JSON may say and nothing here can keep: halves of characters, integers beyond 64 bits, endless nesting."""
+        """Refuse what JSON may say and no database keeps: halves of characters, NUL, integers beyond 64 bits, endless nesting."""
         try:
-            orjson.dumps(value if isinstance(value, dict) else None)
+            text = orjson.dumps(value if isinstance(value, dict) else None)
         except TypeError as error:
             raise ValueError(f"cannot be stored: {error}") from error
+        if b"u0000" in text and _NUL.search(text):
+            raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
         return value
 
 
@@ -43,7 +48,7 @@ class ImageSource(Body):
     """Where a picture is: in the request as base64, or at an address."""
 
     type: Literal["base64", "url"] = "base64"
-    media_type: str = "image/png"
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"] = "image/png"
     data: str | None = None
     url: str | None = None
     detail: str | None = None

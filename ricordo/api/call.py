@@ -36,11 +36,12 @@ _MISSING_FILTERS = frozenset(
     end_date feedback group_id has_feedback identifier_keys identity_id include_err last_stop_reason project_id
     return_only_letta_tools sort_by start_date template_id templates_only trace_ids""".split()
 )
+_MISSING_THERE = {("/v1/blocks/", "name"), ("/v1/steps/", "tags")}
 
 
 async def _call(request: Request) -> Call:
     for name in request.query_params:
-        if name in _MISSING_FILTERS:
+        if name in _MISSING_FILTERS or (request.url.path, name) in _MISSING_THERE:
             raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
     # No key is configured, or the guard has checked it: the caller is the local administrator.
     return Call(request, request.app.state.runtime, Scope())
@@ -70,6 +71,8 @@ class Paging:
 
 
 Paged = Annotated[Paging, Depends()]
+# A piece of text to look for in the middle of columns, which no database does for an endless one.
+Piece = Annotated[str | None, Query(max_length=1000, description="A piece of the text to look for.")]
 
 
 def answer(content: Any, status: int = 200) -> Response:

@@ -9,7 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ricordo.settings import LOOPBACK, Settings
 
-_OPEN_PATHS = ("/v1/health", "/v1/health/")
+# What anybody may see: that a server is here and how to talk to it.
+_OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
 
 
 class Guard:
@@ -48,7 +49,7 @@ class Guard:
             )
         origin = _header(headers, b"origin").decode("latin-1")
         if origin and _split(origin).netloc != host:
-            return 403, f"Pages of {origin} may not use this server. Set RICORDO_API_KEY and let them send it."
+            return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
         return None
 
 

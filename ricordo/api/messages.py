@@ -1,5 +1,6 @@
 """Talking with an agent: send and get the whole answer, or stream it; list, cancel, begin anew."""
 
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -150,6 +151,11 @@ def _part(item: Text | Image) -> Part:
     source = item.source
     if not (source.data or source.url):
         raise Invalid("A picture needs data in base64, or the url where it lies.")
+    if source.data:
+        try:
+            b64decode(source.data, validate=True)
+        except ValueError as error:
+            raise Invalid(f"The data of the picture is not base64 ({error}). Encode the file's bytes.") from error
     return ImagePart(source.media_type, source.data, source.url, source.detail)
 
 

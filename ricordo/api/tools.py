@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from ricordo.api.call import Here, Paged, agent_view, answer
+from ricordo.api.call import Here, Paged, Piece, agent_view, answer
 from ricordo.api.wire.schemas import AgentShape, ToolShape
 from ricordo.api.wire.tools import tool_to_wire
 from ricordo.domain.agent import AgentState
@@ -22,7 +22,7 @@ async def list_tools(
     name: str | None = None,
     names: Annotated[list[str] | None, Query()] = None,
     tool_ids: Annotated[list[str] | None, Query()] = None,
-    search: str | None = None,
+    search: Piece = None,
     tool_types: Annotated[list[str] | None, Query()] = None,
     exclude_tool_types: Annotated[list[str] | None, Query()] = None,
 ) -> Response:

@@ -91,10 +91,12 @@ def _block(block: Block, numbered: bool) -> str:
 
 
 def _value(block: Block, numbered: bool) -> str:
-    value = disarm(block.value, "value", block.label)
-    if not numbered:
-        return f"{value}\n"
-    return "".join(f"{number}→ {line}\n" for number, line in enumerate(value.split("\n"), 1)) if value else ""
+    value = f"{block.value}\n"
+    if numbered:
+        lines = enumerate(block.value.split("\n"), 1)
+        value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
+    # Last of all, since a line's number can complete a tag: a block labelled "5" with `</` at the end of its fourth line.
+    return disarm(value, "value", block.label)
 
 
 def disarm(text: str, *tags: str) -> str:

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import orjson
 
-from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ImagePart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.prompt.packaging import local_time, package_result
 
 _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
 _SHARE_OF_WINDOW = 0.2
+_NO_PICTURE = TextPart("(a picture that this model could not take)")
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
 
 
@@ -20,6 +21,19 @@ def transcript(messages: Iterable[Message], timezone: str, context_window: int) 
     return tuple(
         _packaged(message, timezone, cap) if message.role == "tool" else message for message in paired(messages)
     )
+
+
+def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """The messages with a word in the place of every picture, for a model that refused them."""
+    return tuple(
+        replace(message, parts=tuple(_NO_PICTURE if isinstance(part, ImagePart) else part for part in message.parts))
+        for message in messages
+    )
+
+
+def has_pictures(messages: Iterable[Message]) -> bool:
+    """Whether any message holds a picture."""
+    return any(isinstance(part, ImagePart) for message in messages for part in message.parts)
 
 
 def paired(messages: Iterable[Message]) -> list[Message]:

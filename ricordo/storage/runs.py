@@ -32,6 +32,7 @@ _RENEW = setter(
     where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
 )
 _END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.c.ended_at.is_(None))
+_FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
 _BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
 _OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
 _OPEN_OF_CONVERSATION = _OPEN.where(runs.c.conversation_id == bindparam("conversation_id"))
@@ -68,6 +69,11 @@ def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
 def end(tx: Transaction, run: Run) -> bool:
     """End a run whoever holds its lease, as a cancel or a healing does; False where it had ended."""
     return tx.run(_END, _changes(run)) > 0
+
+
+def forget_bodies(tx: Transaction, conversation_id: str) -> None:
+    """Let no later request count as a repeat of one in this conversation, whose messages are gone."""
+    tx.run(_FORGET_BODIES, {"new_body_hash": None, "in_conversation": conversation_id})
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Run:

@@ -1,6 +1,7 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock, verified backups."""
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock, to_datetime
@@ -21,6 +22,7 @@ from ricordo.storage import migrations
 from ricordo.storage.prepared import Statements
 from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
 _READ = "BEGIN"
@@ -69,6 +71,12 @@ class SqliteStore:
             reason = error.orig if isinstance(error, IntegrityError) else error
             raise Collision(
                 f"The database refused it: {reason}. Choose another name, or read what is there."
+            ) from error
+        except (OperationalError, sqlite3.OperationalError) as error:
+            reason = error.orig if isinstance(error, OperationalError) else error
+            log.warning("the database failed", extra={"reason": str(reason)})
+            raise Unavailable(
+                f"The database failed: {reason}. Nothing was changed. See that its disk has room."
             ) from error
         except StatementError as error:
             raise error.orig if isinstance(error.orig, RicordoError) else error from None

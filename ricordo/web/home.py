@@ -33,11 +33,13 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5}
 async def show_home(request: Request) -> HTMLResponse:
     """What runs here and how to talk to it."""
     runtime: Runtime = request.app.state.runtime
-    count = await runtime.store.read(lambda tx: agents.count(tx, Scope()))
+    # With a key this page is all that strangers may see, so it counts nobody.
+    has_key = runtime.settings.api_key is not None
+    count = None if has_key else await runtime.store.read(lambda tx: agents.count(tx, Scope()))
     return HTMLResponse(_template().render(_facts(request, runtime, count)), headers=HEADERS)
 
 
-def _facts(request: Request, runtime: Runtime, count: int) -> dict[str, Any]:
+def _facts(request: Request, runtime: Runtime, count: int | None) -> dict[str, Any]:
     model = runtime.models.default_handle()
     return {
         "version": __version__,

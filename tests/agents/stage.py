@@ -129,6 +129,10 @@ class Stage:
         """Send messages and wait for the whole answer."""
         return await soon(collect(await self.begin(agent_id, *texts, **request)))
 
+    async def send(self, agent_id: str, *new: NewMessage) -> Answer:
+        """Send messages of any kind and wait for the whole answer."""
+        return await soon(collect(await run_turn(self.runtime, TurnRequest(Scope(), agent_id, new))))
+
     async def state(self, agent_id: str) -> AgentState:
         """The agent as it is stored."""
         return await self.store.read(lambda tx: agents.load(tx, Scope(), agent_id))

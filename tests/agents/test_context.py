@@ -372,3 +372,19 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(sta
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]
     assert made[7:] == [made[6]] * 2
+
+
+async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(stage: Stage, clock: ManualClock) -> None:
+    """After a machine has slept every lease has expired, but a turn that runs here goes on and keeps its answer."""
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Good morning.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    clock.advance(3600)
+
+    with pytest.raises(Busy):
+        await stage.begin(agent, "Are you there?")
+
+    gate.open()
+    assert text_of(await collect(turn)) == "Good morning."

@@ -15,6 +15,7 @@ from ricordo.agents.lifecycle import (
     delete_agent,
     reset_messages,
 )
+from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
@@ -200,3 +201,33 @@ async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_serv
     assert isinstance(end, Failed)
     assert "voice_convo_agent" in end.message
     assert [run.status for run in await stage.runs(agent)] == ["failed"]
+
+
+async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage) -> None:
+    """The messages of the first try are gone, so its run has nothing left to answer with."""
+    agent = await stage.agent()
+    stage.lines += ["First.", "Again."]
+    await stage.say(agent, "Hello.", body_hash="same")
+    await reset_messages(stage.runtime, Scope(), agent)
+
+    answer = await stage.say(agent, "Hello.", body_hash="same", is_retry=True)
+
+    assert text_of(answer) == "Again."
+
+
+async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Too late.")]
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await stage.store.write(lambda tx: agents.remove(tx, agent))
+    gate.open()
+
+    answer = await soon(collect(turn))
+
+    assert answer.failure is not None
+    assert (answer.run.status, answer.failure.message) == ("failed", "The agent was deleted while it answered.")
+    assert not [record for record in caplog.records if record.exc_info]

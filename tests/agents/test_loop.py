@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.request import NewMessage
 from ricordo.agents.turn import Answer
-from ricordo.domain.message import TextPart, ToolCallPart
-from ricordo.domain.model import ModelReply
-from ricordo.llm.scripted import call
+from ricordo.domain.message import ImagePart, TextPart, ToolCallPart
+from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.errors import ModelError, ModelErrorKind
+from ricordo.llm.scripted import Line, call
+from ricordo.prompt.transcript import has_pictures
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, faults_of, returns, roles, text_of
@@ -231,3 +234,39 @@ async def test_turns_of_different_agents_run_at_the_same_time(stage: Stage) -> N
     for turn, agent in zip(turns, agents, strict=True):
         await turn.wait()
         await stage.require_whole_window(agent)
+
+
+@pytest.mark.parametrize("kind", ["llm_bad_request", "llm_error"])
+async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Stage, kind: ModelErrorKind) -> None:
+    """Some servers answer 400 to a picture and some 500: it is asked again with a word in the picture's place."""
+
+    def blind(request: ModelRequest) -> Line:
+        if has_pictures(request.messages):
+            raise ModelError(kind, "image input is not supported")
+        return "I cannot see it."
+
+    agent = await stage.agent()
+    stage.lines += [blind] * 4
+    picture = NewMessage("user", (TextPart("What is this?"), ImagePart("image/png", "aGk=")))
+
+    first = await stage.send(agent, picture)
+    second = await stage.say(agent, "Hello.")
+
+    assert [text_of(answer) for answer in (first, second)] == ["I cannot see it.", "I cannot see it."]
+    assert "(a picture that this model could not take)" in stage.model.requests[-1].messages[1].text
+
+
+async def test_deltas_before_a_refused_picture_are_void(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelError("llm_error", "no pictures"), "I cannot see it."]
+    answer = await stage.send(agent, NewMessage("user", (ImagePart("image/png", "aGk="),)))
+    assert text_of(answer) == "I cannot see it."
+    assert len(stage.model.requests) == 2
+
+
+async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [ModelError("llm_error", "down"), "never said"]
+    answer = await stage.say(agent, "Hello.")
+    assert answer.failure is not None
+    assert len(stage.model.requests) == 1

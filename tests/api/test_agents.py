@@ -271,3 +271,27 @@ def test_making_an_agent_costs_at_most_twelve_statements(
 
     assert 5 <= len(counted.statements) <= 12, counted.statements
     assert counted.transactions == 1
+
+
+def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None:
+    settings = {"temperature": 0.5, "max_output_tokens": 100, "response_format": {"type": "json_object"}}
+    body = {"model": MODEL, "model_settings": {**settings, "reasoning": {"reasoning_effort": "low"}}}
+    agent = http.post("/v1/agents/", json=body).json()
+    assert agent["response_format"] == {"type": "json_object"}
+
+    taken = {"temperature": None, "response_format": None, "reasoning": None}
+    after = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": taken}).json()["model_settings"]
+
+    assert {name: after.get(name) for name in (*settings, "reasoning")} == {
+        "temperature": None,
+        "max_output_tokens": 100,
+        "response_format": None,
+        "reasoning": None,
+    }
+
+
+@pytest.mark.parametrize("name", ["strict", "effort"])
+def test_a_model_setting_without_effect_is_refused(http: httpx2.Client, name: str) -> None:
+    answer = http.post("/v1/agents/", json={"model": MODEL, "model_settings": {name: True}})
+    assert answer.status_code == 422
+    assert f"model_settings.{name} is not supported" in answer.json()["detail"]

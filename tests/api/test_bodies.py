@@ -100,3 +100,41 @@ def test_half_a_character_and_numbers_beyond_64_bits_are_refused() -> None:
     for value in ("\ud800", 2**64, -(2**63) - 1):
         with pytest.raises(ValueError, match="cannot be stored"):
             AgentBody.model_validate({"metadata": {"deep": [value]}})
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/blocks/", {"label": "human", "value": "a\0b"}),
+        ("/v1/agents/", {"model": MODEL, "name": "a\0b"}),
+        ("/v1/agents/", {"model": MODEL, "tags": ["\0"]}),
+    ],
+)
+def test_a_nul_is_refused_everywhere(http: httpx2.Client, path: str, body: dict[str, object]) -> None:
+    answer = http.post(path, json=body)
+    assert answer.status_code == 422
+    assert "NUL" in answer.json()["detail"]
+
+
+def test_text_that_only_looks_like_a_nul_is_kept(http: httpx2.Client) -> None:
+    value = r"\u0000 and \\u0000"
+    assert http.post("/v1/blocks/", json={"label": "human", "value": value}).json()["value"] == value
+
+
+def test_a_body_beyond_the_limit_is_refused(http: httpx2.Client) -> None:
+    answer = http.post("/v1/blocks/", content=b'{"value": "' + b"x" * (33 * 1024 * 1024) + b'"}')
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "base64", "media_type": "image/png", "data": "abc"},
+        {"type": "base64", "media_type": "audio/wav", "data": "aGk="},
+    ],
+)
+def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: AgentState, source: dict[str, str]) -> None:
+    content = [{"type": "image", "source": source}]
+    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [{"role": "user", "content": content}]})
+    assert answer.status_code in (400, 422)
+    assert len(http.get(f"/v1/agents/{agent.id}/messages").json()) == 1  # the system message alone

@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import MODEL, ServerInThread, serving
 
 KEY = "a-long-secret"
-ROUTES = ["/", "/openapi.json", "/v1/agents/", "/v1/models/", "/v1/nothing"]
+ROUTES = ["/openapi.json", "/v1/agents/", "/v1/models/", "/v1/nothing"]
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +111,23 @@ def test_without_a_key_a_page_of_another_origin_is_refused(
     answer = http.post("/v1/agents/", headers={"origin": origin}, json={"model": MODEL})
 
     assert answer.status_code == 403
-    assert answer.json() == {
-        "detail": f"Pages of {origin} may not use this server. Set RICORDO_API_KEY and let them send it."
-    }
+    assert answer.json() == {"detail": f"Pages of {origin} may not use this server; only its own may, and programs."}
     assert server.rows() == rows
 
 
 def test_without_a_key_its_own_pages_may_use_the_server(http: httpx2.Client, server: ServerInThread) -> None:
     assert http.get("/v1/agents/", headers={"origin": server.url}).status_code == 200
+
+
+def test_the_page_that_tells_what_runs_here_needs_no_key_and_counts_nobody(
+    locked: ServerInThread, locked_http: httpx2.Client
+) -> None:
+    with locked.client(api_key=KEY) as client:
+        client.agents.create(model=MODEL)
+
+    page = locked_http.get("/")
+
+    assert page.status_code == 200
+    assert "This server is running." in page.text
+    assert "Agents</dt>" not in page.text
+    assert "Nobody lives here" not in page.text

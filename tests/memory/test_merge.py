@@ -1,5 +1,6 @@
 """Three-way merge by lines: what two writers did in different places both stays."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -103,3 +104,18 @@ def test_two_changes_of_one_place_are_a_conflict(base: str, ours: str, theirs: s
 )
 def test_changes_of_different_places_both_stay(base: str, ours: str, theirs: str, expected: str) -> None:
     assert merge_lines(base, ours, theirs) == expected
+
+
+def test_a_block_of_blank_lines_is_a_conflict_and_not_a_minute_of_work() -> None:
+    """Comparing repeated lines takes time as the square of them, and a merge holds up every other writer."""
+    base = "\n" * 20_000
+    began = time.process_time()
+    assert merge_lines(base, "mine" + "\n" * 10_000 + "mine", "\n" * 9_000 + "theirs" + "\n" * 9_000) is None
+    assert time.process_time() - began < 1
+
+
+def test_edits_at_both_ends_of_a_long_block_are_merged() -> None:
+    lines = [f"line {number}" for number in range(5_000)]
+    base = "\n".join(lines)
+    ours, theirs = "\n".join(["mine", *lines[1:]]), "\n".join([*lines[:-1], "theirs"])
+    assert merge_lines(base, ours, theirs) == "\n".join(["mine", *lines[1:-1], "theirs"])

@@ -294,3 +294,16 @@ async def test_an_unknown_agent_is_not_found_and_the_store_goes_on(store: Sqlite
 
 def test_times_in_a_transaction_come_from_the_stores_clock(store: SqliteStore, clock: ManualClock) -> None:
     assert store.clock is clock
+
+
+async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: SqliteStore) -> None:
+    """SQLite's own limit on pages stands for the disk's."""
+    before = await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0])
+    await store.write(lambda tx: tx.all(text("PRAGMA max_page_count = 1")))
+    big = "x" * 5_000_000
+    fill = text("INSERT INTO organizations (id, name, created_at) VALUES ('org-big', :name, 0)").bindparams(name=big)
+
+    with pytest.raises(Unavailable, match="Nothing was changed"):
+        await store.write(lambda tx: tx.run(fill))
+
+    assert await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0]) == before
