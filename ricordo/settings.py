@@ -5,8 +5,10 @@ variables their own tools use (OPENAI_API_KEY and so on).
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -19,6 +21,9 @@ SQLITE = "sqlite:///"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PACKAGE = Path(__file__).resolve().parent
 
+_TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
+_Read = TypeVar("_Read", bound=BaseSettings)
+
 
 class ProviderSettings(BaseSettings):
     """Providers of models, by their usual variables. A provider without its key (or address) is never called."""
@@ -28,7 +33,7 @@ class ProviderSettings(BaseSettings):
     openai_api_key: SecretStr | None = Field(None, description="Key for OpenAI, or for the server at OPENAI_BASE_URL.")
     openai_base_url: str | None = Field(
         None,
-        validation_alias=AliasChoices("openai_base_url", "openai_api_base"),
+        validation_alias=AliasChoices(*_TWO_NAMES[0]),
         description="Another address that speaks OpenAI's chat completions; its models keep the handles openai/<model>.",
     )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
@@ -41,13 +46,23 @@ class ProviderSettings(BaseSettings):
     together_api_key: SecretStr | None = Field(None, description="Key for Together.")
     gemini_api_key: SecretStr | None = Field(
         None,
-        validation_alias=AliasChoices("gemini_api_key", "google_api_key"),
+        validation_alias=AliasChoices(*_TWO_NAMES[1]),
         description="Key for Google AI (needs the extra `google`).",
     )
     ollama_base_url: str | None = Field(None, description="Address of an Ollama server, as http://host:11434.")
     lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, as http://host:1234.")
     vllm_api_base: str | None = Field(None, description="Address of a vLLM server, as http://host:8000.")
     llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, as http://host:8080.")
+
+    @field_validator("*")
+    @classmethod
+    def _require_usable(cls, value: str | SecretStr | None) -> str | SecretStr | None:
+        if isinstance(value, SecretStr):
+            if not all("!" <= sign <= "~" for sign in value.get_secret_value()):
+                raise ValueError("must be letters, digits and signs of ASCII, without a space or the end of a line")
+        elif value is not None and not _is_address(value):
+            raise ValueError("must be an address as http://host:8000 or https://host/path")
+        return value
 
 
 class Settings(BaseSettings):
@@ -79,6 +94,7 @@ class Settings(BaseSettings):
     model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is tried again.")
     keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
     shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
+    max_body_mb: int = Field(32, ge=1, le=1024, description="Largest request that is accepted, in megabytes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least important log line shown."
     )
@@ -124,14 +140,30 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
         for name in sorted({*os.environ, *dotenv_values(".env")})
         if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in Settings.model_fields
     ]
-    try:
-        settings, providers = Settings(**given), ProviderSettings()
-    except ValidationError as error:
-        faults += [_sentence(fault["loc"], fault["msg"]) for fault in error.errors()]
-        raise Invalid("\n".join(faults)) from None
-    if faults:
+    settings = _read(lambda: Settings(**given), PREFIX, faults)
+    providers = _read(ProviderSettings, "", faults)
+    if faults or settings is None or providers is None:
         raise Invalid("\n".join(faults))
     return settings, providers
+
+
+def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
+    """The settings; where they cannot be had, None, and a sentence for each reason among the faults."""
+    try:
+        return make()
+    except ValidationError as error:
+        faults += [_sentence(prefix, fault["loc"], fault["msg"]) for fault in error.errors()]
+        return None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # raises ValueError where it is out of range
+    except ValueError:
+        return False
+    has_space = any(sign.isspace() or not sign.isprintable() for sign in url)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_port and not has_space
 
 
 def _absolute(path: Path) -> Path:
@@ -141,8 +173,15 @@ def _absolute(path: Path) -> Path:
         raise ValueError(f"{path} lies in a home folder that is unknown here") from None
 
 
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
+def _sentence(prefix: str, place: tuple[int | str, ...], message: str) -> str:
     message = message.removeprefix("Value error, ")
     if not place:
         return message
-    return f"{PREFIX}{str(place[0]).upper()}: {message}."
+    return f"{_variable(prefix, str(place[0]))}: {message}."
+
+
+def _variable(prefix: str, name: str) -> str:
+    """The variable that was set, where a provider's setting has two names."""
+    both = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
+    is_set = {key.lower() for key, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    return prefix + next((each for each in both if each in is_set), name).upper()

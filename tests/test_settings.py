@@ -192,3 +192,37 @@ def test_providers_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPa
     assert providers.openai_base_url == "http://localhost:1/v1"
     assert providers.gemini_api_key
     assert providers.gemini_api_key.get_secret_value() == "from-environment"
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:11434", "ftp://host", "http://", "http://host:99999", "http://host:0", "http://a b", "http://[x"]
+)
+@pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "VLLM_API_BASE"])
+def test_an_address_that_is_none_stops_the_start_by_name(monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
+    monkeypatch.setenv(name, url)
+    (fault,) = faults()
+    assert fault.startswith(f"{name}: must be an address as http://")
+
+
+@pytest.mark.parametrize("key", ["s3cret-kéy", "s3cret key", "s3cret-key\n", "s3cret\tkey", " s3cret"])
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"])
+def test_a_key_that_cannot_be_sent_stops_the_start_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    monkeypatch.setenv(name, key)
+    (fault,) = faults()
+    assert fault.startswith(f"{name}: must be letters, digits and signs of ASCII")
+    assert "s3cret" not in fault
+
+
+def test_faults_of_providers_and_of_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RICORDO_PORT", "eighty")
+    monkeypatch.setenv("OPENAI_API_KEY", "a b")
+    monkeypatch.setenv("OLLAMA_BASE_URL", "localhost")
+    assert [fault.partition(":")[0] for fault in faults()] == ["RICORDO_PORT", "OPENAI_API_KEY", "OLLAMA_BASE_URL"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:11434", "https://host/v1/", "http://[::1]:8000", "HTTP://host"])
+def test_a_usual_address_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OLLAMA_BASE_URL", url)
+    assert load_settings()[1].ollama_base_url == url

@@ -4,13 +4,15 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import FinishReason, ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.repair import new_call_id
 from ricordo.llm.tokens import estimated_usage
 
@@ -24,6 +26,7 @@ _FINISHES: dict[str | None, FinishReason] = {
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
+_Value = TypeVar("_Value")
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 
@@ -141,11 +144,18 @@ def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]] | None:
         if isinstance(part, TextPart):
             rows.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
-            image = {"url": part.url or f"data:{part.media_type};base64,{part.data}"}
-            if part.detail is not None:
-                image["detail"] = part.detail
-            rows.append({"type": "image_url", "image_url": image})
+            rows.append(_picture(part))
     return rows
+
+
+def _picture(part: ImagePart) -> dict[str, Any]:
+    picture = readable_picture(part)
+    if picture is None:
+        return {"type": "text", "text": UNREADABLE}
+    image = {"url": picture.url or f"data:{picture.media_type};base64,{picture.data}"}
+    if picture.detail is not None:
+        image["detail"] = picture.detail
+    return {"type": "image_url", "image_url": image}
 
 
 def readable_arguments(text: str) -> str:
@@ -170,30 +180,58 @@ def _short_id(call_id: str) -> str:
 
 def to_reply(payload: dict[str, Any], request: ModelRequest) -> ModelReply:
     """The reply in a whole (not streamed) answer."""
-    choices = payload.get("choices") or [{}]
-    message = choices[0].get("message") or {}
+    choice = read_choice(payload) or {}
+    message = _as(dict, choice.get("message"), "message") or {}
     thought, text = read_content(message)
-    calls = message.get("tool_calls") or ()
+    calls = read_calls(message)
     if not calls and isinstance(message.get("function_call"), dict):
-        calls = ({"function": message["function_call"]},)
+        calls = [{"function": message["function_call"]}]
     parts: list[Part] = [ReasoningPart(thought)] if thought else []
     if text:
         parts.append(TextPart(text))
-    parts += [read_call(call) for call in calls if isinstance(call, dict)]
-    reply = ModelReply(
-        tuple(parts), finish=read_finish(choices[0].get("finish_reason")), model=payload.get("model") or ""
-    )
+    parts += [read_call(call) for call in calls]
+    reply = ModelReply(tuple(parts), finish=read_finish(choice.get("finish_reason")), model=read_text(payload, "model"))
     return with_usage(reply, payload.get("usage"), request)
+
+
+def read_choice(payload: dict[str, Any]) -> dict[str, Any] | None:
+    """The first choice of an answer or an event; None where it has none."""
+    choices = _as(list, payload.get("choices"), "choices")
+    if not choices:
+        return None
+    choice = _as(dict, choices[0], "choices")
+    return unreadable("choices") if choice is None else choice
+
+
+def read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls, or pieces of calls, in a message or a delta."""
+    return [call for call in _as(list, message.get("tool_calls"), "tool_calls") or () if isinstance(call, dict)]
+
+
+def read_text(row: dict[str, Any], name: str) -> str:
+    """A field's text, empty where it is missing."""
+    return _as(str, row.get(name), name) or ""
+
+
+def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
+    return value if value is None or isinstance(value, kind) else unreadable(name)
+
+
+def unreadable(name: str) -> NoReturn:
+    """Raise the ModelError for an answer that breaks the format in this field."""
+    raise ModelError("llm_error", f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.')
 
 
 def read_content(message: dict[str, Any]) -> tuple[str, str]:
     """Reasoning and text of a message or a delta."""
-    thought = message.get("reasoning_content") or message.get("reasoning") or ""
-    content = message.get("content") or message.get("refusal") or ""
-    if isinstance(content, list):  # Mistral's reasoning models give a list of pieces.
-        thought += "".join(_piece_text(p.get("thinking")) for p in content if p.get("type") == "thinking")
-        content = "".join(_piece_text(p.get("text")) for p in content if p.get("type") == "text")
-    return (thought if isinstance(thought, str) else ""), content
+    thought = read_text(message, "reasoning_content") or read_text(message, "reasoning")
+    content = message.get("content")
+    if not isinstance(content, list):
+        return thought, read_text(message, "content") or read_text(message, "refusal")
+    # Mistral's reasoning models give a list of pieces.
+    pieces = [_as(dict, piece, "content") or {} for piece in content]
+    thought += "".join(_piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking")
+    return thought, "".join(_piece_text(p.get("text")) for p in pieces if p.get("type") == "text")
 
 
 def _piece_text(value: Any) -> str:
@@ -204,8 +242,14 @@ def _piece_text(value: Any) -> str:
 
 def read_call(call: dict[str, Any]) -> ToolCallPart:
     """One whole call; its id is made where the server gave none."""
-    function = call.get("function") or {}
-    return ToolCallPart(call.get("id") or new_call_id(), function.get("name") or "", as_text(function.get("arguments")))
+    function = read_function(call)
+    arguments = as_text(function.get("arguments"))
+    return ToolCallPart(read_text(call, "id") or new_call_id(), read_text(function, "name"), arguments)
+
+
+def read_function(call: dict[str, Any]) -> dict[str, Any]:
+    """What a call, or a piece of one, says of its function."""
+    return _as(dict, call.get("function"), "function") or {}
 
 
 def as_text(arguments: Any) -> str:
@@ -215,9 +259,9 @@ def as_text(arguments: Any) -> str:
     return "" if arguments is None else orjson.dumps(arguments).decode()
 
 
-def read_finish(reason: str | None) -> FinishReason:
+def read_finish(reason: Any) -> FinishReason:
     """Why the answer ended."""
-    return _FINISHES.get(reason, "unknown")
+    return _FINISHES.get(_as(str, reason, "finish_reason"), "unknown")
 
 
 def with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelReply:
@@ -230,13 +274,17 @@ def with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelRep
 
 def read_usage(usage: dict[str, Any]) -> Usage:
     """Tokens as the server counted them."""
-    prompt = usage.get("prompt_tokens_details") or {}
-    completion = usage.get("completion_tokens_details") or {}
-    cached = prompt.get("cached_tokens")
+    prompt = _as(dict, usage.get("prompt_tokens_details"), "usage") or {}
+    completion = _as(dict, usage.get("completion_tokens_details"), "usage") or {}
+    cached = _count(prompt.get("cached_tokens"))
     return Usage(
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        completion_tokens=usage.get("completion_tokens") or 0,
-        cached_tokens=usage.get("prompt_cache_hit_tokens") if cached is None else cached,  # DeepSeek's own name
-        cache_write_tokens=prompt.get("cache_write_tokens"),
-        reasoning_tokens=completion.get("reasoning_tokens"),
+        prompt_tokens=_count(usage.get("prompt_tokens")) or 0,
+        completion_tokens=_count(usage.get("completion_tokens")) or 0,
+        cached_tokens=_count(usage.get("prompt_cache_hit_tokens")) if cached is None else cached,  # DeepSeek's own name
+        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=_count(completion.get("reasoning_tokens")),
     )
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if isinstance(value, float) else _as(int, value, "usage")

@@ -16,7 +16,17 @@ from ricordo.domain.model import (
     TextChunk,
     ToolCallChunk,
 )
-from ricordo.llm.openai_format import as_text, read_content, read_finish, with_usage
+from ricordo.llm.openai_format import (
+    as_text,
+    read_calls,
+    read_choice,
+    read_content,
+    read_finish,
+    read_function,
+    read_text,
+    unreadable,
+    with_usage,
+)
 from ricordo.llm.repair import new_call_id
 
 
@@ -80,14 +90,15 @@ class ReplyBuilder:
 
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
         """The chunks in one event."""
-        self._model = event.get("model") or self._model
+        self._model = read_text(event, "model") or self._model
         self._usage = event.get("usage") or self._usage
-        choices = event.get("choices")
-        if not choices:
+        choice = read_choice(event)
+        if choice is None:
             return
-        choice = choices[0]
         # Some servers put a whole message where a delta belongs.
         delta = choice.get("delta") or choice.get("message") or {}
+        if not isinstance(delta, dict):
+            unreadable("delta")
         thought, text = read_content(delta)
         if thought:
             self._thoughts.append(thought)
@@ -95,17 +106,18 @@ class ReplyBuilder:
         if text:
             self._texts.append(text)
             yield TextChunk(text)
-        for piece in delta.get("tool_calls") or ():
-            if isinstance(piece, dict):
-                yield self._call_piece(piece)
+        for piece in read_calls(delta):
+            yield self._call_piece(piece)
         if choice.get("finish_reason"):
             self._finish = read_finish(choice["finish_reason"])
 
     def _call_piece(self, piece: dict[str, Any]) -> ToolCallChunk:
-        function = piece.get("function") or {}
-        name, call_id = function.get("name") or "", piece.get("id") or ""
+        function, index = read_function(piece), piece.get("index")
+        name, call_id = read_text(function, "name"), read_text(piece, "id")
         arguments = as_text(function.get("arguments"))
-        slot = self._slot(piece.get("index"), call_id, name)
+        if not isinstance(index, int | None):
+            unreadable("index")
+        slot = self._slot(index, call_id, name)
         is_new = slot == len(self._calls)
         if is_new:
             self._calls.append(_Call(call_id or new_call_id()))

@@ -10,6 +10,7 @@ from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, Text
 from ricordo.domain.model import FinishReason, ModelInfo, ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.llm.openai_format import readable_arguments
+from ricordo.llm.pictures import UNREADABLE, readable_picture
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as wire
@@ -81,9 +82,12 @@ def _piece(part: Part) -> Any:
     if isinstance(part, TextPart):
         return part.text or None
     if isinstance(part, ImagePart):
-        if part.url is not None:
-            return wire.ImageUrl(part.url, media_type=part.media_type or None)
-        return wire.BinaryContent(base64.b64decode(part.data or ""), media_type=part.media_type)
+        picture = readable_picture(part)
+        if picture is None:
+            return UNREADABLE
+        if picture.url is not None:
+            return wire.ImageUrl(picture.url, media_type=picture.media_type or None)
+        return wire.BinaryContent(base64.b64decode(picture.data or ""), media_type=picture.media_type)
     return None
 
 

@@ -7,6 +7,7 @@ off: ours apply.
 import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Callable
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
@@ -59,9 +60,12 @@ class ProviderModel:
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         model = await self._ready()
-        messages = provider_messages.to_messages(request.messages, self._info.provider)
-        settings = _settings(request, self._info, model, self._policy)
-        parameters = _parameters(request)
+        try:
+            messages = provider_messages.to_messages(request.messages, self._info.provider)
+            settings = _settings(request, self._info, model, self._policy)
+            parameters = _parameters(request)
+        except Exception as error:
+            raise self._error(error) from error
 
         def attempt() -> AsyncGenerator[Chunk | ModelReply, None]:
             if request.stream:
@@ -135,10 +139,20 @@ class ProviderModel:
                 found = error_from_event(provider, error.body if error.body is not None else error.message)
             case known.ContentFilterError() | known.UserError():
                 found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
-            case known.UnexpectedModelBehavior():
+            # Of our own code and the library's, these are what an answer of another shape ends in.
+            case (
+                known.UnexpectedModelBehavior()
+                | JSONDecodeError()
+                | AttributeError()
+                | LookupError()
+                | AssertionError()
+            ):
                 found = ModelError("llm_error", f"{provider} gave an answer that cannot be read: {error}")
             case httpx2.TransportError():
                 found = error_from_transport(provider, error)
+            # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
+            case ValueError() | TypeError() | NotImplementedError() | httpx2.HTTPError() | httpx2.InvalidURL():
+                found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
             case _:
                 found = error
         return found

@@ -65,11 +65,15 @@ class Models:
         self._added[model.info.handle] = model
 
     def get(self, handle: str) -> ChatModel:
-        """The model with this handle, without asking anybody. Raises NotFound for a provider that is not configured."""
+        """The model with this handle, without asking anybody. Raises NotFound for a provider that is not configured.
+
+        A server that may run on this machine counts as configured: while it is down, its models fail when they are asked.
+        """
         model = self._added.get(handle) or self._built.get(handle)
         if model is not None:
             return model
-        provider, name = self._split(handle)
+        server = self._local_server(handle)
+        provider, name = (local_provider(server), handle.partition("/")[2]) if server else self._split(handle)
         model = self._built[handle] = self._build(provider, self._known(provider, name) or info_of(provider, name))
         return model
 
@@ -77,6 +81,8 @@ class Models:
         """What is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
         if handle in self._added:
             return self._added[handle].info
+        if server := self._local_server(handle):
+            await self._look_for([server])
         provider, name = self._split(handle)
         listing = await self._read(provider)
         known = self._known(provider, name)
@@ -98,24 +104,32 @@ class Models:
 
     async def find_local(self) -> tuple[ModelInfo, ...]:
         """Look for model servers on this machine's own ports, unless the settings forbid it; their models become usable."""
-        if not self._settings.find_local_models:
-            return ()
-        servers = [server for server in self._local_servers if server.name not in self._providers]
+        if self._settings.find_local_models:
+            await self._look_for([server for server in self._local_servers if server.name not in self._providers])
+        return self._found
+
+    async def _look_for(self, servers: Sequence[LocalServer]) -> None:
         client = self._connections.client()
         answers = await asyncio.gather(*(probe(client, server, local_provider(server)) for server in servers))
         for server, infos in zip(servers, answers, strict=True):
-            if infos:
+            if infos and server.name not in self._providers:
                 provider = local_provider(server)
                 self._providers[server.name] = provider
                 self._keep(provider, tuple(infos), KEPT_SECONDS)
                 self._found += tuple(infos)
                 _log.info("Found %s on port %d with %d models.", server.name, server.port, len(infos))
-        return self._found
 
     async def close(self) -> None:
         """Close all connections."""
         self._built.clear()
         await self._connections.close()
+
+    def _local_server(self, handle: str) -> LocalServer | None:
+        """The server on this machine that the handle names, where none of that name is configured or was found."""
+        name, _, model = handle.partition("/")
+        if not model or name in self._providers or not self._settings.find_local_models:
+            return None
+        return next((server for server in self._local_servers if server.name == name), None)
 
     def _split(self, handle: str) -> tuple[Provider, str]:
         name, _, model = handle.partition("/")

@@ -1,9 +1,12 @@
 """Chat completions, there and back."""
 
+from typing import Any
+
 import pytest
 
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelSettings
+from ricordo.errors import ModelError
 from ricordo.llm.openai_format import (
     Dialect,
     dialect_of,
@@ -174,3 +177,49 @@ def test_deepseeks_name_for_cached_tokens_is_read() -> None:
 @pytest.mark.parametrize("payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}])
 def test_an_answer_without_a_message_is_an_empty_reply(payload: dict[str, object]) -> None:
     assert to_reply(payload, ask("x")).parts == ()
+
+
+@pytest.mark.parametrize("picture", [ImagePart("image/png", data="no base64!"), ImagePart("image/tiff", data="QUJD")])
+def test_a_picture_that_no_server_could_read_becomes_words(picture: ImagePart) -> None:
+    (row,) = to_messages([said("user", "See:", picture)])
+    assert row["content"] == [
+        {"type": "text", "text": "See:"},
+        {"type": "text", "text": "(a picture that cannot be read)"},
+    ]
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"choices": [None]},
+    {"choices": {"message": {}}},
+    {"choices": "hello"},
+    {"choices": [{"message": "hello"}]},
+    {"choices": [{"message": {"content": 5}}]},
+    {"choices": [{"message": {"content": {"text": "x"}}}]},
+    {"choices": [{"message": {"content": ["x", "y"]}}]},
+    {"choices": [{"message": {"content": "x", "reasoning": 5}}]},
+    {"choices": [{"message": {"refusal": {"why": "x"}}}]},
+    {"choices": [{"message": {"tool_calls": {"id": "1"}}}]},
+    {"choices": [{"message": {"tool_calls": 5}}]},
+    {"choices": [{"message": {"tool_calls": [{"id": 7, "function": {"name": "a"}}]}}]},
+    {"choices": [{"message": {"tool_calls": [{"id": "1", "function": "a"}]}}]},
+    {"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": 5}}]}}]},
+    {"choices": [{"message": {"content": "x"}, "finish_reason": {"type": "stop"}}]},
+    {"choices": [{"message": {"content": "x"}, "finish_reason": 5}]},
+    {"choices": [{"message": {"content": "x"}}], "model": {"id": "m"}},
+    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "12", "completion_tokens": "5"}},
+    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1, "prompt_tokens_details": "none"}},
+    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": [1], "completion_tokens": 5}},
+]
+
+
+@pytest.mark.parametrize("payload", MALFORMED, ids=repr)
+def test_a_malformed_answer_is_an_error_of_the_model(payload: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="gave an answer that cannot be read") as caught:
+        to_reply(payload, ask("x"))
+    assert caught.value.kind == "llm_error"
+
+
+def test_a_call_with_nothing_in_it_and_usage_in_whole_floats_are_read() -> None:
+    usage = {"prompt_tokens": 3.0, "completion_tokens": 2, "prompt_tokens_details": None}
+    reply = to_reply({"choices": [{"message": {"content": None, "tool_calls": [None]}}], "usage": usage}, ask("x"))
+    assert (reply.parts, reply.usage.prompt_tokens) == ((), 3)

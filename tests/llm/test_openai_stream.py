@@ -6,8 +6,10 @@ import pytest
 
 from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ToolCallChunk
+from ricordo.errors import ModelError
 from ricordo.llm.openai_stream import EventLines, ReplyBuilder
 from tests.llm.talk import ask
+from tests.llm.test_openai_format import MALFORMED
 
 
 def read(data: bytes, size: int) -> tuple[list[Any], EventLines]:
@@ -94,3 +96,21 @@ def test_a_whole_message_where_a_delta_belongs_is_read() -> None:
     list(builder.feed({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}))
     assert builder.is_finished
     assert builder.reply(ask("x")).parts == (TextPart("Hi"),)
+
+
+@pytest.mark.parametrize("payload", MALFORMED, ids=repr)
+def test_a_malformed_event_is_an_error_of_the_model(payload: dict[str, Any]) -> None:
+    def feed_and_build() -> None:
+        builder = ReplyBuilder()
+        list(builder.feed(payload))
+        builder.reply(ask("x"))
+
+    with pytest.raises(ModelError, match="gave an answer that cannot be read") as caught:
+        feed_and_build()
+    assert caught.value.kind == "llm_error"
+
+
+@pytest.mark.parametrize("index", ["0", [0], {}])
+def test_a_piece_whose_index_is_no_number_cannot_be_read(index: Any) -> None:
+    with pytest.raises(ModelError, match="gave an answer that cannot be read"):
+        build(call("a", "{}", index=index))

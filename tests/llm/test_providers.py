@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
@@ -32,6 +33,12 @@ TEXT = {"type": "text", "text": "I look."}
 CALL_A = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
 CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}
 CACHED = {"type": "ephemeral", "ttl": "5m"}
+
+
+def not_found() -> httpx2.HTTPStatusError:
+    """What a picture whose address is gone ends in."""
+    request = httpx2.Request("GET", "https://host/a.png")
+    return httpx2.HTTPStatusError("404 Not Found", request=request, response=httpx2.Response(404, request=request))
 
 
 @pytest.fixture
@@ -345,4 +352,58 @@ async def test_a_missing_library_is_named_with_its_extra(
         "bedrock": lambda: bedrock_model(info, waits.policy(), region="eu-west-1"),
     }[extra]()
     with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"'):
+        await whole_reply(model, ask("x"))
+
+
+@pytest.mark.parametrize(
+    "picture", [ImagePart("image/png", data="no base64!"), ImagePart("image/tiff", data="QUJD"), ImagePart("x")]
+)
+async def test_a_picture_that_cannot_be_read_is_named_and_the_conversation_goes_on(
+    model: ChatModel, server: ModelServer, picture: ImagePart
+) -> None:
+    await whole_reply(model, ask(said("user", "See:", picture)))
+    (message,) = server.requests[0].body["messages"]
+    assert [piece["text"] for piece in message["content"]] == ["See:", "(a picture that cannot be read)"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), NotImplementedError("no"), TypeError("no"), httpx2.InvalidURL("no"), not_found()]
+)
+async def test_a_request_that_cannot_be_put_into_the_providers_words_is_a_bad_request(
+    model: ChatModel, server: ModelServer, monkeypatch: pytest.MonkeyPatch, error: Exception, stream: bool
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    await whole_reply(model, ask("x"))
+    monkeypatch.setattr("pydantic_ai.models.anthropic.AnthropicModel._map_message", refuse)
+    with pytest.raises(ModelError, match="anthropic cannot take this request") as caught:
+        await collect(model, ask("x", stream=stream))
+    assert caught.value.kind == "llm_bad_request"
+    assert len(server.requests) == 1
+
+
+async def test_a_transcript_that_cannot_be_translated_is_a_bad_request(
+    model: ChatModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr("ricordo.llm.provider_messages.to_messages", refuse)
+    with pytest.raises(ModelError, match="anthropic cannot take this request: no") as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_bad_request"
+
+
+@pytest.mark.parametrize(
+    "payload", [{"content": [None]}, {"content": 5}, {"usage": "many"}, {"content": [{"type": 5}]}]
+)
+async def test_a_malformed_answer_is_an_error_of_the_model(
+    model: ChatModel, server: ModelServer, payload: dict[str, Any]
+) -> None:
+    answer = claude({"type": "text", "text": "Ciao"})
+    assert isinstance(answer.body, dict)
+    server.push(*[replace(answer, body=answer.body | payload)] * 4)
+    with pytest.raises(ModelError):
         await whole_reply(model, ask("x"))

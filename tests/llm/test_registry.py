@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.message import TextPart
-from ricordo.errors import NotFound
+from ricordo.errors import ModelError, NotFound
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
@@ -248,3 +248,60 @@ async def test_a_window_reported_by_a_found_server_is_kept(server: ModelServer) 
     await known.find_local()
     assert known.get("vllm/m").info.context_window == 2_048
     await known.close()
+
+
+async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> None:
+    async with ModelServer() as server:
+        port = server.port
+        await server.stop()
+        known = models(local_servers=(LocalServer("ollama", port, "/api/tags"),))
+        assert await known.find_local() == ()
+        model = known.get("ollama/m")
+        with pytest.raises(ModelError, match="ollama cannot be reached"):
+            await whole_reply(model, ask("x"))
+        with pytest.raises(NotFound, match="Handle ollama/m not found, must be one of"):
+            await known.require("ollama/m")
+        assert await known.list() == []
+        await server.start(port)
+        assert (await whole_reply(model, ask("x"))).parts == (TextPart("ok"),)
+        await known.close()
+
+
+async def test_a_server_that_came_up_later_is_found_when_its_model_is_required(server: ModelServer) -> None:
+    known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    server.push(Answer({}, 503))
+    assert await known.find_local() == ()
+    assert len(server.requests) == 1
+    model = known.get("ollama/m")
+    assert len(server.requests) == 1
+    assert (await whole_reply(model, ask("x"))).parts == (TextPart("ok"),)
+    server.push(tags("m"))
+    assert (await known.require("ollama/m")).handle == "ollama/m"
+    with pytest.raises(NotFound, match="Handle ollama/other not found, must be one of"):
+        await known.require("ollama/other")
+    await known.close()
+
+
+async def test_something_else_on_a_known_port_gives_no_model_to_an_agent(server: ModelServer) -> None:
+    known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
+    with pytest.raises(NotFound, match="Handle vllm/scripted-1 not found"):
+        await known.require("vllm/scripted-1")
+    await known.close()
+
+
+async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(server: ModelServer) -> None:
+    settings = Settings(_env_file=None, find_local_models=False)
+    known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    for handle in ("ollama/m", "ollama/"):
+        with pytest.raises(NotFound):
+            known.get(handle)
+        with pytest.raises(NotFound):
+            await known.require(handle)
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("handle", ["ollama", "ollama/"])
+async def test_a_local_server_without_a_model_is_not_found(handle: str) -> None:
+    known = models(local_servers=(LocalServer("ollama", 1),))
+    with pytest.raises(NotFound):
+        known.get(handle)

@@ -9,6 +9,7 @@ from ricordo.llm.librarian.reading import Ask, Forget, Intent, Tell, is_correcti
 from ricordo.llm.librarian.sentences import shortened
 from ricordo.llm.librarian.view import Note, ShownBlock, View
 from ricordo.llm.librarian.words import (
+    READ_LENGTH,
     is_single,
     kinds_asked,
     kinds_told,
@@ -76,6 +77,8 @@ def forced(view: View, tool: str, words: str) -> Call:
 
 def known_note(view: View, told: Tell) -> Note | None:
     """The note that says this already."""
+    if len(told.text) > READ_LENGTH:
+        return None  # its start alone does not tell whether it is known
     words, kinds = plain(told.text), {kind for kind in kinds_told(told.text) if is_single(kind)}
     if not words:
         return None
@@ -119,6 +122,9 @@ def _filing(view: View, told: Sequence[Tell]) -> Iterator[Call]:
     for tell in told:
         if known_note(view, tell):
             continue
+        if has_archive and tell.is_note:
+            archived.append(tell)
+            continue
         line = f'{view.today.isoformat()}: "{" ".join(tell.text.split())}"'
         belongs_here = is_personal(tell.text) and not tell.is_note
         if block is None or (has_archive and not belongs_here) or len(line) > room:
@@ -144,7 +150,9 @@ def _archiving(told: Sequence[Tell]) -> Iterator[Call]:
     for tell in told:
         tags = ["decision" if is_decision(tell.text) else "note"]
         tags += [
-            word[1:].strip(".,;:!?").lower() for word in tell.text.split() if word[:1] == "#" and word[1:2].isalpha()
+            word[1:].strip(".,;:!?").lower()
+            for word in tell.text[:READ_LENGTH].split()
+            if word[:1] == "#" and word[1:2].isalpha()
         ]
         yield Call("archival_memory_insert", {"content": tell.text, "tags": list(dict.fromkeys(tags))[:5]})
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from ricordo.llm.librarian.words import Pattern, kinds_told
+from ricordo.llm.librarian.words import READ_LENGTH, Pattern, kinds_told
 
 NOTE_LENGTH = 300
 
@@ -53,7 +53,7 @@ class Task:
 Intent = Tell | Ask | Forget | SmallTalk | Help | Task
 
 
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+")
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+")
 _NO_END = re.compile(
     r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|z\.B|bzw|ca|sig"
     r"|dott|av|ave)$",
@@ -222,10 +222,11 @@ def read(text: str) -> tuple[Intent, ...]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, with their marks; `Dr. Rossi` and `12. Mai` stay whole."""
+    """The sentences of a text as far as it is read, with their marks; `Dr. Rossi` and `12. Mai` stay whole."""
+    text = text[:READ_LENGTH]
     found, start = [], 0
     for match in _SENTENCE_END.finditer(text):
-        if text[match.start()] == "." and _NO_END.search(text[start : match.start()]):
+        if text[match.start()] == "." and _NO_END.search(text[max(start, match.start() - 9) : match.start()]):
             continue
         found.append(text[start : match.end()].strip())
         start = match.end()
@@ -250,9 +251,10 @@ def is_correction(text: str) -> bool:
 
 
 def _read_note(text: str) -> tuple[Intent, ...]:
-    parts = sentences(text)
+    # Of a very long text the end is looked at, for the question that may stand there.
+    parts = sentences(text[-READ_LENGTH:])
     kept = _KEEP.match(text)
-    note = Tell(kept["rest"].strip() if kept else text, is_note=True)
+    note = Tell(text[kept.start("rest") :].strip() if kept else text, is_note=True)
     if not parts or not parts[-1].rstrip("\"'”’) ").endswith(("?", "？")):
         return (note,)
     last = _read_sentence(parts[-1])

@@ -101,7 +101,8 @@ def day(moment: date) -> str:
 
 def shortened(words: str, length: int = 160) -> str:
     """The words on one line, cut at a word where they are too long to repeat."""
-    words = " ".join(words.split())
+    # A little more than fits is enough to see that it does not.
+    words = " ".join(words[: 20 * length].split())
     if len(words) <= length:
         return words
     cut = words[:length].rsplit(" ", 1)[0]

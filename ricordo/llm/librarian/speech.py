@@ -9,7 +9,7 @@ from ricordo.llm.librarian.plan import INSERT, REPLACE, SEARCHES, asked_words, k
 from ricordo.llm.librarian.reading import Ask, Forget, Help, Intent, SmallTalk, Task, Tell
 from ricordo.llm.librarian.sentences import shortened
 from ricordo.llm.librarian.view import Outcome, View, as_note
-from ricordo.llm.librarian.words import kinds_asked, kinds_told, query_words
+from ricordo.llm.librarian.words import READ_LENGTH, kinds_asked, kinds_told, query_words
 
 _MOST_NOTES = 20
 _ABOUT_ME = re.compile(
@@ -72,8 +72,8 @@ def _first_name(pattern: re.Pattern[str], texts: Sequence[str] | Iterator[str]) 
 
 
 def _told(view: View, tell: Tell) -> str:
-    words = " ".join(tell.text.split())
-    made = [outcome for outcome in view.outcomes if words in " ".join(_filed_words(outcome).split())]
+    words = " ".join(tell.text[:READ_LENGTH].split())
+    made = [outcome for outcome in view.outcomes if _says(_filed_words(outcome), tell.text, words)]
     done = next((outcome for outcome in reversed(made) if not outcome.failed), None)
     refused = next((outcome for outcome in made if outcome.failed), None)
     if done:
@@ -82,6 +82,11 @@ def _told(view: View, tell: Tell) -> str:
         return say.NOT_FILED.format(words=shortened(words), tool=refused.tool, reason=_reason(refused))
     note = known_note(view, tell)
     return say.KNOWN.format(words=shortened(note.words)) if note else say.NOWHERE
+
+
+def _says(filed: str, text: str, words: str) -> bool:
+    """Whether the text was filed, as it came or on one line."""
+    return text in filed or words in " ".join(filed.split())
 
 
 def _filed(done: Outcome, refused: Outcome | None, words: str) -> str:

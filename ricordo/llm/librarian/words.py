@@ -5,6 +5,8 @@ import unicodedata
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+# The characters of one text that are read: more would hold up all other turns, and what a text is about stands at its start.
+READ_LENGTH = 4_000
 # Scripts written without spaces (and Korean, whose particles stick to words) are compared by pairs of characters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -44,15 +46,15 @@ class Pattern:
 
     def match(self, text: str) -> re.Match[str] | None:
         """The match at the start of the text."""
-        return self._compiled.match(text)
+        return self._compiled.match(text, 0, READ_LENGTH)
 
     def search(self, text: str) -> re.Match[str] | None:
         """The first match anywhere in the text."""
-        return self._compiled.search(text)
+        return self._compiled.search(text, 0, READ_LENGTH)
 
     def cut(self, text: str) -> str:
         """The text without what matches."""
-        return self._compiled.sub("", text)
+        return self._compiled.sub("", text[:READ_LENGTH])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ _PERHAPS_NAME = Pattern(
 
 def fold(text: str) -> str:
     """The text without case and accents."""
+    text = text[:READ_LENGTH]
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFKD", text.casefold())))
@@ -171,6 +174,7 @@ def plain(text: str) -> str:
 
 def query_words(text: str) -> list[str]:
     """The words that carry meaning, as they were written, each once: what to search for."""
+    text = text[:READ_LENGTH]
     words = [word for word in _WORD.findall(_UNSPACED.sub(" ", text)) if _carries_meaning(fold(word))]
     for run in _UNSPACED.findall(text):
         pieces = [piece for piece in _UNSPACED_STOP.sub(" ", run).split() if piece]

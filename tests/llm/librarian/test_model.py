@@ -754,3 +754,67 @@ async def test_asking_and_answering_take_less_than_two_milliseconds_each() -> No
             times.append(time.thread_time() - begun)
         # The fastest of ten: what the work takes, whatever else the machine does.
         assert min(times) < 0.002
+
+
+PARAGRAPH = "The harbour of Trieste was dredged in spring, and the boats lay outside for weeks. "
+
+
+async def timed_reply(request: ModelRequest) -> tuple[ModelReply, float]:
+    """The reply and the seconds it took, the best of three: the machine may be busy."""
+    times: list[float] = []
+    for _ in range(3):
+        start = time.perf_counter()
+        reply = await whole_reply(Librarian(), request)
+        times.append(time.perf_counter() - start)
+    return reply, min(times)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PARAGRAPH * 12_500,
+        "Remember: " + PARAGRAPH * 12_500,
+        PARAGRAPH * 12_500 + "When was the harbour dredged?",
+        "Der Hafen wurde über Wochen geräumt.\n" * 28_000,
+        "港口在春天疏浚了。" * 110_000,
+        "x" * 1_000_000,
+        "a. " * 330_000,
+        "?" * 1_000_000,
+        " remember " * 100_000,
+    ],
+    ids=["prose", "remember", "question", "german", "chinese", "one-word", "initials", "marks", "wishes"],
+)
+async def test_a_message_of_a_megabyte_is_read_in_a_moment(message: str) -> None:
+    talk = Talk()
+    talk._add("user", TextPart(message))
+    for _ in range(3):
+        reply, seconds = await timed_reply(talk.request())
+        assert seconds < 0.05
+        talk._add("assistant", *reply.parts)
+        calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+        if not calls:
+            return
+        talk._add("tool", *(talk._run(call) for call in calls))
+    raise AssertionError("The librarian never spoke.")
+
+
+async def test_a_message_of_a_megabyte_is_filed_whole() -> None:
+    talk = Talk()
+    text = PARAGRAPH * 12_500
+    await talk.says(text)
+    assert [content for _, content, _ in talk.archive] == [text.strip()]
+
+
+async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:
+    talk = Talk()
+    one, other = PARAGRAPH * 1_000 + "One.", PARAGRAPH * 1_000 + "Two."
+    await talk.says(one)
+    await talk.says(other)
+    assert [content[-4:] for _, content, _ in talk.archive] == ["One.", "Two."]
+
+
+async def test_a_question_after_a_very_long_text_is_answered() -> None:
+    talk = Talk()
+    await talk.says("My bicycle is blue.")
+    answer = await talk.says(PARAGRAPH * 2_000 + "What colour is my bicycle?")
+    assert "bicycle is blue" in answer
