@@ -68,6 +68,25 @@ class StepSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalAsked:
+    """The turn waits: this saved message holds calls that somebody has to approve."""
+
+    run_id: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Messages left the window, and this saved summary took their place. Sizes are in tokens, by our own estimate."""
+
+    run_id: str
+    summary: Message
+    evicted_ids: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The last event of a run that went through, or was cancelled."""
 
@@ -85,4 +104,4 @@ class Failed:
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
-Event = RunStarted | Delta | MessageRestarted | StepSaved | RunEnded | Failed
+Event = RunStarted | Delta | MessageRestarted | StepSaved | ApprovalAsked | Compacted | RunEnded | Failed
