@@ -261,7 +261,7 @@ def test_making_an_agent_costs_at_most_twelve_statements(
             model=MODEL,
             memory_blocks=[
                 {"label": "persona", "value": "I am Nina."},
-                {"label": "human", "value": "Ada"},
+                {"label": "human", "value": "Ada", "tags": ["person"]},
             ],
             block_ids=[block_id],
             tools=["memory_rethink"],
