@@ -1,7 +1,6 @@
 """The processes a bench needs: the model on loopback, and a Ricordo server on a data folder of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from tempfile import TemporaryDirectory
 
 import httpx2
 import psutil
+
+from tests.support.process import free_port
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def model_server() -> Iterator[str]:
 def ricordo(model_url: str, data_dir: Path | None = None) -> Iterator[Server]:
     """A server with that model, on a fresh folder unless one is given."""
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
-        port = _free_port()
+        port = free_port()
         environment = {
             **os.environ,
             "OPENAI_BASE_URL": model_url,
@@ -88,9 +89,3 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
             except httpx2.TransportError:
                 time.sleep(0.005)
     raise RuntimeError("The server did not answer within a minute.")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

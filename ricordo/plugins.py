@@ -9,7 +9,6 @@ A plugin is any object with some of the methods in HOOKS; the built-in tools com
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -23,7 +22,6 @@ GROUP = "ricordo.plugins"
 HOOKS = ("tools", "providers", "routes", "after_turn")
 # Hooks whose place is fixed but which this version does not serve: a plugin that counts on one must not start unheard.
 _LATER = ("vector_indexes", "memory_remotes", "jobs")
-log = logging.getLogger(__name__)
 
 
 class Plugins:

@@ -20,9 +20,13 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Body(BaseModel):
-    """The base of all request bodies."""
+    """The base of request bodies and of their parts."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class WholeBody(Body):
+    """The base of what is a request by itself: it is looked through once, with all that is in it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +100,7 @@ AnyMessageBody = Annotated[
 ]
 
 
-class SendBody(Body):
+class SendBody(WholeBody):
     """Messages for an agent, and how the answer is wanted."""
 
     messages: list[AnyMessageBody] | None = None
@@ -119,7 +123,7 @@ class SendBody(Body):
     include_compaction_messages: bool = False
 
 
-class BlockBody(Body):
+class BlockBody(WholeBody):
     """A block to be made."""
 
     label: str
@@ -145,7 +149,7 @@ class BlockBody(Body):
         )
 
 
-class BlockChange(Body):
+class BlockChange(WholeBody):
     """What shall change of a block; a field that is left out stays."""
 
     label: str | None = None
@@ -193,7 +197,7 @@ class ConfigBody(Body):
     provider_name: str | None = None
 
 
-class AgentFields(Body):
+class AgentFields(WholeBody):
     """What both a new agent and a change of one may say."""
 
     name: str | None = Field(None, max_length=256)
@@ -247,7 +251,7 @@ class AgentChange(AgentFields):
     message_ids: list[str] | None = None
 
 
-class PassageBody(Body):
+class PassageBody(WholeBody):
     """A passage to be archived."""
 
     text: str = Field(min_length=1)

@@ -33,15 +33,6 @@ def status_after(reason: StopReason) -> RunStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to run a conversation's turn: whoever holds the token may save. `expires_at` is in microseconds."""
-
-    run_id: str
-    token: str
-    expires_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """One turn. While `ended_at` is None its row is the conversation's lease. Durations are in nanoseconds."""
 

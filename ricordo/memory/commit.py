@@ -65,7 +65,10 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str
     for _ in range(_ATTEMPTS):
         if written := blocks.write(tx, expected, value, by=by):
             return written
-        expected = _as_it_is_now(tx, scope, base)
+        now = _reread(tx, scope, base.id)
+        if now is None:
+            raise NotFound(f'Memory block "{base.label}" was deleted while you edited it, so there is nothing to edit.')
+        expected = now
         require_writable(expected)
         merged = merge_lines(base.value, edits[-1].value, expected.value)
         if merged is None:
@@ -83,15 +86,6 @@ def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
         return blocks.get(tx, scope, block_id)
     except NotFound:
         return None
-
-
-def _as_it_is_now(tx: Transaction, scope: Scope, base: Block) -> Block:
-    try:
-        return blocks.get(tx, scope, base.id)
-    except NotFound:
-        raise NotFound(
-            f'Memory block "{base.label}" was deleted while you edited it, so there is nothing to edit.'
-        ) from None
 
 
 def _store_passages(

@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx2
+
+from tests.support.process import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 CAN_FORK = hasattr(os, "fork")
@@ -33,7 +34,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.starts: list[float] = []
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._pid = 0
         self._helper = subprocess.Popen(
             [sys.executable, "-m", "tests.support.server_process"],
@@ -102,12 +103,6 @@ class ServerProcess:
         stdin.write(order + "\n")
         stdin.flush()
         return stdout.readline()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _installed(folder: Path, plugin: str) -> Path:
