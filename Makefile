@@ -4,12 +4,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-.PHONY: help install run test check bench lock
+.PHONY: help install run test check bench bench-retrieval bench-search lock
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
 	@echo "make check    formatter, linter, strict types, architecture"
 	@echo "make bench    measure speed and size, and print a table"
+	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
 
@@ -25,16 +26,24 @@ check: .venv/.developing
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_architecture.py
 bench: .venv/.developing
 	$(BIN)/python -m bench $(ARGS)
+bench-retrieval: .venv/.developing
+	$(BIN)/python -m bench.retrieval $(ARGS)
+bench-search: .venv/.developing
+	$(BIN)/python -m bench.search $(ARGS)
 lock: .venv/.developing
 	$(LOCK) pyproject.toml requirements/base.in --extra anthropic -o requirements/base.txt
+	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 
 .venv/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ricordo needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	@touch $@
-.venv/.installed: .venv/.created requirements/base.txt pyproject.toml
+.venv/.installed: .venv/.created requirements/base.txt requirements/embeddings.txt pyproject.toml
 	$(PIP) install --quiet --require-hashes -r requirements/base.txt
+	@# The embedded model has no build for some platforms, and search does without it.
+	$(PIP) install --quiet --require-hashes --only-binary wordllama -r requirements/embeddings.txt \
+		|| echo "The embedded model cannot be installed here: search goes by words alone, see docs/retrieval.md."
 	$(PIP) install --quiet --no-deps --no-build-isolation --no-index -e .
 	@$(BIN)/python -m compileall -q ricordo
 	@touch $@
