@@ -1,168 +1,163 @@
-"""Lexical search over messages and passages. Filters apply before the limit; a query is data, never syntax."""
+"""Search over messages, passages and chunks of files: what is indexed, what may be found, and finding it.
+
+A space is all that one search looks through, named by its owner: an agent's messages, an archive's passages. Filters apply before
+the limit; a query is data, never syntax. How the index works is `storage/index/`; it needs numpy, which a start does not wait for.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import (
-    Select,
-    TableClause,
-    bindparam,
-    column,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    table,
-)
+from sqlalchemy import bindparam, select
 
-from ricordo.domain.passage import Relevance
+from ricordo.domain.passage import Passage
+from ricordo.storage.index import schedule, tail
+from ricordo.storage.index.query import Conditions, Found, Hit, Query, SearchMode
+from ricordo.storage.index.tail import Entry
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import messages, passages, passages_tags
 
+Kind = Literal["messages", "passages"]
+__all__ = ["Found", "Hit", "MessageFilter", "PassageFilter", "Query", "SearchMode"]
+
 _IDS = each(bindparam("ids", type_=messages.c.parts.type))
-_messages_fts = table("messages_fts", column("rowid"), column("text"))
-_passages_fts = table("passages_fts", column("rowid"), column("text"))
-_INDEX_MESSAGES = insert(_messages_fts).from_select(
-    ["rowid", "text"],
-    select(messages.c.seq, messages.c.text).where(messages.c.id.op("IN")(_IDS), messages.c.text != ""),
-)
-_INDEX_PASSAGES = insert(_passages_fts).from_select(
-    ["rowid", "text"], select(passages.c.seq, passages.c.text).where(passages.c.id.op("IN")(_IDS))
-)
-_FORGET_MESSAGES = delete(_messages_fts).where(
-    _messages_fts.c.rowid.in_(select(messages.c.seq).where(messages.c.id.op("IN")(_IDS)))
-)
-_FORGET_AGENT = delete(_messages_fts).where(
-    _messages_fts.c.rowid.in_(select(messages.c.seq).where(messages.c.agent_id == bindparam("agent_id")))
-)
-_FORGET_PASSAGES = delete(_passages_fts).where(
-    _passages_fts.c.rowid.in_(select(passages.c.seq).where(passages.c.id.op("IN")(_IDS)))
-)
-# Words so common that a hit on them alone says nothing.
-_COMMON = frozenset(
-    """a about am an and any are as at be been but by can could did do does for from had has have he her his how i if in is it
-    its know me my of on or our she so that the their them there they this to us was we were what when where which who will
-    with would you your""".split()
-)
-
-# Letters and digits, with accents that are written as signs of their own.
-_WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One result: the id of a message or passage, and why it was found."""
-
-    id: str
-    relevance: Relevance
+_INDEXED_MESSAGES = select(
+    messages.c.id,
+    messages.c.agent_id.label("owner_id"),
+    messages.c.organization_id,
+    messages.c.text,
+    messages.c.created_at,
+    messages.c.conversation_id,
+    messages.c.user_id,
+    messages.c.role,
+    messages.c.name,
+).where(messages.c.id.op("IN")(_IDS), messages.c.text != "")
+_INDEXED_PASSAGES = select(
+    passages.c.id,
+    passages.c.archive_id.label("owner_id"),
+    passages.c.organization_id,
+    passages.c.text,
+    passages.c.created_at,
+    passages.c.user_id,
+).where(passages.c.id.op("IN")(_IDS))
+_LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
+# "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name somebody.
+_SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages may be found. Times are microseconds, both ends included; empty means: any."""
+    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    agent_id: str
+    With `user_id` those about this user and those about nobody in particular.
+    """
+
+    agent_ids: tuple[str, ...]
     conversation_id: str | None = None
     roles: tuple[str, ...] = ()
+    user_id: str | None = None
     start: int | None = None
     end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassageFilter:
-    """Which passages may be found, in any of these archives."""
+    """Which passages of these archives may be found; times and `user_id` as for messages."""
 
     archive_ids: tuple[str, ...]
     tags: tuple[str, ...] = ()
     all_tags: bool = False
+    user_id: str | None = None
     start: int | None = None
     end: int | None = None
 
 
-def index_messages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Make these stored messages findable, in the transaction that stored them."""
-    tx.run(_INDEX_MESSAGES, {"ids": list(ids)})
+def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Make messages of one agent findable by the values of their rows, in the transaction that stored them."""
+    if rows:
+        entries = [message_entry(row) for row in rows]
+        _put(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
 
 
-def index_passages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Make these stored passages findable, in the transaction that stored them."""
-    tx.run(_INDEX_PASSAGES, {"ids": list(ids)})
+def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
+    """Make stored passages of one archive findable, in the transaction that stored them.
+
+    Those stored together count as parts of one text: a hit on one lifts the ones beside it.
+    """
+    if new:
+        thread = new[0].id
+        entries = [passage_entry(p.id, p.text, p.created_at, p.user_id, p.tags, thread) for p in new]
+        _put(tx, "passages", new[0].archive_id, new[0].organization_id, entries)
 
 
 def forget_messages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these messages out of the index, before they are deleted."""
-    tx.run(_FORGET_MESSAGES, {"ids": list(ids)})
-
-
-def forget_agent(tx: Transaction, agent_id: str) -> None:
-    """Take every message of the agent out of the index, before they are deleted."""
-    tx.run(_FORGET_AGENT, {"agent_id": agent_id})
+    rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
+    for (owner, organization), entries in _by_owner(rows, lambda row: message_entry(row._asdict())).items():
+        _put(tx, "messages", owner, organization, entries, is_gone=True)
 
 
 def forget_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
-    tx.run(_FORGET_PASSAGES, {"ids": list(ids)})
+    tags: dict[str, list[str]] = {}
+    for row in tx.all(_LABELS, {"ids": list(ids)}):
+        tags.setdefault(row.passage_id, []).append(row.tag)
+
+    def entry(row: Any) -> Entry:
+        return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
+
+    for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
+        _put(tx, "passages", owner, organization, entries, is_gone=True)
 
 
-def find_messages(tx: Transaction, query: str, wanted: MessageFilter, limit: int) -> list[Hit]:
-    """The best matching messages, best first; a query without a word gives the newest."""
-    statement = select(messages.c.id).where(messages.c.agent_id == wanted.agent_id, messages.c.text != "")
-    if wanted.conversation_id:
-        statement = statement.where(messages.c.conversation_id == wanted.conversation_id)
-    if wanted.roles:
-        statement = statement.where(messages.c.role.in_(wanted.roles))
-    if wanted.start is not None:
-        statement = statement.where(messages.c.created_at >= wanted.start)
-    if wanted.end is not None:
-        statement = statement.where(messages.c.created_at <= wanted.end)
-    return _ranked(tx, statement, query, _messages_fts, messages, limit)
+def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> Found:
+    """The best matching messages; a query without a word gives the newest."""
+    from ricordo.storage.index import engine
 
-
-def find_passages(tx: Transaction, query: str, wanted: PassageFilter, limit: int) -> list[Hit]:
-    """The best matching passages, best first; a query without a word gives the newest."""
-    statement = select(passages.c.id).where(passages.c.archive_id.in_(wanted.archive_ids))
-    if wanted.tags:
-        tagged = select(passages_tags.c.passage_id).where(
-            passages_tags.c.archive_id.in_(wanted.archive_ids), passages_tags.c.tag.in_(wanted.tags)
-        )
-        if wanted.all_tags:
-            tagged = tagged.group_by(passages_tags.c.passage_id).having(func.count() == len(set(wanted.tags)))
-        statement = statement.where(passages.c.id.in_(tagged))
-    if wanted.start is not None:
-        statement = statement.where(passages.c.created_at >= wanted.start)
-    if wanted.end is not None:
-        statement = statement.where(passages.c.created_at <= wanted.end)
-    return _ranked(tx, statement, query, _passages_fts, passages, limit)
-
-
-def match_expression(query: str) -> str | None:
-    """The query's words for FTS5, each quoted so that none is an operator, joined by OR; None without a word."""
-    # The index folds case and accents by its own rules, so words reach it as they were written.
-    words = {word.lower(): word for word in _WORD.findall(query)}
-    telling = [word for key, word in words.items() if key not in _COMMON] or list(words.values())
-    return " OR ".join(f'"{word}"' for word in telling[:64]) or None
-
-
-def _ranked(
-    tx: Transaction, statement: Select[Any], query: str, index: TableClause, documents: Any, limit: int
-) -> list[Hit]:
-    expression = match_expression(query)
-    if expression is None:
-        rows = tx.all(statement.order_by(documents.c.created_at.desc(), documents.c.seq.desc()).limit(limit))
-        return [Hit(row.id, Relevance(0.0)) for row in rows]
-    name: Any = literal_column(index.name)
-    rank = func.bm25(name)
-    statement = (
-        statement.add_columns(rank.label("rank"))
-        .join(index, index.c.rowid == documents.c.seq)
-        .where(name.op("MATCH")(expression))
-        .order_by(rank, documents.c.created_at.desc(), documents.c.seq.desc())
-        .limit(limit)
+    conditions = Conditions(
+        thread=wanted.conversation_id,
+        user_id=wanted.user_id,
+        roles=wanted.roles,
+        start=wanted.start,
+        end=wanted.end,
     )
-    # bm25() is smaller the better the match; turned around, a score grows with it.
-    return [
-        Hit(row.id, Relevance(round(-row.rank, 6), fts_rank=place)) for place, row in enumerate(tx.all(statement), 1)
-    ]
+    return engine.find(tx, wanted.agent_ids, query, conditions, limit)
+
+
+def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> Found:
+    """The best matching passages; a query without a word gives the newest."""
+    from ricordo.storage.index import engine
+
+    conditions = Conditions(
+        user_id=wanted.user_id, tags=wanted.tags, all_tags=wanted.all_tags, start=wanted.start, end=wanted.end
+    )
+    return engine.find(tx, wanted.archive_ids, query, conditions, limit)
+
+
+def message_entry(row: Mapping[str, Any]) -> Entry:
+    """How a message is indexed, by the values of its row."""
+    speaker, thread = row["name"] or "", row["conversation_id"]
+    return Entry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
+
+
+def passage_entry(
+    id: str, text: str, created_at: int, user_id: str | None, tags: tuple[str, ...], thread: str | int
+) -> Entry:
+    """How a passage is indexed; passages of one thread count as parts of one text."""
+    said = _SPEAKER.match(text)
+    return Entry(id, text, created_at, thread, user_id, speaker=said[1] if said else "", labels=tags)
+
+
+def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[Entry]]:
+    grouped: dict[tuple[str, str], list[Entry]] = {}
+    for row in rows:
+        grouped.setdefault((row.owner_id, row.organization_id), []).append(entry(row))
+    return grouped
+
+
+def _put(
+    tx: Transaction, kind: Kind, owner_id: str, organization_id: str, entries: Sequence[Entry], *, is_gone: bool = False
+) -> None:
+    tail.put(tx, kind, owner_id, entries, is_gone=is_gone)
+    schedule.note(tx, kind, owner_id, organization_id, len(entries))

@@ -5,13 +5,19 @@ A migration that was released is never edited: its SQL is kept beside it, one fi
 
 from collections.abc import Callable, Sequence
 from importlib import resources
-from pathlib import Path
 
 from sqlalchemy import Connection, text
 
 from ricordo.errors import Unavailable
+from ricordo.storage.migrations import fill
 
 Migration = Callable[[Connection], None]
+# The version of a database that is being copied into: every Ricordo refuses it, older ones too.
+HALF_COPIED = 1_000_000
+UNFINISHED = (
+    "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote here, and what it copied "
+    "from is as it was. Repeat that command with --replace, or use the old database."
+)
 
 
 def create_spine(connection: Connection) -> None:
@@ -19,17 +25,34 @@ def create_spine(connection: Connection) -> None:
     run_file(connection, "0001")
 
 
-MIGRATIONS: Sequence[Migration] = (create_spine,)
+def create_index_and_jobs(connection: Connection) -> None:
+    """Jobs, and the search index: what stands in the database waits in its tail until it is merged."""
+    run_file(connection, "0002")
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("DROP TABLE messages_fts")
+        connection.exec_driver_sql("DROP TABLE passages_fts")
+    fill.put_all_in_tail(connection)
+
+
+def create_tickets(connection: Connection) -> None:
+    """What hands jobs to workers on PostgreSQL: procrastinate's own schema. SQLite's one server takes them from the table."""
+    if connection.dialect.name == "postgresql":
+        run_file(connection, "0003")
+
+
+MIGRATIONS: Sequence[Migration] = (create_spine, create_index_and_jobs, create_tickets)
 
 
 def migrate(
-    connection: Connection, *, back_up: Callable[[int], Path], migrations: Sequence[Migration] = MIGRATIONS
+    connection: Connection, *, back_up: Callable[[int], object], migrations: Sequence[Migration] = MIGRATIONS
 ) -> int:
     """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
 
     `back_up` gets the version found and is called once, before the first change to a database that holds something.
     """
     version = current_version(connection)
+    if version == HALF_COPIED:
+        raise Unavailable(UNFINISHED)
     if version > len(migrations):
         raise Unavailable(
             f"This database has schema {version}, and this Ricordo knows up to {len(migrations)}. "
@@ -39,7 +62,7 @@ def migrate(
         back_up(version)
     for number, migration in enumerate(migrations[version:], version + 1):
         with connection.begin():
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "SELECT 1")
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
             migration(connection)
             connection.execute(
                 text("INSERT INTO schema_versions (version, name) VALUES (:version, :name)"),
@@ -61,4 +84,5 @@ def run_file(connection: Connection, number: str) -> None:
     """Run the statements of `<number>.<database>.sql`, which are parted by lines that hold `--` alone."""
     script = resources.files(__package__).joinpath(f"{number}.{connection.dialect.name}.sql").read_text("utf-8")
     for statement in script.split("\n--\n"):
-        connection.exec_driver_sql(statement)
+        # Without parameters, or a driver would take a % in a function's text for the place of one.
+        connection.exec_driver_sql(statement.strip(), execution_options={"no_parameters": True})

@@ -1,0 +1,232 @@
+"""One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
+
+Statements: one for the spaces, tails and postings; one where documents were merged, and one where vectors came, since the last
+search; one more where a word of the query is nowhere and is looked for inside other words.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import String, bindparam, or_, select
+from sqlalchemy import cast as cast_to
+
+from ricordo.domain.passage import Relevance
+from ricordo.storage.index import fusion, scoring
+from ricordo.storage.index.dates import named_times
+from ricordo.storage.index.packing import MOST_TIMES, NAMED, POSTING, Documents, Postings, read_documents, read_postings
+from ricordo.storage.index.query import Conditions, Found, Hit, Query
+from ricordo.storage.index.reading import SpaceRow, memory_of, read_all_documents, read_index
+from ricordo.storage.index.tables import search_postings, search_terms
+from ricordo.storage.index.tail import ROLES, fingerprint, label_term
+from ricordo.storage.index.vectors import Floats, Vectors, read_vectors, similarities
+from ricordo.storage.index.view import Bools, View, join_views, moved, view_of
+from ricordo.storage.index.words import infix, other_forms, query_terms
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import jobs
+
+MOST_INFIXES = 8
+MOST_VARIANTS = 64
+# A word inside another, or inflected otherwise, is a weaker sign than the word itself.
+VARIANT_WEIGHT = 0.5
+# Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
+COMPARED = 1000
+
+
+def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Conditions, limit: int) -> Found:
+    """The best documents of these spaces that meet the conditions."""
+    owners = tuple(dict.fromkeys(owners))
+    if not owners or limit < 1:
+        return Found()
+    words, forms = query_terms(query.text), other_forms(query.text)
+    search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
+    may = search.allowed(wanted)
+    if not words:
+        return Found(tuple(_newest(search.view, may, limit)))
+    postings = search.postings_of(words, forms)
+    lexical = scoring.lexical(search.view.documents, postings if query.mode != "vector" else [])
+    similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
+    documents = search.view.documents
+    times = named_times(query.text, tx.clock.now())
+    scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
+    best = fusion.top(documents, scored, may & (scored > 0), limit)
+    ranks = fusion.ranks(best, may, lexical, similar)
+    mode = query.mode if similar is not None or query.mode == "fts" else "fts"
+    hits = [
+        Hit(int(search.view.records["number"][p]), Relevance(round(float(scored[p]), 6), by_words, by_vector, mode))
+        for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
+    ]
+    return Found(tuple(hits), missing)
+
+
+class _Search:
+    """What one search has read."""
+
+    def __init__(self, tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> None:
+        self._tx = tx
+        snapshot = read_index(tx, owners, terms)
+        self._spaces = snapshot.spaces
+        records = read_all_documents(tx, snapshot.spaces)
+        rows = {space.owner_id: space for space in snapshot.spaces}
+        memory = memory_of(tx)
+        self._owners = [owner for owner in owners if owner in rows or owner in snapshot.tails]
+        views = [
+            view_of(memory, rows.get(owner), _records(rows.get(owner), records), snapshot.tails.get(owner, []))
+            for owner in self._owners
+        ]
+        self._rows = rows
+        self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
+        self.view = join_views(views)
+        self._merged = {
+            term: self._placed(
+                [
+                    (space, postings)
+                    for space in snapshot.spaces
+                    if (postings := snapshot.postings.get(space.seq, {}).get(term)) is not None
+                ]
+            )
+            for term in terms
+        }
+
+    def postings(self, term: str) -> Postings:
+        return self.view.postings(self._merged, term)
+
+    def _placed(self, found: Sequence[tuple[SpaceRow, Postings]]) -> Postings:
+        """The postings of several spaces as positions in the joined view."""
+        placed = []
+        for space, postings in found:
+            start = self._starts[self._owners.index(space.owner_id)]
+            placed.append(moved(postings, start) if start else postings)
+        return placed[0] if len(placed) == 1 else np.concatenate([np.empty(0, POSTING), *placed])
+
+    def allowed(self, wanted: Conditions) -> Bools:
+        """Which positions meet the conditions."""
+        records = self.view.records
+        may = self.view.alive.copy()
+        if wanted.thread is not None:
+            may &= records["thread"] == fingerprint(wanted.thread)
+        if wanted.user_id is not None:
+            may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
+        if wanted.roles:
+            may &= np.isin(records["role"], [ROLES.index(role) for role in wanted.roles if role in ROLES])
+        if wanted.start is not None:
+            may &= records["created_at"] >= wanted.start
+        if wanted.end is not None:
+            may &= records["created_at"] <= wanted.end
+        if wanted.tags:
+            tags = set(wanted.tags)
+            carried = np.zeros(len(may), dtype=np.int64)
+            for tag in tags:
+                carried[self.postings(label_term(tag))["position"]] += 1
+            may &= carried >= (len(tags) if wanted.all_tags else 1)
+        return may
+
+    def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[scoring.Posting]:
+        """Where these words and their other forms stand; a word that stands nowhere, as part of others."""
+        found = {word: self.postings(word) for word in words}
+        known = [_posting(postings, 1.0) for postings in found.values() if len(postings)]
+        absent = [word for word, postings in found.items() if not len(postings)]
+        variants = [*self._variants(absent), *(self.postings(form) for form in forms)]
+        return known + [_posting(postings, VARIANT_WEIGHT) for postings in variants if len(postings)]
+
+    def _variants(self, absent: Sequence[str]) -> list[Postings]:
+        """The postings of words that hold an absent one, one for each absent word: parts of compounds, beginnings of words."""
+        inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
+        if not inner:
+            return []
+        in_tail = {part: [term for term in self.view.tail if part in term and term[0] > "\x1f"] for part in inner}
+        merged = self._read_variants(inner)
+        together = []
+        for part in inner:
+            placed = self._placed(merged.get(part, []))
+            tail = [self.view.tail[term] for term in in_tail[part][:MOST_VARIANTS]]
+            postings = np.concatenate([placed, *tail])
+            postings = postings[self.view.alive[postings["position"]]]
+            if len(postings):
+                together.append(_once(postings))
+        return together
+
+    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[SpaceRow, Postings]]]:
+        by_seq = {space.seq: space for space in self._spaces}
+        found: dict[str, list[tuple[SpaceRow, Postings]]] = {}
+        values = {"spaces": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
+        for row in self._tx.all(_containing(len(inner)), values):
+            for part in inner:
+                if part in row.term:
+                    found.setdefault(part, []).append((by_seq[row.space], read_postings(row.data)))
+        return found
+
+    def similar(self, query: Query, may: Bools, lexical: Floats) -> tuple[Floats | None, frozenset[str]]:
+        """Cosine similarities by position, None where nothing is embedded; and the models that should have embedded the query."""
+        missing = {s.embedding for s in self._spaces if s.embedding and s.vectors and s.embedding not in query.vectors}
+        usable = [space for space in self._spaces if space.embedding in query.vectors]
+        vectors = read_vectors(self._tx, usable)
+        similar: Floats = np.full(len(may), np.nan, dtype=np.float32)
+        for place, owner in enumerate(self._owners):
+            here = slice(self._starts[place], self._starts[place + 1])
+            space = self._rows.get(owner)
+            if owner in query.nearest:
+                similar[here] = _from_outside(self.view.records[here], query.nearest[owner])
+            elif space and space.seq in vectors:
+                asked = np.asarray(query.vectors[str(space.embedding)], dtype=np.float32)
+                similar[here] = _compare(vectors[space.seq], asked, may[here], lexical[here])
+        similar[~self.view.alive] = np.nan
+        return (None if np.isnan(similar).all() else similar), frozenset(filter(None, missing))
+
+
+def _records(space: SpaceRow | None, records: Mapping[int, Documents]) -> Documents:
+    return records[space.seq] if space else read_documents(b"")
+
+
+def _posting(postings: Postings, weight: float) -> scoring.Posting:
+    times = postings["times"]
+    return scoring.Posting(postings["position"], times & np.uint8(MOST_TIMES), times >= NAMED, weight)
+
+
+def _once(postings: Postings) -> Postings:
+    """Several words' postings as those of one: each position once, with the most that one of the words gives it."""
+    order = np.lexsort((postings["times"], postings["position"]))
+    postings = postings[order]
+    is_last = np.append(postings["position"][1:] != postings["position"][:-1], True)
+    once: Postings = postings[is_last]
+    return once
+
+
+def _compare(vectors: Vectors, asked: Floats, may: Bools, lexical: Floats) -> Floats:
+    count = min(COMPARED, len(lexical))
+    also = np.argpartition(lexical, len(lexical) - count)[-count:] if count else np.empty(0, dtype=np.int64)
+    return similarities(vectors, asked, len(may), may, also[(lexical[also] > 0) & may[also]])
+
+
+def _from_outside(records: Documents, nearest: Sequence[tuple[int, float]]) -> Floats:
+    similar: Floats = np.full(len(records), np.nan, dtype=np.float32)
+    known = dict(nearest)
+    for position in np.flatnonzero(np.isin(records["number"], list(known))):
+        similar[position] = known[int(records["number"][position])]
+    return similar
+
+
+def _newest(view: View, may: Bools, limit: int) -> list[Hit]:
+    best = fusion.top(view.documents, np.zeros(len(may), dtype=np.float32), may, limit)
+    return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
+
+
+_CONTAINING: dict[int, Any] = {}
+
+
+def _containing(count: int) -> Any:
+    """The postings of terms that hold one of so many parts."""
+    if count not in _CONTAINING:
+        parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
+        held = or_(*(search_terms.c.term.contains(part) for part in parts))
+        spaces = each(bindparam("spaces", type_=jobs.c.payload.type))
+        terms = (
+            select(search_terms.c.space, search_terms.c.term)
+            .where(search_terms.c.space.op("IN")(spaces), held)
+            .limit(MOST_VARIANTS * count)
+            .subquery()
+        )
+        _CONTAINING[count] = select(search_postings.c.space, search_postings.c.term, search_postings.c.data).join(
+            terms, (search_postings.c.space == terms.c.space) & (search_postings.c.term == terms.c.term)
+        )
+    return _CONTAINING[count]

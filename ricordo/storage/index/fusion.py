@@ -1,0 +1,162 @@
+"""One score of what words, vectors, the speaker and the time say of a document, and the best documents: pure numpy, no SQL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ricordo.storage.index.scoring import Bools, Documents, Floats, Integers, Layout, Posting
+
+# How much of the score is similarity, where there is any; the words have the rest.
+SIMILARITY_SHARE = 0.35
+# What the best score by words, 1, is compared with: being said by somebody the question names, or in a time it names.
+SPEAKER_BONUS = 0.15
+TIME_BONUS = 0.4
+# A question is seldom the answer to another.
+QUESTION_MALUS = 0.15
+# What the similarity of the turn before and after, and of those beside them, adds to a turn's own.
+NEARBY = (0.3, 0.15)
+# What all texts of a space have in common is found from a sample of so many, and not at all from fewer than the least.
+LEAST_SAMPLE = 100
+MOST_SAMPLE = 2048
+DIRECTIONS = 3
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the vectors of a space share: their `mean` (d,), and the `directions` (3, d) of length 1 in which they differ most.
+
+    Such directions tell who speaks and how, seldom what about.
+    """
+
+    mean: Floats
+    directions: Floats
+
+
+def common_of(vectors: npt.NDArray[Any]) -> Common | None:
+    """What vectors (m, d) have in common; None where there are too few to tell. The same vectors give the same answer."""
+    count, dimensions = vectors.shape
+    if count < LEAST_SAMPLE or dimensions <= DIRECTIONS:
+        return None
+    sample = vectors[:: -(-count // MOST_SAMPLE)].astype(np.float32)
+    mean = sample.mean(axis=0)
+    apart = sample - mean
+    # Subspace iteration: a few narrow products, where a full decomposition of 1,536 dimensions would take seconds.
+    found = np.linalg.qr(apart[:: max(len(apart) // (2 * DIRECTIONS), 1)][: 2 * DIRECTIONS].T)[0]
+    for _ in range(_ROUNDS):
+        found = np.linalg.qr(apart.T @ (apart @ found))[0]
+    _, _, turned = np.linalg.svd(apart @ found, full_matrices=False)
+    return Common(mean, np.ascontiguousarray((found @ turned.T).T[:DIRECTIONS], dtype=np.float32))
+
+
+def focus(query: Floats, common: Common | None) -> Floats:
+    """The query's vector (d,) without what tells nothing in this space: products with it then order documents by subject."""
+    if common is None:
+        return query
+    rest = query - common.mean
+    return np.asarray(rest - (common.directions @ rest) @ common.directions, dtype=np.float32)
+
+
+def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools:
+    """Which documents are said by somebody that these terms name, (n,)."""
+    spoken: Bools = np.zeros(len(documents), dtype=np.bool_)
+    for posting in postings:
+        if posting.named.any():
+            spoken[posting.positions[posting.named]] = True
+    return spoken
+
+
+def fuse(
+    documents: Documents,
+    lexical: Floats,
+    similar: Floats | None = None,
+    times: Sequence[tuple[int, int]] = (),
+    spoken: Bools | None = None,
+    may: Bools | None = None,
+) -> Floats:
+    """The final score of each document, (n,): 0 for nothing found, about 1 for the best, up to half more with bonuses.
+
+    `similar` holds similarities, NaN where none is known; `times` half-open ranges of microseconds; `may` says which
+    documents are compared with each other (default: all that live), and what the others get has no meaning.
+    """
+    may = documents.alive if may is None else may
+    best = float(lexical.max(where=may, initial=0))
+    score: Floats = lexical / np.float32(best or 1)
+    if spoken is not None:
+        score += np.float32(SPEAKER_BONUS) * spoken
+    if times:
+        score[_within(documents.created_at, times)] += np.float32(TIME_BONUS)
+    vectors = None if similar is None else _scaled(documents, similar, may)
+    if vectors is not None:
+        # Without any hit by words the similarity is all there is, and the bonuses stay what they are.
+        score *= np.float32(1 - SIMILARITY_SHARE)
+        score += np.float32(SIMILARITY_SHARE if best else 1) * vectors
+    score *= np.where(documents.asks, np.float32(1 - QUESTION_MALUS), np.float32(1))
+    return score
+
+
+def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
+    within: Bools = np.zeros(len(created_at), dtype=np.bool_)
+    for start, end in times:
+        within |= (created_at >= start) & (created_at < end)
+    return within
+
+
+def _scaled(documents: Documents, similar: Floats, may: Bools) -> Floats | None:
+    """Similarities, helped by their neighbours', as shares of the way from the least to the most similar; 0 where unknown."""
+    known = np.flatnonzero(may & ~np.isnan(similar))
+    if not len(known):
+        return None
+    values = similar[known]
+    # Where only the most similar were compared, the others are at most as similar as the least of those.
+    usual = values.mean() if 2 * len(known) >= np.count_nonzero(may) else values.min()
+    smoothed = _smooth(documents.layout, np.nan_to_num(similar - usual))[known]
+    low, high = smoothed.min(), smoothed.max()
+    scaled: Floats = np.zeros(len(similar), dtype=np.float32)
+    # Not quite 0 for the least similar: it was found, and comes last.
+    scaled[known] = np.maximum((smoothed - low) / (high - low), np.float32(1e-6)) if high > low else 1
+    return scaled
+
+
+def _smooth(layout: Layout, values: Floats) -> Floats:
+    """Each value with shares of its neighbours'."""
+    slots: Floats = np.zeros(layout.size, dtype=np.float32)
+    slots[layout.slot] = values
+    linked = slots[: layout.alone].copy()
+    for offset, share in enumerate(NEARBY, 1):
+        shared = linked * np.float32(share)
+        slots[offset : layout.alone] += shared[:-offset]
+        slots[: max(layout.alone - offset, 0)] += shared[offset:]
+    return slots.take(layout.slot)
+
+
+def top(documents: Documents, scores: Floats, mask: Bools, k: int) -> Integers:
+    """Positions of the k best that the mask allows, best first; of equals the newest first."""
+    allowed = np.flatnonzero(mask)
+    if not len(allowed) or k < 1:
+        return np.empty(0, dtype=np.int64)
+    values = scores[allowed]
+    if len(allowed) > k:
+        # All that equal the last of the best stay in, so that age decides between them.
+        near = values >= np.partition(values, len(values) - k)[len(values) - k]
+        allowed, values = allowed[near], values[near]
+    order = np.lexsort((-documents.number[allowed], -documents.created_at[allowed], -values))
+    return allowed[order[:k]]
+
+
+def ranks(
+    best: Integers, may: Bools, lexical: Floats | None, similar: Floats | None
+) -> list[tuple[int | None, int | None]]:
+    """For each of these positions its rank by words and by similarity among those that may be found: 1 first, None not found so."""
+    by_words = _ranks(best, may, lexical, 0.0)
+    return list(zip(by_words, _ranks(best, may, similar, -np.inf), strict=True))
+
+
+def _ranks(best: Integers, may: Bools, scores: Floats | None, none: float) -> list[int | None]:
+    if scores is None:
+        return [None] * len(best)
+    compared = scores[may & (scores > none)]
+    return [1 + int(np.count_nonzero(compared > score)) if score > none else None for score in scores[best]]

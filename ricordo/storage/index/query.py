@@ -1,0 +1,66 @@
+"""What a search is asked, what it answers, and what is embedded at a time: values that need no numpy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ricordo.domain.passage import Relevance
+
+SearchMode = Literal["hybrid", "vector", "fts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for. `vectors` holds it embedded, by the handle of the model, each of length 1.
+
+    `nearest` is what an outside index found, by space: document numbers with their cosine similarity.
+    """
+
+    text: str
+    mode: SearchMode = "hybrid"
+    vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Which documents of a space may be found. Times are microseconds, both ends included; empty means: any.
+
+    With `user_id` those about this user and those about nobody in particular.
+    """
+
+    thread: str | None = None
+    user_id: str | None = None
+    roles: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One result: the number (`seq`) of a message or passage, and why it was found."""
+
+    document: int
+    relevance: Relevance
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best hits, best first. `missing` names the models whose vector of the query would have been needed as well."""
+
+    hits: tuple[Hit, ...] = ()
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents in a row that have no vector of this model yet, from position `start`; None where one is gone."""
+
+    owner_id: str
+    kind: str
+    embedding: str
+    start: int
+    documents: tuple[int | None, ...]
+    total: int

@@ -1,0 +1,51 @@
+"""When the tail of a space is merged: at once when it is long, else a while after its first row."""
+
+from dataclasses import dataclass
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
+from ricordo.storage import jobs
+from ricordo.storage.store import Transaction
+
+MERGE = "search.merge"
+# So many rows cost a search about a millisecond more.
+LONG_TAIL = 256
+MERGE_DELAY = 30 * SECOND
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What this process wrote to a tail since it last asked for a merge: too few is harmless, a sweep finds what was missed."""
+
+    rows: int = 0
+    asked_at: int = 0
+
+
+def note(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: int) -> None:
+    """So many rows were added to a tail: ask for a merge where it is time."""
+    noted: dict[str, _Noted] = tx.memory.setdefault(_Noted, {})
+    known = noted.get(owner_id) or _Noted()
+    now = tx.clock.now()
+    is_long = known.rows + rows >= LONG_TAIL
+    is_first = now - known.asked_at >= MERGE_DELAY
+    if is_long or is_first:
+        ask(tx, kind, owner_id, organization_id, not_before=now if is_long else now + MERGE_DELAY)
+    asked = _Noted(0 if is_long else known.rows + rows, now if is_first else known.asked_at)
+    tx.followers.append(lambda: noted.__setitem__(owner_id, asked))
+
+
+def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> None:
+    """Ask for a merge of this space, unless one waits already; that one comes sooner, where it would come later."""
+    added = jobs.add(
+        tx,
+        Job(
+            MERGE,
+            organization_id,
+            {"kind": kind, "owner_id": owner_id},
+            owner_id,
+            is_single=True,
+            not_before=not_before,
+        ),
+    )
+    if added is None and not_before <= tx.clock.now():
+        jobs.hasten(tx, MERGE, owner_id)

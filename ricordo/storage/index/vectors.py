@@ -1,0 +1,158 @@
+"""Vectors of a space by position, and the nearest of them to a query's.
+
+Few are compared exactly. Of many, a first look compares one bit a dimension, and the best thousand are compared exactly. Vectors are a cache: they can be dropped and rebuilt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import bindparam, select
+
+from ricordo.storage.index import fusion
+from ricordo.storage.index.packing import VECTOR_CHUNK
+from ricordo.storage.index.reading import SpaceRow, memory_of
+from ricordo.storage.index.tables import search_vectors
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import jobs
+
+Floats = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
+
+FEW = 8192
+LOOKED_AT_AGAIN = 1000
+VECTOR = np.dtype("<f2")
+
+_Json = jobs.c.payload.type
+_VECTORS = (
+    select(search_vectors)
+    .where(
+        search_vectors.c.space.op("IN")(each(bindparam("spaces", type_=_Json))),
+        search_vectors.c.embedding.op("IN")(each(bindparam("embeddings", type_=_Json))),
+        search_vectors.c.chunk >= bindparam("since"),
+    )
+    .order_by(search_vectors.c.space, search_vectors.c.chunk)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of the first documents of a space, one a row, each of length 1; zeros where a document is gone.
+
+    `bits` says in which dimensions each lies beyond the mean, sixty-four to a word, a row for each word: only where there are many.
+    `common` is what the first `counted` of them share.
+    """
+
+    rows: npt.NDArray[np.float16]
+    exact: Floats | None
+    bits: npt.NDArray[np.uint64] | None
+    common: fusion.Common | None
+    counted: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory they take."""
+        return sum(array.nbytes for array in (self.rows, self.exact, self.bits) if array is not None)
+
+
+def vectors_from(rows: npt.NDArray[np.float16], known: Vectors | None = None) -> Vectors:
+    """Ready to be searched; `known` were the first of them. What they share is found anew when they grew by a tenth."""
+    if known is None or len(rows) > known.counted * 1.1:
+        sample = rows[:: max(1, len(rows) // fusion.MOST_SAMPLE)]
+        common, counted, known = fusion.common_of(sample[sample.any(axis=1)]), len(rows), None
+    else:
+        common, counted = known.common, known.counted
+    if len(rows) <= FEW:
+        return Vectors(rows, rows.astype(np.float32), None, common, counted)
+    new = np.ascontiguousarray(_beyond(rows[len(known) if known and known.bits is not None else 0 :], common).T)
+    bits = np.concatenate([known.bits, new], axis=1) if known and known.bits is not None else new
+    return Vectors(rows, None, bits, common, counted)
+
+
+def similarities(vectors: Vectors, query: Floats, size: int, may: npt.NDArray[np.bool_], also: Positions) -> Floats:
+    """How near each of `size` positions is to the query, beyond what all are near to: NaN where that was not computed.
+
+    `may` says which positions may be found; those in `also` are computed whatever the first look says of them.
+    """
+    found: Floats = np.full(size, np.nan, dtype=np.float32)
+    count = min(len(vectors), size)
+    if not count or vectors.rows.shape[1] != len(query):
+        return found
+    asked = fusion.focus(query, vectors.common)
+    if vectors.exact is not None:
+        found[:count] = vectors.exact[:count] @ asked
+        return found
+    chosen = np.union1d(_first_look(vectors, asked, may[:count]), also[also < count])
+    found[chosen] = vectors.rows[chosen].astype(np.float32) @ asked
+    return found
+
+
+def read_vectors(tx: Transaction, spaces: Sequence[SpaceRow]) -> dict[int, Vectors]:
+    """The vectors of each space that has some, by its number. Only what came since the last search is read, if anything did."""
+    memory = memory_of(tx)
+    current: dict[int, Vectors] = {}
+    stale: dict[int, Vectors | None] = {}
+    for space in spaces:
+        if not (space.embedding and space.vectors):
+            continue
+        known = memory.get(("vectors", space.seq))
+        if known and known[0] == (space.generation, space.embedding) and len(known[1]) <= space.vectors:
+            if len(known[1]) == space.vectors:
+                current[space.seq] = known[1]
+            else:
+                stale[space.seq] = known[1]
+        else:
+            stale[space.seq] = None
+    if stale:
+        wanted = [space for space in spaces if space.seq in stale]
+        for space, rows in _read_on(tx, wanted, stale):
+            vectors = current[space.seq] = vectors_from(rows, stale[space.seq])
+            memory.put(("vectors", space.seq), ((space.generation, space.embedding), vectors), vectors.nbytes)
+    return current
+
+
+def _read_on(
+    tx: Transaction, spaces: Sequence[SpaceRow], known: dict[int, Vectors | None]
+) -> list[tuple[SpaceRow, Any]]:
+    since = min(0 if vectors is None else len(vectors) // VECTOR_CHUNK for vectors in known.values())
+    embeddings = sorted({str(space.embedding) for space in spaces})
+    chunks: dict[tuple[int, str], list[Any]] = {}
+    values = {"spaces": [space.seq for space in spaces], "embeddings": embeddings, "since": since}
+    for row in tx.all(_VECTORS, values):
+        new = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions)
+        chunks.setdefault((row.space, row.embedding), []).append(new)
+    together = []
+    for space in spaces:
+        parts = chunks.get((space.seq, str(space.embedding)), [])
+        if before := known[space.seq]:
+            parts = [before.rows[: since * VECTOR_CHUNK], *parts]
+        if parts:
+            together.append((space, np.concatenate(parts)))
+    return together
+
+
+def _first_look(vectors: Vectors, asked: Floats, may: npt.NDArray[np.bool_]) -> Positions:
+    assert vectors.bits is not None  # noqa: S101 - many vectors always have them
+    apart = np.zeros(len(may), dtype=np.uint16)
+    for words, word in zip(vectors.bits[:, : len(may)], _packed(asked[None, :] > 0)[0], strict=True):
+        apart += np.bitwise_count(words ^ word)
+    apart[~may] = np.iinfo(np.uint16).max
+    most = min(LOOKED_AT_AGAIN, int(np.count_nonzero(may)))
+    if not most:
+        return np.empty(0, dtype=np.int64)
+    return np.argpartition(apart, most - 1)[:most]
+
+
+def _beyond(rows: npt.NDArray[np.float16], common: fusion.Common | None) -> npt.NDArray[np.uint64]:
+    return _packed(rows > (np.float16(0) if common is None else common.mean.astype(np.float16)))
+
+
+def _packed(signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    bits = np.packbits(signs, axis=1)
+    padding = -bits.shape[1] % 8
+    return np.pad(bits, ((0, 0), (0, padding))).view(np.uint64)
