@@ -1,0 +1,62 @@
+"""Which function does jobs of which kind, what went wrong with one, and when it is tried again."""
+
+import random
+import re
+from collections.abc import Iterable
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import JobHandler
+from ricordo.errors import Invalid, NotFound, RicordoError
+
+_FIRST_RETRY = 2.0
+_LAST_RETRY = 600.0
+_LONGEST_MESSAGE = 400
+# What looks like a credential, in messages that others wrote: a key after its name, a token's prefix, a password in an address.
+_SECRET = re.compile(
+    r"(?i)(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|xoxb)[-_][\w-]{8,}|(?<=bearer )\S+"
+    r"|(?<=key=)[^\s&]+|(?<=key: )\S+|(?<=token=)[^\s&]+|(?<=password=)[^\s&]+"
+)
+
+
+class Handlers:
+    """The handlers of a server, built in and of plugins, by kind."""
+
+    def __init__(self, handlers: Iterable[JobHandler]) -> None:
+        self._by_kind: dict[str, JobHandler] = {}
+        for handler in handlers:
+            if handler.kind in self._by_kind:
+                raise Invalid(
+                    f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings the second.'
+                )
+            if handler.every_seconds is not None and handler.every_seconds < 1:
+                raise Invalid(
+                    f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come more seldom.'
+                )
+            self._by_kind[handler.kind] = handler
+
+    def get(self, kind: str) -> JobHandler | None:
+        """The handler of this kind; None where this server has none."""
+        return self._by_kind.get(kind)
+
+    def periodic(self) -> list[JobHandler]:
+        """Those whose jobs come by themselves."""
+        return [handler for handler in self._by_kind.values() if handler.every_seconds is not None]
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether to try again would end the same way."""
+    return isinstance(error, Invalid | NotFound)
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """The error as it is kept with the job: its type, and its message without what looks like a secret."""
+    message = " ".join(str(error).split())
+    if not isinstance(error, RicordoError):
+        message = _SECRET.sub("…", message)
+    return {"type": type(error).__name__, "message": message[:_LONGEST_MESSAGE]}
+
+
+def retry_after(attempt: int, chance: random.Random) -> int:
+    """Microseconds to wait after this attempt (1 is the first): 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
+    seconds: float = min(_FIRST_RETRY * 4.0 ** min(attempt - 1, 10), _LAST_RETRY)
+    return round(seconds * chance.uniform(1, 1.2) * SECOND)

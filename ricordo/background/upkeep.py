@@ -1,0 +1,39 @@
+"""The jobs that keep the search index in order."""
+
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.memory.reindexing import reembed, reindex
+from ricordo.runtime import Runtime
+from ricordo.storage.index.schedule import MERGE
+from ricordo.storage.indexed import EMBED, SWEEP
+from ricordo.storage.rebuilding import REEMBED, REINDEX
+
+SWEPT_EVERY = 600.0
+
+
+async def _merge(runtime: Runtime, job: Job, report: Report) -> None:
+    await runtime.indexing.merge(job, report)
+
+
+async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
+    await runtime.indexing.embed(job, report)
+
+
+async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
+    await runtime.indexing.sweep(job, report)
+
+
+async def _reindex(runtime: Runtime, job: Job, report: Report) -> None:
+    await reindex(runtime.indexing, job, report)
+
+
+async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
+    await reembed(runtime.indexing, job, report)
+
+
+HANDLERS = (
+    JobHandler(MERGE, _merge),
+    JobHandler(EMBED, _embed),
+    JobHandler(SWEEP, _sweep, every_seconds=SWEPT_EVERY),
+    JobHandler(REINDEX, _reindex),
+    JobHandler(REEMBED, _reembed),
+)

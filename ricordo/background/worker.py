@@ -1,0 +1,292 @@
+"""The worker of a server: takes jobs, runs their handlers side by side, keeps hold of them, and says how each ended.
+
+On SQLite it claims by itself; on PostgreSQL procrastinate hands it jobs by tickets (`tickets.py`), and all else is the same.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from ricordo.background.handlers import Handlers, describe, is_final, retry_after
+from ricordo.background.schedule import Schedule
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job, JobHandler
+from ricordo.errors import Collision, NotFound, RicordoError
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.store import Transaction
+
+log = logging.getLogger(__name__)
+# A kind that no handler here knows may be known to a newer server, so it waits for one this long after it was added.
+_UNKNOWN_WAITS = 24 * 3600 * SECOND
+_UNKNOWN_AGAIN = 60 * SECOND
+_STOP_LIMIT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many jobs run at once, and how often things are done, in seconds."""
+
+    concurrency: int = 4
+    poll: float = 1.0
+    beat: float = 2.0
+    sweep: float = 10.0
+    prune: float = 600.0
+    # A worker that gave no sign for this long counts as dead.
+    silence: float = 30.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job at work. `work` is its handler, which may be cancelled; `end` waits for that and saves what became of it."""
+
+    job: Job
+    work: asyncio.Task[None] | None = None
+    end: asyncio.Task[None] | None = None
+    progress: dict[str, int] = field(default_factory=dict)
+    is_lost: bool = False
+
+    def report(self, done: int, total: int) -> None:
+        self.progress = {"done": done, "total": total}
+
+    def cancel(self) -> None:
+        if self.work:
+            self.work.cancel()
+
+    def current(self) -> Job:
+        return replace(self.job, progress=self.progress or self.job.progress)
+
+
+class Worker:
+    """Runs the jobs of one server: `await worker.start()`, and `await worker.stop()` before the store is closed.
+
+    `is_alone` says that no other server uses the database: at the start every running job is then one of a dead server.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handlers: Handlers,
+        *,
+        is_alone: bool,
+        pace: Pace | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.pace = pace or Pace()
+        self._runtime = runtime
+        self._store = runtime.store
+        self._handlers = handlers
+        self._schedule = Schedule(handlers.periodic())
+        self._is_alone = is_alone
+        self._chance = chance or random.Random()  # noqa: S311 - only spreads retries
+        self._bell = asyncio.Event()
+        self._running: dict[str, _Running] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._claiming: set[asyncio.Task[asyncio.Task[None] | None]] = set()
+        self._stopped = asyncio.Event()
+
+    async def start(self) -> None:
+        """Free what dead servers left, then claim and run jobs until `stop`."""
+        await self.open()
+        self._tasks.append(asyncio.create_task(self._claim_all(), name="jobs: claim"))
+
+    async def open(self) -> None:
+        """Free what dead servers left and keep hold of what runs, but claim nothing: jobs come by `run_one`."""
+        loop = asyncio.get_running_loop()
+
+        def ring() -> None:
+            with suppress(RuntimeError):  # the loop has ended: the next server will find the job
+                loop.call_soon_threadsafe(self._bell.set)
+
+        freed = await self._store.write(
+            lambda tx: jobs.take_over(tx, silent_for=None if self._is_alone else round(self.pace.silence * SECOND))
+        )
+        _tell_freed(freed)
+        await self._store.read(lambda tx: jobs.on_added(tx, ring))
+        self._tasks.append(asyncio.create_task(self._tend(), name="jobs: tend"))
+
+    async def stop(self) -> None:
+        """Take no more jobs and put back those that run, without spending an attempt."""
+        self._stopped.set()
+        self._bell.set()
+        with suppress(RicordoError):  # a database that fails is no reason to leave the rest
+            await self._store.read(lambda tx: jobs.on_added(tx, None))
+        # What is being claimed at this moment is started first, for only then can it be put back.
+        if claiming := [*self._tasks, *self._claiming]:
+            await asyncio.wait(claiming, timeout=_STOP_LIMIT)
+        running = list(self._running.values())
+        for one in running:
+            one.cancel()
+        if ending := [one.end for one in running if one.end]:
+            _, late = await asyncio.wait(ending, timeout=_STOP_LIMIT)
+            if late:
+                log.warning("jobs that do not stop are left to the next server", extra={"jobs": len(late)})
+
+    async def run_one(self, id: str) -> None:
+        """Claim this job and run it to its end; nothing where it is not there to be claimed."""
+        if self._stopped.is_set():
+            return
+        # A caller that is cancelled leaves both halves to go on: this worker alone says when a job is to stop.
+        claiming = asyncio.create_task(self._claim_one(id), name="jobs: claim")
+        self._claiming.add(claiming)
+        claiming.add_done_callback(self._claiming.discard)
+        await asyncio.wait([claiming])
+        if end := claiming.result():
+            await asyncio.wait([end])
+
+    async def _claim_one(self, id: str) -> asyncio.Task[None] | None:
+        try:
+            job = await self._store.write(lambda tx: jobs.claim_one(tx, self.name, id))
+        except Collision:
+            return None  # another job with its key was claimed at this very moment: it is found again after that one
+        except RicordoError as error:
+            log.warning(
+                "a job could not be claimed; it is found again", extra={"job": id, "error": type(error).__name__}
+            )
+            return None
+        return self._spawn(job) if job else None
+
+    async def _claim_all(self) -> None:
+        while not self._stopped.is_set():
+            self._bell.clear()
+            free = self.pace.concurrency - len(self._running)
+            claimed = await self._claim(free) if free > 0 else 0
+            if (not claimed or claimed == free) and not self._stopped.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), self.pace.poll)
+
+    async def _claim(self, most: int) -> int:
+        try:
+            # Nearly always nothing is due, and to read costs next to nothing.
+            if not await self._store.read(jobs.is_due):
+                return 0
+            claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, most))
+        except Exception:
+            log.exception("jobs could not be claimed; it is tried again")
+            return 0
+        for job in claimed:
+            self._spawn(job)
+        return len(claimed)
+
+    def _spawn(self, job: Job) -> asyncio.Task[None]:
+        this = self._running[job.id] = _Running(job)
+        if handler := self._handlers.get(job.kind):
+            this.work = asyncio.ensure_future(_begin(handler, self._runtime, this))
+        this.end = asyncio.create_task(self._attend(this), name=f"job {job.kind}")
+
+        def ended(_: object) -> None:
+            # Taken over and claimed again meanwhile, the job is here a second time.
+            if self._running.get(job.id) is this:
+                del self._running[job.id]
+            self._bell.set()
+
+        this.end.add_done_callback(ended)
+        if self._stopped.is_set():
+            this.cancel()
+        return this.end
+
+    async def _attend(self, this: _Running) -> None:
+        """Wait for the handler, and save how it ended."""
+        job, work = this.job, this.work
+        if work is None:
+            await self._save(lambda tx: _leave_unknown(tx, job), job)
+            return
+        await asyncio.wait([work])
+        error = None if work.cancelled() else work.exception()
+        if this.is_lost:
+            return
+        if work.cancelled():
+            await self._save(lambda tx: jobs.put_back(tx, this.current()), job)
+        elif error:
+            await self._fail(this, error)
+        else:
+            await self._save(lambda tx: jobs.finish(tx, this.current()), job)
+
+    async def _fail(self, this: _Running, error: BaseException) -> None:
+        job, wait = this.job, None if is_final(error) else retry_after(this.job.attempts, self._chance)
+        facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
+        unexpected = None if isinstance(error, RicordoError) else error
+        log.warning("a job failed", extra=facts | {"error": type(error).__name__}, exc_info=unexpected)
+        await self._save(lambda tx: jobs.fail(tx, this.current(), describe(error), wait), job)
+
+    async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
+        """Save how it ended. Where the database fails this long, the job counts as a dead worker's and runs again."""
+        for delay in (0.0, 0.1, 1.0, 3.0):
+            await asyncio.sleep(delay)
+            try:
+                if not await self._store.write(end):
+                    log.warning("a job ended that this server had lost", extra={"job": job.id, "kind": job.kind})
+            except Exception as error:
+                log.warning("the end of a job could not be saved", extra={"job": job.id, "error": type(error).__name__})
+            else:
+                return
+
+    async def _tend(self) -> None:
+        """Keep hold of running jobs, add periodic ones, free those of dead workers, delete old ones."""
+        swept = pruned = asyncio.get_running_loop().time()
+        while not self._stopped.is_set():
+            now = asyncio.get_running_loop().time()
+            await self._quietly(self._add_periodic)
+            if self._running:
+                await self._quietly(self._beat)
+            if now - swept >= self.pace.sweep:
+                swept = now
+                await self._quietly(self._sweep)
+            if now - pruned >= self.pace.prune:
+                pruned = now
+                await self._quietly(self._prune)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), self.pace.beat)
+
+    async def _quietly(self, duty: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await duty()
+        except Exception:
+            log.exception("the jobs could not be tended; it is tried again")
+
+    async def _beat(self) -> None:
+        held_now = list(self._running.values())
+        progress = {one.job.id: one.progress for one in held_now if one.progress}
+        kept = await self._store.write(lambda tx: jobs.beat(tx, self.name, [one.job for one in held_now], progress))
+        for one in held_now:
+            if one.job.id not in kept and one.work and not one.work.done():
+                # It was cancelled, deleted, or taken over while this server was frozen.
+                one.is_lost = True
+                one.cancel()
+
+    async def _add_periodic(self) -> None:
+        if wanted := self._schedule.due(self._store.clock.now()):
+            await self._store.write(lambda tx: self._schedule.add(tx, wanted))
+            self._schedule.added(wanted)
+
+    async def _sweep(self) -> None:
+        silence = round(self.pace.silence * SECOND)
+        _tell_freed(await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silence)))
+
+    async def _prune(self) -> None:
+        count = 1
+        while count and not self._stopped.is_set():
+            count = await self._store.write(jobs.prune)
+
+
+async def _begin(handler: JobHandler, runtime: Runtime, this: _Running) -> None:
+    await handler.run(runtime, this.job, this.report)
+
+
+def _leave_unknown(tx: Transaction, job: Job) -> bool:
+    if tx.clock.now() - job.created_at < _UNKNOWN_WAITS:
+        return jobs.put_back(tx, job, _UNKNOWN_AGAIN)
+    reason = f'No handler for jobs of kind "{job.kind}". Install the plugin that brings it, or delete the job.'
+    return jobs.fail(tx, job, describe(NotFound(reason)))
+
+
+def _tell_freed(freed: list[Job]) -> None:
+    if freed:
+        log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})

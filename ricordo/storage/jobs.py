@@ -1,0 +1,270 @@
+"""Jobs: rows that are added in the transaction that causes them, and claimed by one worker at a time.
+
+The row is the truth on every database. A worker holds a job by its heartbeat, and every write of its is fenced by its name and by
+the attempt: one that was thought dead and comes back changes nothing. Clocks of several servers should agree to some seconds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, literal, select
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import ENDED, Job
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid
+from ricordo.storage import tickets
+from ricordo.storage.index.upsert import Missing
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import jobs
+
+KEPT_SECONDS = 7 * 24 * 3600
+KEPT_ENDED = 10_000
+# Sweeps come again and again: that they went well is worth knowing for an hour.
+PERIODIC = "every:"
+_KEPT_PERIODIC_SECONDS = 3600
+_PRUNED_AT_ONCE = 500
+_BELL = "jobs.bell"
+
+_FIELDS = [column.name for column in jobs.c if column.name != "seq"]
+_INSERT = Missing(jobs)
+_other = jobs.alias("other")
+_KEY_IS_FREE = jobs.c.key.is_(None) | ~(
+    select(literal(1)).where(_other.c.key == jobs.c.key, _other.c.status == "running").exists()
+)
+_IS_DUE = (jobs.c.status == "waiting") & (jobs.c.not_before <= bindparam("now"))
+_DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
+_NEXT = (
+    select(jobs)
+    .where(_IS_DUE, _KEY_IS_FREE)
+    .order_by(jobs.c.not_before, jobs.c.seq)
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+_THIS = select(jobs).where(_IS_DUE, _KEY_IS_FREE, jobs.c.id == bindparam("id")).with_for_update(skip_locked=True)
+_CLAIM = setter(
+    jobs,
+    *("status", "attempts", "worker", "heartbeat_at", "started_at"),
+    where=(jobs.c.id == bindparam("job_id")) & (jobs.c.status == "waiting"),
+)
+_IS_HELD = (
+    (jobs.c.id == bindparam("job_id"))
+    & (jobs.c.status == "running")
+    & (jobs.c.worker == bindparam("held_by"))
+    & (jobs.c.attempts == bindparam("attempt"))
+)
+_BEAT = setter(jobs, "heartbeat_at", "progress", where=_IS_HELD)
+_LEAVE = setter(
+    jobs,
+    *("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at"),
+    where=_IS_HELD,
+)
+_HELD = select(jobs.c.id).where(jobs.c.status == "running", jobs.c.worker == bindparam("held_by"))
+_RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq)
+_STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
+_TWIN = select(jobs.c.id).where(
+    jobs.c.kind == bindparam("kind"), jobs.c.key == bindparam("key"), jobs.c.status == "waiting", jobs.c.is_single
+)
+_CANCEL = setter(
+    jobs, *("status", "worker", "ended_at"), where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None)
+)
+_HASTEN = setter(
+    jobs,
+    "not_before",
+    where=(jobs.c.kind == bindparam("of_kind"))
+    & (jobs.c.key == bindparam("of_key"))
+    & (jobs.c.status == "waiting")
+    & jobs.c.is_single,
+)
+_DELETE = delete(jobs).where(jobs.c.id == bindparam("job_id"))
+_BY_ID = select(jobs).where(jobs.c.id == bindparam("id"), jobs.c.organization_id == bindparam("organization_id"))
+
+
+def on_added(tx: Transaction, ring: Callable[[], None] | None) -> None:
+    """Call `ring` in the thread of each transaction of this store that added a job, once it is committed; None: no more."""
+    tx.memory[_BELL] = ring
+
+
+def add(tx: Transaction, job: Job) -> Job | None:
+    """Store a new job; None where it is single and one like it waits already. Raises Invalid."""
+    if job.is_single and job.key is None:
+        raise Invalid(
+            f"The single job {job.kind} has no key. Give it one: it is single among those of its kind and key."
+        )
+    if job.most_attempts < 1:
+        raise Invalid(f"The job {job.kind} may never run. Give it one attempt at least.")
+    now = tx.clock.now()
+    job = replace(job, created_at=now, not_before=max(job.not_before, now))
+    if not tx.run(_INSERT, {name: getattr(job, name) for name in _FIELDS}):
+        return None
+    if tickets.are_used(tx):
+        if job.not_before <= now:
+            tickets.issue(tx, [job])
+    elif ring := tx.memory.get(_BELL):
+        tx.followers.append(ring)
+    return job
+
+
+def hasten(tx: Transaction, kind: str, key: str) -> None:
+    """Let the single job of this kind and key that waits come at once."""
+    tx.run(_HASTEN, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
+    # On PostgreSQL the sweep for jobs without a ticket finds it.
+    if ring := tx.memory.get(_BELL):
+        tx.followers.append(ring)
+
+
+def is_due(tx: Transaction) -> bool:
+    """Whether a job waits whose time has come."""
+    return tx.first(_DUE, {"now": tx.clock.now()}) is not None
+
+
+def claim(tx: Transaction, worker: str, most: int) -> list[Job]:
+    """Take up to so many jobs whose time has come, those that wait longest first, one of a key at a time."""
+    claimed: list[Job] = []
+    while len(claimed) < most and (row := tx.first(_NEXT, {"now": tx.clock.now()})):
+        claimed.append(_take(tx, job_of(row), worker))
+    return claimed
+
+
+def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
+    """Take this job; None where it is not there to be taken: gone, taken, not due, or its key is busy."""
+    row = tx.first(_THIS, {"now": tx.clock.now(), "id": id})
+    return _take(tx, job_of(row), worker) if row else None
+
+
+def beat(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]) -> set[str]:
+    """Hold these jobs for longer and save how far they are, by id; returns the ids of those that are still held."""
+    now = tx.clock.now()
+    tx.run(
+        _BEAT,
+        [
+            _fence(job) | {"new_heartbeat_at": now, "new_progress": progress.get(job.id, job.progress)}
+            for job in running
+        ],
+    )
+    return {row.id for row in tx.all(_HELD, {"held_by": worker})}
+
+
+def finish(tx: Transaction, job: Job) -> bool:
+    """It is done; False where it is held no more."""
+    return _leave(tx, job, status="done", ended_at=tx.clock.now())
+
+
+def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
+    """It failed: for good, or to be tried again in so many microseconds while attempts remain; False where it is held no more."""
+    if retry_after is None or job.attempts >= job.most_attempts:
+        return _leave(tx, job, status="failed", error=error, ended_at=tx.clock.now())
+    return _wait_again(tx, job, tx.clock.now() + retry_after, error)
+
+
+def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
+    """Let it wait again as if it had not been taken, for so many microseconds; False where it is held no more."""
+    return _wait_again(tx, job, tx.clock.now() + after, job.error, attempts=job.attempts - 1)
+
+
+def take_over(tx: Transaction, *, silent_for: int | None = None) -> list[Job]:
+    """Free the jobs whose worker gave no sign for so many microseconds (None: all that run); those are returned.
+
+    A job that has attempts left waits again, any other has failed.
+    """
+    rows = tx.all(_RUNNING) if silent_for is None else tx.all(_STALE, {"before": tx.clock.now() - silent_for})
+    freed = []
+    for job in map(job_of, rows):
+        error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
+        if fail(tx, job, error, retry_after=0):
+            freed.append(job)
+    if tickets.are_used(tx):
+        tickets.drop(tx, [job.id for job in freed])
+    return freed
+
+
+def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
+    """End a job that has not ended; its worker stops within seconds. Raises NotFound, Conflict."""
+    job = get(tx, scope, id)
+    if job.status in ("done", "failed"):
+        raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
+    tx.run(_CANCEL, new_values({"status": "cancelled", "worker": None, "ended_at": tx.clock.now()}) | {"job_id": id})
+    return get(tx, scope, id)
+
+
+def remove(tx: Transaction, scope: Scope, id: str) -> Job:
+    """Delete a job, which also stops it where it runs; raises NotFound."""
+    job = get(tx, scope, id)
+    tx.run(_DELETE, {"job_id": id})
+    return job
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Job:
+    """One job; raises NotFound."""
+    return job_of(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Job", id))
+
+
+def page(
+    tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
+) -> list[Job]:
+    """One page of jobs, filtered by statuses and by kind; None: all."""
+    statement = select(jobs).where(jobs.c.organization_id == scope.organization_id)
+    if statuses is not None:
+        statement = statement.where(jobs.c.status.in_(statuses))
+    if kind is not None:
+        statement = statement.where(jobs.c.kind == kind)
+    return [job_of(row) for row in read_page(tx, statement, jobs, wanted)]
+
+
+def prune(tx: Transaction) -> int:
+    """Delete some of the ended jobs that are old or too many; returns how many. Call it until there are none."""
+    now = tx.clock.now()
+    ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
+    newest_kept = ended.order_by(jobs.c.seq.desc()).offset(KEPT_ENDED).limit(1).scalar_subquery()
+    is_old_sweep = (
+        jobs.c.key.startswith(PERIODIC, autoescape=True)
+        & (jobs.c.status == "done")
+        & (jobs.c.ended_at < now - _KEPT_PERIODIC_SECONDS * SECOND)
+    )
+    is_over = (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
+    rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
+    if not rows:
+        return 0
+    return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows])))
+
+
+def _take(tx: Transaction, job: Job, worker: str) -> Job:
+    now = tx.clock.now()
+    taken = replace(job, status="running", attempts=job.attempts + 1, worker=worker, heartbeat_at=now, started_at=now)
+    changed = ("status", "attempts", "worker", "heartbeat_at", "started_at")
+    tx.run(_CLAIM, new_values({name: getattr(taken, name) for name in changed}) | {"job_id": job.id})
+    return taken
+
+
+def _wait_again(
+    tx: Transaction, job: Job, not_before: int, error: dict[str, str] | None, attempts: int | None = None
+) -> bool:
+    if job.is_single and tx.first(_TWIN, {"kind": job.kind, "key": job.key}):
+        # Another like it was added while it ran; that one will do what is left to do.
+        return _leave(tx, job, status="cancelled", error=error, ended_at=tx.clock.now())
+    return _leave(
+        tx,
+        job,
+        status="waiting",
+        attempts=job.attempts if attempts is None else attempts,
+        not_before=not_before,
+        error=error,
+    )
+
+
+def _leave(tx: Transaction, job: Job, **changes: Any) -> bool:
+    left = replace(job, **{"worker": None, "heartbeat_at": None, "error": None, **changes})
+    changed = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at")
+    return tx.run(_LEAVE, _fence(job) | new_values({name: getattr(left, name) for name in changed})) > 0
+
+
+def _fence(job: Job) -> dict[str, Any]:
+    return {"job_id": job.id, "held_by": job.worker, "attempt": job.attempts}
+
+
+def job_of(row: Row[Any]) -> Job:
+    """The job in a row of its table."""
+    return Job(**{name: getattr(row, name) for name in _FIELDS})

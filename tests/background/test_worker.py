@@ -1,0 +1,321 @@
+"""The worker: jobs run at once, side by side, one of a key at a time, again when they fail, and never when they must not."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ricordo.background.worker import Pace
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.sqlite import SqliteStore
+from tests.support.clock import ManualClock
+from tests.support.jobs import LIMIT, QUICK, add, get, until, working
+
+DATABASES = ("sqlite", "postgresql")
+ASLEEP = Pace(poll=60, beat=60, sweep=60, prune=60)
+
+
+class Gate:
+    """A handler that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.open = asyncio.Event()
+        self.was_cancelled = False
+
+    async def __call__(self, _runtime: Runtime, _job: Job, report: Report) -> None:
+        report(1, 2)
+        self.began.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        report(2, 2)
+
+
+async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: str, tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def run(runtime: Runtime, job: Job, _report: Report) -> None:
+        assert runtime.store is store
+        seen.append(job.payload)
+
+    # Nothing is polled here within the test's time: the adding transaction itself rings. (PostgreSQL's bell: test_tickets.py)
+    pace = ASLEEP if database == "sqlite" else QUICK
+    async with working(store, tmp_path, JobHandler("work", run), pace=pace):
+        await asyncio.sleep(0.01)
+        done = await until(store, await add(store, payload={"page": 7}))
+    assert seen == [{"page": 7}]
+    assert (done.status, done.attempts, done.worker, done.error) == ("done", 1, None, None)
+    assert done.started_at
+    assert done.ended_at
+    assert done.started_at < done.ended_at
+
+
+async def test_a_job_of_a_transaction_that_fails_was_never_there(store: SqliteStore, tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
+        ran.append(job.id)
+
+    def add_and_fail(tx: object) -> None:
+        jobs.add(tx, Job("work", Scope().organization_id))  # type: ignore[arg-type]
+        raise Invalid("no")
+
+    async with working(store, tmp_path, JobHandler("work", run)):
+        with pytest.raises(Invalid):
+            await store.write(add_and_fail)
+        await until(store, await add(store))
+    assert len(ran) == 1
+
+
+async def test_four_jobs_run_side_by_side_and_the_fifth_waits(store: SqliteStore, tmp_path: Path) -> None:
+    gate, running, most = asyncio.Event(), 0, 0
+
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    added = [await add(store) for _ in range(9)]
+    async with working(store, tmp_path, JobHandler("work", run)):
+        for job in added[:4]:
+            await until(store, job, "running")
+        await asyncio.sleep(0.05)
+        assert most == 4
+        gate.set()
+        for job in added:
+            assert (await until(store, job)).status == "done"
+    assert most == 4
+
+
+async def test_jobs_of_one_key_never_overlap_and_keep_their_order(store: SqliteStore, tmp_path: Path) -> None:
+    at_work: Counter[str | None] = Counter()
+    order: dict[str | None, list[int]] = {}
+
+    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
+        at_work[job.key] += 1
+        assert at_work[job.key] == 1
+        order.setdefault(job.key, []).append(job.payload["number"])
+        await asyncio.sleep(0.001)
+        at_work[job.key] -= 1
+
+    added = [await add(store, payload={"number": n}, key=f"key-{n % 3}", most_attempts=1) for n in range(40)]
+    async with working(store, tmp_path, JobHandler("work", run), pace=Pace(poll=0.02, beat=0.02)):
+        for job in added:
+            assert (await until(store, job)).status == "done"
+    assert order == {f"key-{key}": [n for n in range(40) if n % 3 == key] for key in range(3)}
+
+
+async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    started: list[int] = []
+
+    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
+        started.append(job.attempts)
+        raise RuntimeError("the service at http://ada:hunter2@there said no to key=abcdefgh")
+
+    waits = []
+    async with working(store, tmp_path, JobHandler("work", run)):
+        job = await add(store, most_attempts=4)
+        for attempt in range(1, 4):
+            while (now := await get(store, job)).attempts < attempt or now.status != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            assert now.error
+            waits.append((now.not_before - (now.started_at or 0)) / SECOND)
+            clock.advance(waits[-1])
+        failed = await until(store, job)
+    assert started == [1, 2, 3, 4]
+    assert [round(wait / least, 1) >= 1 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
+    assert [wait <= least * 1.21 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
+    assert failed.status == "failed"
+    assert failed.error == {"type": "RuntimeError", "message": "the service at http://…@there said no to key=…"}
+
+
+async def test_an_error_that_would_come_again_fails_at_once(store: SqliteStore, tmp_path: Path) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        raise Invalid("There is no such page.")
+
+    async with working(store, tmp_path, JobHandler("work", run)):
+        failed = await until(store, await add(store))
+    assert (failed.status, failed.attempts) == ("failed", 1)
+    assert failed.error == {"type": "Invalid", "message": "There is no such page."}
+
+
+async def test_progress_is_seen_while_the_job_runs_and_stays(store: SqliteStore, tmp_path: Path) -> None:
+    gate = Gate()
+    async with working(store, tmp_path, JobHandler("work", gate)):
+        job = await add(store)
+        while (await get(store, job)).progress != {"done": 1, "total": 2}:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        gate.open.set()
+        assert (await until(store, job)).progress == {"done": 2, "total": 2}
+
+
+async def test_a_job_that_takes_long_keeps_its_worker(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+    gate = Gate()
+    async with working(store, tmp_path, JobHandler("work", gate)):
+        job = await add(store)
+        await gate.began.wait()
+        for _ in range(5):
+            before = (await get(store, job)).heartbeat_at or 0
+            clock.advance(20)
+            while (await get(store, job)).heartbeat_at < before + 20 * SECOND:  # type: ignore[operator]  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        gate.open.set()
+        done = await until(store, job)
+    assert (done.status, done.attempts) == ("done", 1)
+
+
+async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(store: SqliteStore, tmp_path: Path) -> None:
+    gate = Gate()
+    async with working(store, tmp_path, JobHandler("work", gate)):
+        job = await add(store, most_attempts=1)
+        await gate.began.wait()
+    assert gate.was_cancelled
+    back = await get(store, job)
+    assert (back.status, back.attempts, back.worker, back.error) == ("waiting", 0, None, None)
+    gate.open.set()
+    async with working(store, tmp_path, JobHandler("work", gate)):
+        assert (await until(store, job)).attempts == 1
+
+
+async def test_a_stop_right_after_the_start_loses_nothing(store: SqliteStore, tmp_path: Path) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        await asyncio.sleep(0)
+
+    added = [await add(store, most_attempts=1) for _ in range(30)]
+    for pause in range(6):
+        async with working(store, tmp_path, JobHandler("work", run)):
+            for _ in range(pause):
+                await asyncio.sleep(0.001)
+        for job in added:
+            now = await get(store, job)
+            assert (now.status, now.attempts) in {("waiting", 0), ("done", 1)}
+    async with working(store, tmp_path, JobHandler("work", run)):
+        for job in added:
+            assert (await until(store, job)).status == "done"
+
+
+@pytest.mark.parametrize(("most", "status"), [(2, "done"), (1, "failed")])
+async def test_what_a_dead_server_ran_runs_again_if_it_may(
+    store: SqliteStore, tmp_path: Path, most: int, status: str
+) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        pass
+
+    job = await add(store, most_attempts=most)
+    await store.write(lambda tx: jobs.claim(tx, "dead", 1))
+    async with working(store, tmp_path, JobHandler("work", run)):
+        ended = await until(store, job)
+    assert (ended.status, ended.attempts) == (status, most)
+    if status == "failed":
+        assert ended.error
+        assert ended.error["type"] == "Interrupted"
+
+
+async def test_beside_other_servers_a_job_is_taken_over_only_when_its_worker_is_silent(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        pass
+
+    job = await add(store)
+    await store.write(lambda tx: jobs.claim(tx, "elsewhere", 1))
+    async with working(store, tmp_path, JobHandler("work", run), is_alone=False):
+        await asyncio.sleep(0.1)
+        assert (await get(store, job)).worker == "elsewhere"
+        clock.advance(31)
+        assert (await until(store, job)).attempts == 2
+
+
+@pytest.mark.parametrize("way", ["cancel", "remove"])
+async def test_a_job_that_is_cancelled_or_deleted_stops(store: SqliteStore, tmp_path: Path, way: str) -> None:
+    gate = Gate()
+    async with working(store, tmp_path, JobHandler("work", gate)):
+        job = await add(store)
+        await gate.began.wait()
+        await store.write(lambda tx: getattr(jobs, way)(tx, Scope(), job.id))
+        while not gate.was_cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        other = await add(store)
+        gate.open.set()
+        assert (await until(store, other)).status == "done"
+        if way == "cancel":
+            assert (await get(store, job)).status == "cancelled"
+
+
+async def test_a_kind_that_nobody_knows_waits_a_day_and_then_says_what_to_do(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with working(store, tmp_path):
+        job = await add(store, "future.work")
+        while (now := await get(store, job)).not_before < job.not_before + 59 * SECOND:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert (now.status, now.attempts) in {("waiting", 0), ("running", 1)}
+        clock.advance(25 * 3600)
+        failed = await until(store, job)
+    assert failed.error
+    assert 'No handler for jobs of kind "future.work"' in failed.error["message"]
+
+
+async def test_a_delayed_job_runs_when_its_time_has_come(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        pass
+
+    async with working(store, tmp_path, JobHandler("work", run)):
+        later = await add(store, key="same", not_before=clock.now() + 3600 * SECOND)
+        # One that waits for its hour holds up nothing, not even jobs of its key.
+        assert (await until(store, await add(store, key="same"))).status == "done"
+        assert (await get(store, later)).status == "waiting"
+        clock.advance(3601)
+        assert (await until(store, later)).status == "done"
+
+
+async def test_the_worker_survives_a_database_that_fails_for_a_while(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
+        pass
+
+    async def broken(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    async with working(store, tmp_path, JobHandler("work", run), pace=QUICK):
+        job = await add(store)
+        await until(store, job)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "read", broken)
+            await asyncio.sleep(0.05)
+        assert (await until(store, await add(store))).status == "done"
+    assert "it is tried again" in caplog.text
+
+
+async def test_a_periodic_job_comes_once_in_each_period(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+    slots: list[int] = []
+
+    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
+        slots.append(job.payload["slot"])
+
+    handler = JobHandler("sweep", run, every_seconds=60)
+    async with working(store, tmp_path, handler), working(store, tmp_path, handler, is_alone=False):
+        for period in range(1, 4):
+            async with asyncio.timeout(LIMIT):
+                while len(slots) < period:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.06)
+            assert len(slots) == period
+            clock.advance(60)
+    assert len(set(slots)) == len(slots)

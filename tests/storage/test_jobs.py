@@ -1,0 +1,174 @@
+"""The rows of jobs: who may claim which, who may say how one ended, and what is kept."""
+
+import pytest
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.storage import jobs
+from ricordo.storage.job_queue import read_queue
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from tests.support.clock import ManualClock
+from tests.support.jobs import add, get
+
+ELSEWHERE = Scope(organization_id="org-2")
+
+
+async def claim(store: SqliteStore, worker: str = "me", most: int = 1) -> list[Job]:
+    return await store.write(lambda tx: jobs.claim(tx, worker, most))
+
+
+async def test_a_job_reads_back_as_it_was_added(store: SqliteStore, scope: Scope) -> None:
+    job = await add(store, payload={"pages": [1, "zwei"]}, key="k", is_single=True, most_attempts=3, user_id="user-1")
+    assert (job.status, job.attempts, job.not_before) == ("waiting", 0, job.created_at)
+    assert await get(store, job) == job
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: jobs.get(tx, ELSEWHERE, job.id))
+
+
+async def test_of_single_jobs_one_waits_and_one_more_may_run(store: SqliteStore) -> None:
+    def add_one(tx: object, key: str = "space") -> Job | None:
+        return jobs.add(tx, Job("merge", LOCAL_ORGANIZATION, key=key, is_single=True))  # type: ignore[arg-type]
+
+    assert await store.write(add_one)
+    assert await store.write(add_one) is None
+    assert await store.write(lambda tx: add_one(tx, "other"))
+    assert len(await claim(store)) == 1
+    assert await store.write(add_one)
+    assert await store.write(add_one) is None
+
+
+async def test_a_single_job_that_fails_gives_way_to_the_one_that_waits(store: SqliteStore) -> None:
+    first = await add(store, "merge", key="space", is_single=True)
+    (claimed,) = await claim(store)
+    second = await add(store, "merge", key="space", is_single=True)
+    assert await store.write(lambda tx: jobs.fail(tx, claimed, {"type": "E", "message": "m"}, 0))
+    assert (await get(store, first)).status == "cancelled"
+    (again,) = await claim(store)
+    assert again.id == second.id
+
+
+@pytest.mark.parametrize("wrong", [{"is_single": True}, {"most_attempts": 0}])
+async def test_a_job_that_cannot_be_meant_is_refused(store: SqliteStore, wrong: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        await add(store, **wrong)  # type: ignore[arg-type]
+
+
+async def test_claims_take_the_longest_waiting_one_of_a_key_and_none_before_its_time(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    late = await add(store, not_before=clock.now() + 9 * SECOND)
+    first = await add(store, key="a")
+    second = await add(store, key="a")
+    third = await add(store, key="b")
+    assert [job.id for job in await claim(store, most=9)] == [first.id, third.id]
+    assert await claim(store, most=9) == []
+    assert await store.write(lambda tx: jobs.claim_one(tx, "me", second.id)) is None
+    assert await store.read(jobs.is_due)
+    clock.advance(10)
+    assert [job.id for job in await claim(store, most=9)] == [late.id]
+
+
+async def test_only_who_holds_a_job_says_how_it_ended(store: SqliteStore, clock: ManualClock) -> None:
+    await add(store, most_attempts=5)
+    (mine,) = await claim(store)
+    clock.advance(31)
+    (freed,) = await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))
+    assert freed.id == mine.id
+    (again,) = await claim(store)
+    # The same worker holds it, in another attempt: what it knew of the first one counts no more.
+    for end in (
+        lambda tx: jobs.finish(tx, mine),
+        lambda tx: jobs.fail(tx, mine, {"type": "E", "message": "m"}),
+        lambda tx: jobs.put_back(tx, mine),
+    ):
+        assert not await store.write(end)
+    assert (await get(store, mine)).status == "running"
+    assert await store.write(lambda tx: jobs.finish(tx, again))
+    assert not await store.write(lambda tx: jobs.finish(tx, again))
+
+
+async def test_a_beat_keeps_a_job_and_tells_what_was_lost(store: SqliteStore, clock: ManualClock, scope: Scope) -> None:
+    added = [await add(store) for _ in range(3)]
+    held = await claim(store, most=3)
+    await store.write(lambda tx: jobs.cancel(tx, scope, added[0].id))
+    clock.advance(29)
+    progress = {added[1].id: {"done": 3, "total": 4}}
+    kept = await store.write(lambda tx: jobs.beat(tx, "me", held, progress))
+    assert kept == {added[1].id, added[2].id}
+    clock.advance(29)
+    assert await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND)) == []
+    assert (await get(store, added[1])).progress == {"done": 3, "total": 4}
+
+
+async def test_a_cancel_comes_too_late_for_what_has_ended(store: SqliteStore, scope: Scope) -> None:
+    job = await add(store)
+    (held,) = await claim(store)
+    await store.write(lambda tx: jobs.finish(tx, held))
+    with pytest.raises(Conflict, match="ended already"):
+        await store.write(lambda tx: jobs.cancel(tx, scope, job.id))
+    other = await add(store)
+    assert (await store.write(lambda tx: jobs.cancel(tx, scope, other.id))).status == "cancelled"
+    assert (await store.write(lambda tx: jobs.cancel(tx, scope, other.id))).status == "cancelled"
+
+
+async def test_pages_are_filtered_by_status_and_kind(store: SqliteStore, scope: Scope) -> None:
+    added = [await add(store, f"kind-{n % 2}") for n in range(6)]
+    await claim(store, most=2)
+
+    def page(**wanted: object) -> object:
+        return lambda tx: [job.id for job in jobs.page(tx, scope, Page(order="asc"), **wanted)]
+
+    ids = [job.id for job in added]
+    assert await store.read(page()) == ids  # type: ignore[arg-type]
+    assert await store.read(page(statuses=["waiting"])) == ids[2:]  # type: ignore[arg-type]
+    assert await store.read(page(statuses=["waiting"], kind="kind-1")) == ids[3::2]  # type: ignore[arg-type]
+    assert await store.read(lambda tx: jobs.page(tx, ELSEWHERE, Page())) == []
+
+
+async def test_what_ended_long_ago_is_forgotten_and_what_did_not_end_stays(
+    store: SqliteStore, clock: ManualClock, scope: Scope
+) -> None:
+    for _ in range(3):
+        await add(store)
+    await add(store, "sweep", key="every:sweep", is_single=True)
+    for job in await claim(store, most=4):
+        await store.write(lambda tx, job=job: jobs.finish(tx, job))
+    waiting = await add(store)
+    assert await store.write(jobs.prune) == 0
+    clock.advance(3601)
+    assert await store.write(jobs.prune) == 1  # that a sweep went well
+    clock.advance(jobs.KEPT_SECONDS)
+    assert await store.write(jobs.prune) == 3
+    assert await store.write(jobs.prune) == 0
+    assert [job.id for job in await store.read(lambda tx: jobs.page(tx, scope, Page()))] == [waiting.id]
+
+
+async def test_of_too_many_ended_jobs_the_newest_stay(
+    store: SqliteStore, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "KEPT_ENDED", 4)
+    added = [await add(store) for _ in range(9)]
+    for job in await claim(store, most=9):
+        await store.write(lambda tx, job=job: jobs.finish(tx, job))
+    assert await store.write(jobs.prune) == 5
+    kept = await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))
+    assert [job.id for job in kept] == [job.id for job in added[5:]]
+
+
+async def test_the_queue_tells_depth_age_and_last_errors(store: SqliteStore, clock: ManualClock) -> None:
+    empty = await store.read(read_queue)
+    assert (empty.depth, empty.waits, empty.errors) == ({}, 0, ())
+    troubled = await add(store, "embed", most_attempts=2)
+    await add(store, "merge")
+    held = await claim(store, most=2)
+    await store.write(lambda tx: jobs.fail(tx, held[0], {"type": "Unavailable", "message": "down"}, 5 * SECOND))
+    await add(store, "embed")
+    clock.advance(4)
+    queue = await store.read(read_queue)
+    assert queue.depth == {"embed": {"waiting": 2}, "merge": {"running": 1}}
+    assert (queue.count("waiting"), queue.count("running"), queue.count("failed")) == (2, 1, 0)
+    assert round(queue.waits / SECOND, 3) == 4
+    assert [(job.id, job.error) for job in queue.errors] == [(troubled.id, {"type": "Unavailable", "message": "down"})]

@@ -1,0 +1,76 @@
+"""A worker on a store, with handlers that a test writes, and jobs for them."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ricordo.background.handlers import Handlers
+from ricordo.background.tickets import TicketWorker
+from ricordo.background.worker import Pace, Worker
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.llm.registry import Models
+from ricordo.plugins import Plugins
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import jobs
+from ricordo.storage.postgres import PostgresStore
+from ricordo.storage.store import Store
+from ricordo.tools.toolbox import Toolbox
+
+QUICK = Pace(poll=0.02, beat=0.02, sweep=0.05, prune=0.05)
+LIMIT = 10.0
+Work = Callable[[Runtime, Job, Report], Awaitable[None]]
+
+
+def runtime_on(store: Store, folder: Path) -> Runtime:
+    """A runtime with this store and no models."""
+    settings = Settings(data_dir=folder, find_local_models=False)
+    models = Models(settings, ProviderSettings.model_construct(), [])
+    return Runtime(settings, store, models, Toolbox([]), Plugins([]))
+
+
+@asynccontextmanager
+async def working(
+    store: Store, folder: Path, *handlers: JobHandler, is_alone: bool = True, pace: Pace = QUICK
+) -> AsyncIterator[Worker]:
+    """A worker that runs, fed in the way of its database, and is stopped on leaving."""
+    chance = random.Random(1)  # noqa: S311 - it only spreads retries
+    worker = Worker(runtime_on(store, folder), Handlers(handlers), is_alone=is_alone, pace=pace, chance=chance)
+    served = TicketWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
+    await served.start()
+    try:
+        yield worker
+    finally:
+        await served.stop()
+
+
+def address_of(store: PostgresStore) -> str:
+    """Where the database is, as libpq reads it."""
+    return store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+async def add(store: Store, kind: str = "work", payload: dict[str, Any] | None = None, **fields: Any) -> Job:
+    """Add a job that is wanted for sure."""
+    added = await store.write(lambda tx: jobs.add(tx, Job(kind, LOCAL_ORGANIZATION, payload or {}, **fields)))
+    assert added
+    return added
+
+
+async def get(store: Store, job: Job) -> Job:
+    """The job as it is now."""
+    return await store.read(lambda tx: jobs.get(tx, Scope(), job.id))
+
+
+async def until(store: Store, job: Job, *statuses: str) -> Job:
+    """Wait until the job has one of these statuses (by default: has ended), and return it."""
+    wanted = statuses or ("done", "failed", "cancelled")
+    deadline = time.monotonic() + LIMIT
+    while (now := await get(store, job)).status not in wanted:
+        assert time.monotonic() < deadline, f"{job.kind} is {now.status}: {now.error}"
+        await asyncio.sleep(0.005)
+    return now
