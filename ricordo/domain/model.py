@@ -10,6 +10,8 @@ DEFAULT_CONTEXT_WINDOW = 128_000
 
 ToolChoice = Literal["auto", "required", "none"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
+EmbeddingPurpose = Literal["document", "query"]
+"""What a vector is for: to be found, or to find. Several models want to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,18 @@ class ModelInfo:
     context_window: int = DEFAULT_CONTEXT_WINDOW
     endpoint: str | None = None
     max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingInfo:
+    """An embedding model that can be used here. `dimensions` is None until the model was first asked: it is never typed in."""
+
+    handle: str
+    provider: str
+    name: str
+    endpoint_type: str
+    dimensions: int | None = None
+    endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

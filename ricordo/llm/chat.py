@@ -1,9 +1,9 @@
 """The one door to models: what every chat model and embedder offers."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.model import Chunk, EmbeddingInfo, EmbeddingPurpose, ModelInfo, ModelReply, ModelRequest
 
 
 class ChatModel(Protocol):
@@ -22,16 +22,25 @@ class ChatModel(Protocol):
         ...
 
 
+@runtime_checkable
 class Embedder(Protocol):
     """A model that turns texts into vectors of one dimension."""
+
+    @property
+    def info(self) -> EmbeddingInfo:
+        """Which model this is; its dimensions are known once it was asked."""
+        ...
 
     @property
     def handle(self) -> str:
         """Which model this is, as `provider/name`."""
         ...
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, in order."""
+    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
+        """One vector of length 1 for each text, in order; zeros for a text without words. Any number of texts, of any length.
+
+        Raises ModelError once what may succeed was tried again, Unavailable where a part must be installed first.
+        """
         ...
 
 

@@ -1,12 +1,13 @@
 """Asks a provider which models it has, and reads the answer. One question, one short time-out, no retry."""
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 import orjson
 
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import LocalServer, Provider, known_window
@@ -22,13 +23,24 @@ _WINDOW_KEYS = (
     "max_input_tokens",  # Anthropic
     "inputTokenLimit",  # Google
 )
-_NO_CHAT = ("embed", "whisper", "tts-", "dall-e", "moderation", "rerank", "bge-", "realtime", "transcribe", "gpt-image")
+_NEITHER = ("whisper", "tts-", "dall-e", "moderation", "rerank", "realtime", "transcribe", "gpt-image", "colbert")
+# Where a list does not say what a model is for, its name does: the families of embedding models in use.
+_EMBEDS = re.compile(
+    r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
+    r"|minilm|mpnet|stella[-_]"
+)
 
 
-async def list_models(
-    client: httpx2.AsyncClient, provider: Provider, timeout: float = LISTING_SECONDS
-) -> list[ModelInfo]:
-    """The chat models of one provider. Raises ModelError where the list cannot be had; Bedrock has none to give."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The models of one provider."""
+
+    chat: tuple[ModelInfo, ...] = ()
+    embedding: tuple[EmbeddingInfo, ...] = ()
+
+
+async def list_models(client: httpx2.AsyncClient, provider: Provider, timeout: float = LISTING_SECONDS) -> Listed:
+    """The models of one provider. Raises ModelError where the list cannot be had; Bedrock has none to give."""
     base_url = provider.base_url.rstrip("/")
     match provider.door:
         case "bedrock":
@@ -47,21 +59,21 @@ async def list_models(
         raise error_from_transport(provider.name, error) from error
     if response.status_code != 200:
         raise error_from_status(provider.name, response.status_code, response.content, response.headers)
-    return infos_in(response.content, provider)
+    return models_in(response.content, provider)
 
 
-async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provider) -> list[ModelInfo] | None:
-    """The chat models of a server on this machine; None where it is not there, or is something else."""
+async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provider) -> Listed | None:
+    """The models of a server on this machine; None where it is not there, or is something else."""
     try:
         response = await client.get(f"http://127.0.0.1:{server.port}{server.list_path}", timeout=PROBE_SECONDS)
-        infos = infos_in(response.content, provider, owner=server.owner)
+        listed = models_in(response.content, provider, owner=server.owner)
     except (httpx2.HTTPError, ModelError):
         return None
-    return infos if response.status_code == 200 else None
+    return listed if response.status_code == 200 else None
 
 
-def infos_in(content: bytes, provider: Provider, owner: str | None = None) -> list[ModelInfo]:
-    """The chat models in a provider's answer. With `owner`, all rows must name it. Raises ModelError on anything else."""
+def models_in(content: bytes, provider: Provider, owner: str | None = None) -> Listed:
+    """The models in a provider's answer. With `owner`, all rows must name it. Raises ModelError on anything else."""
     try:
         payload = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -73,8 +85,16 @@ def infos_in(content: bytes, provider: Provider, owner: str | None = None) -> li
         raise ModelError("llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models.")
     if owner is not None and not all(row.get("owned_by") == owner for row in rows):
         raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
-    infos = [_info(row, provider) for row in rows]
-    return [info for info in infos if info.name and not any(word in info.name.lower() for word in _NO_CHAT)]
+    chat, embedding = [], []
+    for row in rows:
+        name = _name(row)
+        if not name or any(word in name.lower() for word in _NEITHER):
+            continue
+        if _embeds(row, name):
+            embedding.append(embedding_of(provider, name))
+        else:
+            chat.append(_info(row, name, provider))
+    return Listed(tuple(chat), tuple(embedding))
 
 
 def info_of(provider: Provider, name: str) -> ModelInfo:
@@ -89,9 +109,29 @@ def info_of(provider: Provider, name: str) -> ModelInfo:
     )
 
 
-def _info(row: dict[str, Any], provider: Provider) -> ModelInfo:
+def embedding_of(provider: Provider, name: str) -> EmbeddingInfo:
+    """What is known of an embedding model by its name alone."""
+    handle = f"{provider.name}/{name}"
+    return EmbeddingInfo(handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None)
+
+
+def _name(row: dict[str, Any]) -> str:
     name = row.get("id") or row.get("model") or row.get("name") or ""
-    info = info_of(provider, str(name).removeprefix("models/"))
+    return str(name).removeprefix("models/")
+
+
+def _embeds(row: dict[str, Any], name: str) -> bool:
+    kind = row.get("type")  # Together: "embedding", "chat"; LM Studio: "embeddings", "llm", "vlm"
+    if kind in ("embedding", "embeddings", "chat", "llm", "vlm", "language"):
+        return str(kind).startswith("embedding")
+    methods = row.get("supportedGenerationMethods")  # Google
+    if isinstance(methods, list) and methods:
+        return "embedContent" in methods
+    return _EMBEDS.search(name.lower()) is not None
+
+
+def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
+    info = info_of(provider, name)
     meta = row.get("meta")
     # llama.cpp says what it was started with, or else what the model was trained for.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import orjson
@@ -21,6 +21,7 @@ from ricordo.settings import Settings
 CONNECT_TIMEOUT = 10.0
 MESSAGE_LIMIT = 600
 
+Result = TypeVar("Result")
 _RETRIED: set[ModelErrorKind] = {"llm_timeout", "llm_rate_limit", "llm_error"}
 _KINDS: dict[int, ModelErrorKind] = {
     401: "llm_authentication",
@@ -129,6 +130,19 @@ async def answer_by_policy(
         if seen:
             yield Restarted()
         await policy.sleep(wait)
+
+
+async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Make one call that answers as a whole, and try again what may succeed."""
+    for number in range(policy.retries):
+        try:
+            return await attempt()
+        except ModelError as error:
+            if error.kind not in _RETRIED:
+                raise
+            wait = policy.wait(number, error)
+        await policy.sleep(wait)
+    return await attempt()
 
 
 async def _repaired(

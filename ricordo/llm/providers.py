@@ -65,7 +65,7 @@ class ProviderModel:
             settings = _settings(request, self._info, model, self._policy)
             parameters = _parameters(request)
         except Exception as error:
-            raise self._error(error) from error
+            raise our_error(self._info.provider, error) from error
 
         def attempt() -> AsyncGenerator[Chunk | ModelReply, None]:
             if request.stream:
@@ -92,7 +92,7 @@ class ProviderModel:
                 model, messages, model_settings=settings, model_request_parameters=parameters, instrument=False
             )
         except Exception as error:
-            raise self._error(error) from error
+            raise our_error(self._info.provider, error) from error
         yield provider_messages.to_reply(response, self._info)
 
     async def _streamed(
@@ -110,52 +110,46 @@ class ProviderModel:
                         yield chunk
                 response = stream.get()
         except Exception as error:
-            raise self._error(error) from error
+            raise our_error(self._info.provider, error) from error
         if response.finish_reason is None:
             raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
         yield provider_messages.to_reply(response, self._info)
 
-    def _error(self, error: Exception) -> Exception:
-        """The library's error in our words; one that is not about the provider stays what it is."""
-        from pydantic_ai import exceptions as known
 
-        provider = self._info.provider
-        found: Exception
-        match error:
-            case known.ModelContextWindowExceededError():
-                found = ModelError("context_window_exceeded", f"{provider} finds the input too long: {_words(error)}")
-            case known.ModelQuotaExceededError():
-                found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
-            case known.ModelHTTPError():
-                body = error.body if error.body is not None else error.message
-                found = error_from_status(provider, error.status_code, body, error.headers)
-            case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
-                found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
-            case known.ModelConnectionError() if error.phase == "connect":
-                found = error_from_transport(provider, httpx2.ConnectError(str(error)))
-            case known.ModelConnectionError():
-                found = error_from_transport(provider, httpx2.ReadError(str(error)))
-            case known.ModelAPIError():
-                found = error_from_event(provider, error.body if error.body is not None else error.message)
-            case known.ContentFilterError() | known.UserError():
-                found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
-            # Of our own code and the library's, these are what an answer of another shape ends in.
-            case (
-                known.UnexpectedModelBehavior()
-                | JSONDecodeError()
-                | AttributeError()
-                | LookupError()
-                | AssertionError()
-            ):
-                found = ModelError("llm_error", f"{provider} gave an answer that cannot be read: {error}")
-            case httpx2.TransportError():
-                found = error_from_transport(provider, error)
-            # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
-            case ValueError() | TypeError() | NotImplementedError() | httpx2.HTTPError() | httpx2.InvalidURL():
-                found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
-            case _:
-                found = error
-        return found
+def our_error(provider: str, error: Exception) -> Exception:
+    """The library's error in our words; one that is not about the provider stays what it is."""
+    from pydantic_ai import exceptions as known
+
+    found: Exception
+    match error:
+        case known.ModelContextWindowExceededError():
+            found = ModelError("context_window_exceeded", f"{provider} finds the input too long: {_words(error)}")
+        case known.ModelQuotaExceededError():
+            found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
+        case known.ModelHTTPError():
+            body = error.body if error.body is not None else error.message
+            found = error_from_status(provider, error.status_code, body, error.headers)
+        case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
+            found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
+        case known.ModelConnectionError() if error.phase == "connect":
+            found = error_from_transport(provider, httpx2.ConnectError(str(error)))
+        case known.ModelConnectionError():
+            found = error_from_transport(provider, httpx2.ReadError(str(error)))
+        case known.ModelAPIError():
+            found = error_from_event(provider, error.body if error.body is not None else error.message)
+        case known.ContentFilterError() | known.UserError():
+            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
+        # Of our own code and the library's, these are what an answer of another shape ends in.
+        case known.UnexpectedModelBehavior() | JSONDecodeError() | AttributeError() | LookupError() | AssertionError():
+            found = ModelError("llm_error", f"{provider} gave an answer that cannot be read: {error}")
+        case httpx2.TransportError():
+            found = error_from_transport(provider, error)
+        # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
+        case ValueError() | TypeError() | NotImplementedError() | httpx2.HTTPError() | httpx2.InvalidURL():
+            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
+        case _:
+            found = error
+    return found
 
 
 def _words(error: Any) -> str:
@@ -242,7 +236,7 @@ def anthropic_model(
     """A model of Anthropic's, or of a server that speaks its messages. Raises Unavailable without the extra."""
 
     def build() -> "Model[Any]":
-        _need("anthropic", "anthropic")
+        need("anthropic", "anthropic")
         from anthropic import AsyncAnthropic
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -265,7 +259,7 @@ def google_model(
     """A model of Google AI. Raises Unavailable without the extra."""
 
     def build() -> "Model[Any]":
-        _need("google.genai", "google")
+        need("google.genai", "google")
         from pydantic_ai.models.google import GoogleModel
         from pydantic_ai.providers.google import GoogleProvider
 
@@ -279,11 +273,11 @@ def bedrock_model(info: ModelInfo, policy: CallPolicy, *, region: str) -> Provid
     """A model of AWS Bedrock, with the credentials that AWS's own tools use. Raises Unavailable without the extra."""
 
     def build() -> "Model[Any]":
-        boto3 = _need("boto3", "bedrock")
+        boto3 = need("boto3", "bedrock")
         from pydantic_ai.models.bedrock import BedrockConverseModel
         from pydantic_ai.providers.bedrock import BedrockProvider
 
-        config = _need("botocore.config", "bedrock").Config(
+        config = need("botocore.config", "bedrock").Config(
             read_timeout=policy.timeout, connect_timeout=CONNECT_TIMEOUT, retries={"total_max_attempts": 1}
         )
         client = boto3.client("bedrock-runtime", region_name=region, config=config)
@@ -292,7 +286,8 @@ def bedrock_model(info: ModelInfo, policy: CallPolicy, *, region: str) -> Provid
     return ProviderModel(info, policy, build)
 
 
-def _need(module: str, extra: str) -> Any:
+def need(module: str, extra: str) -> Any:
+    """The module of an optional package; raises Unavailable with how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.errors import ModelError
-from ricordo.llm.listing import info_of, infos_in, list_models
+from ricordo.llm.listing import embedding_of, info_of, list_models, models_in
 from ricordo.llm.provider_table import Provider
 from tests.support.model_server import Answer, ModelServer
 
@@ -16,7 +16,7 @@ VLLM = Provider("vllm", "http://127.0.0.1:8000/v1", "vllm")
 
 
 def windows(payload: Any, provider: Provider = VLLM) -> dict[str, int]:
-    return {info.name: info.context_window for info in infos_in(json.dumps(payload).encode(), provider)}
+    return {info.name: info.context_window for info in models_in(json.dumps(payload).encode(), provider).chat}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,55 @@ def test_models_that_cannot_chat_are_left_out() -> None:
     ]
 
 
+EMBED = """text-embedding-3-small nomic-embed-text:latest mxbai-embed-large bge-m3 BAAI/bge-large-en-v1.5 all-minilm:33m
+    intfloat/multilingual-e5-small e5-mistral-7b-instruct thenlper/gte-base snowflake-arctic-embed2 mistral-embed
+    sentence-transformers/all-mpnet-base-v2 embeddinggemma qwen3-embedding:0.6b text-embedding-nomic-embed-text-v1.5@q8
+    gemini-embedding-001 togethercomputer/m2-bert-80M-8k-retrieval""".split()
+CHAT = """gpt-4.1 qwen3:8b llama3.2 mistral-small gemma3 deepseek-r1 phi4 minimax-m2 model-e51 budgie-7b
+    integrate""".split()
+
+
+@pytest.mark.parametrize("name", EMBED[:-1])
+def test_an_embedding_model_is_known_by_its_name(name: str) -> None:
+    listed = models_in(json.dumps({"data": [{"id": name}]}).encode(), VLLM)
+    assert listed.chat == ()
+    assert listed.embedding == (embedding_of(VLLM, name),)
+    assert (listed.embedding[0].handle, listed.embedding[0].dimensions) == (f"vllm/{name}", None)
+
+
+@pytest.mark.parametrize("name", CHAT)
+def test_a_chat_model_is_not_taken_for_an_embedding_model(name: str) -> None:
+    listed = models_in(json.dumps({"data": [{"id": name}]}).encode(), VLLM)
+    assert [info.name for info in listed.chat] == [name]
+    assert listed.embedding == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "embeds"),
+    [
+        ({"id": EMBED[-1], "type": "embedding"}, True),  # Together
+        ({"id": "e5-chat", "type": "chat"}, False),
+        ({"id": "x", "type": "embeddings"}, True),  # LM Studio
+        ({"id": "minilm-llm", "type": "llm"}, False),
+        ({"name": "models/x", "supportedGenerationMethods": ["embedContent"]}, True),  # Google
+        ({"name": "models/embed-x", "supportedGenerationMethods": ["generateContent"]}, False),
+    ],
+)
+def test_what_a_list_says_of_a_model_counts_more_than_its_name(row: dict[str, Any], embeds: bool) -> None:
+    listed = models_in(json.dumps({"data": [row]}).encode(), VLLM)
+    assert (len(listed.embedding), len(listed.chat)) == (embeds, not embeds)
+
+
+@pytest.mark.parametrize("name", ["bge-reranker-v2-m3", "whisper-1", "jina-colbert-v2", "tts-1"])
+def test_what_neither_chats_nor_embeds_is_in_neither_list(name: str) -> None:
+    listed = models_in(json.dumps({"data": [{"id": name}]}).encode(), VLLM)
+    assert (listed.chat, listed.embedding) == ((), ())
+
+
 @pytest.mark.parametrize("payload", ["text", {}, {"data": {}}, {"data": ["a"]}, 5, None])
 def test_anything_but_a_list_is_an_error(payload: Any) -> None:
     with pytest.raises(ModelError, match="gave no list of models"):
-        infos_in(json.dumps(payload).encode(), VLLM)
+        models_in(json.dumps(payload).encode(), VLLM)
 
 
 def test_what_is_known_by_name_alone() -> None:
@@ -87,8 +132,8 @@ def test_what_is_known_by_name_alone() -> None:
 )
 async def test_each_kind_of_provider_is_asked_in_its_way(door: Any, path: str, header: tuple[str, str]) -> None:
     async with ModelServer() as server, httpx2.AsyncClient() as client:
-        infos = await list_models(client, Provider("p", server.url, "p", door, "k"))
-        assert [info.handle for info in infos] == ["p/scripted-1"]
+        listed = await list_models(client, Provider("p", server.url, "p", door, "k"))
+        assert [info.handle for info in listed.chat] == ["p/scripted-1"]
         assert server.requests[0].path == path
         assert server.requests[0].headers[header[0]] == header[1]
 

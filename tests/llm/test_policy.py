@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Literal
 
 import httpx2
 import pytest
@@ -13,6 +14,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.policy import (
     CallPolicy,
     answer_by_policy,
+    call_by_policy,
     error_from_event,
     error_from_status,
     error_from_transport,
@@ -213,3 +215,31 @@ async def test_after_a_tools_result_a_model_may_have_nothing_to_add() -> None:
     request = ask("x", said("tool", weather_return()))
     assert [item async for item in answer_by_policy(Waits().policy(), request, attempts)] == [reply("")]
     assert attempts.count == 2
+
+
+async def test_a_call_that_answers_as_a_whole_is_made_again_where_that_may_help() -> None:
+    waits, calls = Waits(), list[int]()
+
+    async def attempt() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ModelError("llm_rate_limit", "busy")
+        return "done"
+
+    assert await call_by_policy(waits.policy(), attempt) == "done"
+    assert (len(calls), waits) == (3, [0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"), [("llm_error", 3), ("llm_authentication", 1), ("context_window_exceeded", 1)]
+)
+async def test_a_call_that_cannot_be_mended_ends_in_its_error(kind: Literal["llm_error"], calls: int) -> None:
+    made: list[int] = []
+
+    async def attempt() -> str:
+        made.append(1)
+        raise ModelError(kind, "no")
+
+    with pytest.raises(ModelError) as caught:
+        await call_by_policy(Waits().policy(2), attempt)
+    assert (caught.value.kind, len(made)) == (kind, calls)

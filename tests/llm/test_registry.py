@@ -12,11 +12,12 @@ import pytest
 from ricordo.domain.message import TextPart
 from ricordo.errors import ModelError, NotFound
 from ricordo.llm.chat import whole_reply
+from ricordo.llm.directory import FAILURE_KEPT_SECONDS, KEPT_SECONDS
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import LocalServer, Provider
 from ricordo.llm.providers import ProviderModel
-from ricordo.llm.registry import FAILURE_KEPT_SECONDS, KEPT_SECONDS, LIBRARIAN, Models
+from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings
 from tests.llm.talk import ask

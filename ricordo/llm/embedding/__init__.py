@@ -1,0 +1,1 @@
+"""Embedding models: texts in, vectors out. One that comes as a package, and those of the providers."""

@@ -1,0 +1,147 @@
+"""The embedding model that comes as a package: no key, no download, no network. Token vectors of WordLlama, pooled.
+
+Only the two data files of the package `wordllama` (MIT) are used, not its code: that would import more, and look for a
+download. The table of vectors is mapped into memory, so that only the rows that texts touch take space.
+"""
+
+import asyncio
+import hashlib
+import importlib.util
+import mmap
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
+from ricordo.errors import Unavailable
+from ricordo.llm.embedding.pooling import pooled
+from ricordo.llm.embedding.texts import writable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+HANDLE = "ricordo/wordllama-256"
+PACKAGE = "wordllama"
+INSTALL = 'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another model or to none.'
+# Relative path and SHA-256 of the files of wordllama 0.4.0.post1.
+TABLE = ("weights/l2_supercat_256.safetensors", "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5")
+TOKENIZER = (
+    "tokenizers/l2_supercat_tokenizer_config.json",
+    "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+)
+TENSOR = "embedding.weight"
+HEAD_BYTES = 4_096
+# Beyond some pages a mean of all words says nothing more, and costs more.
+MOST_CHARACTERS = 8_000
+# What takes less than a millisecond is not worth the way to another thread and back.
+INLINE_CHARACTERS = 2_000
+
+
+class EmbeddedModel:
+    """WordLlama's vectors; loaded at the first question, once, in a worker thread. `folder` holds the two files."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._loaded: tuple[Any, NDArray[np.float16]] | None = None
+        self._loading = asyncio.Lock()
+
+    @property
+    def info(self) -> EmbeddingInfo:
+        """Which model this is. Its dimensions stand in the head of its table."""
+        provider, _, name = HANDLE.partition("/")
+        return EmbeddingInfo(HANDLE, provider, name, "openai", self._dimensions)
+
+    @cached_property
+    def _dimensions(self) -> int | None:
+        try:
+            with ((self._folder or package_folder() or Path()) / TABLE[0]).open("rb") as file:
+                _, tensor = _head(file.read(HEAD_BYTES))
+        except (OSError, ValueError, LookupError):
+            return None
+        return int(tensor["shape"][1])
+
+    @property
+    def handle(self) -> str:
+        """Which model this is, as `provider/name`."""
+        return HANDLE
+
+    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002
+        """One vector of length 1 for each text, in order; zeros for a text without words. Raises Unavailable.
+
+        A text is read up to its first 8,000 characters. The purpose makes no difference to this model.
+        """
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await asyncio.to_thread(_load, self._folder)
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return _embed(*self._loaded, texts)
+        return await asyncio.to_thread(_embed, *self._loaded, texts)
+
+
+def is_installed() -> bool:
+    """Whether what the model needs is there; nothing is imported for that."""
+    return package_folder() is not None and all(importlib.util.find_spec(name) for name in ("tokenizers", "numpy"))
+
+
+def package_folder() -> Path | None:
+    """Where the package's files are; None where it is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
+    folder = folder or package_folder()
+    if folder is None:
+        raise Unavailable(f"The embedding model {HANDLE} needs its package. {INSTALL}")
+    return _tokenizer(folder), _table(folder)
+
+
+def _embed(tokenizer: Any, table: "NDArray[np.float16]", texts: Sequence[str]) -> list[list[float]]:
+    # One by one and not as a batch: a batch starts a thread for each processor, which others need.
+    encodings = (tokenizer.encode(writable(text[:MOST_CHARACTERS]), add_special_tokens=False) for text in texts)
+    return [pooled(table, encoding.ids).tolist() for encoding in encodings]
+
+
+def _tokenizer(folder: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise Unavailable(f"The embedding model {HANDLE} needs the package tokenizers. {INSTALL}") from error
+    tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _table(folder: Path) -> "NDArray[np.float16]":
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise Unavailable(f"The embedding model {HANDLE} needs the package numpy. {INSTALL}") from error
+    mapped = _checked(folder, *TABLE)
+    after, tensor = _head(mapped[:HEAD_BYTES])
+    start, end = tensor["data_offsets"]
+    return np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(tensor["shape"])
+
+
+def _head(data: bytes) -> tuple[int, dict[str, Any]]:
+    """Where the numbers begin, and what is said of the table: a file of safetensors begins with its head in JSON."""
+    after = 8 + int.from_bytes(data[:8], "little")
+    return after, orjson.loads(data[8:after])[TENSOR]
+
+
+def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
+    """The file, mapped; raises Unavailable where it is not the one that the stored vectors were made with."""
+    try:
+        with (folder / name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"The file {name} of the package {PACKAGE} cannot be read: {error}. {INSTALL}") from error
+    if found != expected:
+        raise Unavailable(f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}")
+    return mapped

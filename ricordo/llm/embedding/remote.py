@@ -1,0 +1,148 @@
+"""What all embedding models behind a network share: batches, texts that are too long, checked answers, repeated calls."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
+from ricordo.errors import ModelError
+from ricordo.llm.embedding.texts import shortened, writable
+from ricordo.llm.embedding.vectors import unit
+from ricordo.llm.policy import CallPolicy, call_by_policy
+from ricordo.llm.tokens import text_tokens
+
+# A batch is small enough that reading its answer (about 64 × 1,536 numbers) does not hold up other work.
+BATCH_TEXTS = 64
+BATCH_TOKENS = 64_000
+# As much as the most common models read; what a model refuses is halved, and the model is not sent that much again.
+MOST_TOKENS = 8_000
+FEWEST_TOKENS = 64
+# A search waits for its question's vector: better by words alone and soon than with vectors and late.
+QUERY_SECONDS = 5.0
+QUERY_RETRIES = 1
+# After a failed question the next ones fail at once for a while, so that not every search waits for a provider that is down.
+REST_SECONDS = 15.0
+
+Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
+"""One request: a vector for each text, in order, in any form that `unit` reads. Raises ModelError."""
+
+
+class RemoteEmbedder:
+    """An embedding model of a provider; `ask` makes one request to it."""
+
+    def __init__(
+        self,
+        info: EmbeddingInfo,
+        policy: CallPolicy,
+        ask: Ask,
+        *,
+        query_seconds: float = QUERY_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._info = info
+        self._policy = policy
+        self._ask = ask
+        self._query_seconds = query_seconds
+        self._now = now
+        self._rests_until = 0.0
+        self._failure: ModelError | None = None
+        self._most_tokens = MOST_TOKENS
+
+    @property
+    def info(self) -> EmbeddingInfo:
+        """Which model this is; its dimensions are known from the first answer on."""
+        return self._info
+
+    @property
+    def handle(self) -> str:
+        """Which model this is, as `provider/name`."""
+        return self._info.handle
+
+    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
+        """One vector of length 1 for each text, in order; zeros for a text without words. Raises ModelError.
+
+        Queries get five seconds, and fail at once for a while after one has failed.
+        """
+        if purpose == "document":
+            return await self._embed_all(texts, purpose, self._policy)
+        if self._failure and self._now() < self._rests_until:
+            raise ModelError(self._failure.kind, f"{self.handle} failed a moment ago: {self._failure}")
+        try:
+            async with asyncio.timeout(self._query_seconds):
+                return await self._embed_all(
+                    texts, purpose, replace(self._policy, retries=min(self._policy.retries, QUERY_RETRIES))
+                )
+        except TimeoutError:
+            self._failure = ModelError("llm_timeout", f"{self.handle} gave no vector within {self._query_seconds:g} s.")
+        except ModelError as error:
+            if error.kind == "context_window_exceeded":
+                raise
+            self._failure = error
+        self._rests_until = self._now() + REST_SECONDS
+        raise self._failure
+
+    async def _embed_all(
+        self, texts: Sequence[str], purpose: EmbeddingPurpose, policy: CallPolicy
+    ) -> list[list[float]]:
+        spoken = [text for text in texts if text.strip()]
+        if texts and not spoken and self._info.dimensions is None:
+            # How many zeros there are to a text without words is learnt from one that has some.
+            await self._embed_batch(["words"], purpose, policy)
+        vectors: list[list[float]] = []
+        for batch in self._batches(spoken):
+            vectors += await self._embed_batch(batch, purpose, policy)
+        found = iter(vectors)
+        return [next(found) if text.strip() else [0.0] * (self._info.dimensions or 0) for text in texts]
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        tokens = 0
+        for text in texts:
+            # Asked anew for each text: the model may have refused a long one meanwhile.
+            cut = shortened(writable(text), self._most_tokens)
+            more = text_tokens(cut)
+            if batch and (len(batch) == BATCH_TEXTS or tokens + more > BATCH_TOKENS):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(cut)
+            tokens += more
+        if batch:
+            yield batch
+
+    async def _embed_batch(self, texts: list[str], purpose: EmbeddingPurpose, policy: CallPolicy) -> list[list[float]]:
+        try:
+            return await call_by_policy(policy, lambda: self._attempt(texts, purpose))
+        except ModelError as error:
+            tokens = text_tokens(texts[0])
+            if error.kind != "context_window_exceeded" or (len(texts) == 1 and tokens <= FEWEST_TOKENS):
+                raise
+        if len(texts) > 1:
+            # One of them is too long, or all are together: the halves will tell.
+            half = len(texts) // 2
+            first = await self._embed_batch(texts[:half], purpose, policy)
+            return first + await self._embed_batch(texts[half:], purpose, policy)
+        self._most_tokens = min(self._most_tokens, tokens // 2)
+        return await self._embed_batch([shortened(texts[0], tokens // 2)], purpose, policy)
+
+    async def _attempt(self, texts: list[str], purpose: EmbeddingPurpose) -> list[list[float]]:
+        provider = self._info.provider
+        answered = await self._ask(texts, purpose)
+        if len(answered) != len(texts):
+            raise ModelError("llm_error", f"{provider} gave {len(answered)} vectors for {len(texts)} texts.")
+        vectors = [unit(vector, provider) for vector in answered]
+        for vector in vectors:
+            self._require_same_length(len(vector))
+        return vectors
+
+    def _require_same_length(self, count: int) -> None:
+        known = self._info.dimensions
+        if known is None:
+            self._info = replace(self._info, dimensions=count)
+        elif known != count:
+            raise ModelError(
+                "llm_bad_request",
+                f"{self.handle} gave a vector of {count} numbers, and {known} before: another model answers to that "
+                "name now. Give it a name of its own, or restart Ricordo, which then builds the vectors again.",
+            )

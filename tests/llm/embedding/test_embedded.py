@@ -1,0 +1,171 @@
+"""The embedding model that comes as a package."""
+
+import asyncio
+import math
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.errors import Unavailable
+from ricordo.llm.embedding import embedded
+from ricordo.llm.embedding.embedded import HANDLE, TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder
+
+
+@pytest.fixture(scope="module")
+def model() -> EmbeddedModel:
+    return EmbeddedModel()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the package's two files."""
+    source = package_folder()
+    assert source is not None
+    for name, _ in (TABLE, TOKENIZER):
+        (tmp_path / name).parent.mkdir()
+        shutil.copyfile(source / name, tmp_path / name)
+    return tmp_path
+
+
+def likeness(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+async def test_texts_about_the_same_lie_closer_than_others(model: EmbeddedModel) -> None:
+    question, near, far = await model.embed(
+        ["Which animal does she keep?", "Ada has a small dog and two cats.", "The train to Rome leaves at nine."]
+    )
+    assert likeness(question, near) > likeness(question, far) + 0.1
+
+
+async def test_a_vector_has_length_one_and_the_dimensions_that_are_told(model: EmbeddedModel) -> None:
+    texts = ["a", "Ciao, come stai?", "日本語のテキスト", "😀", "\x00", "\ud800", "x" * 50_000, "word " * 50_000]
+    vectors = await model.embed(texts)
+    assert [len(vector) for vector in vectors] == [model.info.dimensions] * len(texts)
+    assert [math.hypot(*vector) for vector in vectors] == pytest.approx([1.0] * len(texts), abs=1e-5)
+
+
+async def test_a_text_without_words_gives_zeros_and_no_nan(model: EmbeddedModel) -> None:
+    empty, word = await model.embed(["", "word"])
+    assert empty == [0.0] * len(word)
+    assert await model.embed([]) == []
+
+
+async def test_a_text_has_the_same_vector_alone_and_among_many(model: EmbeddedModel) -> None:
+    texts = [f"sentence {number} of a long list" for number in range(300)]
+    together = await model.embed(texts)
+    assert together[7] == (await model.embed([texts[7]]))[0]
+    assert together[299] == (await model.embed([texts[299]], purpose="query"))[0]
+
+
+async def test_many_callers_load_it_once_off_the_loop_and_a_question_waits_for_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+    load = embedded._load
+
+    def counted(folder: Path | None) -> Any:
+        threads.append(threading.current_thread())
+        return load(folder)
+
+    monkeypatch.setattr(embedded, "_load", counted)
+    model = EmbeddedModel()
+    assert threads == []
+    vectors = await asyncio.gather(*(model.embed(["tea"]) for _ in range(20)))
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+    assert all(vector == vectors[0] for vector in vectors)
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    assert await model.embed(["tea"]) == vectors[0]
+
+
+async def test_many_texts_are_worked_off_in_another_thread(
+    model: EmbeddedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+    pool = embedded.pooled
+
+    def noted(table: Any, tokens: Sequence[int]) -> Any:
+        threads.add(threading.current_thread())
+        return pool(table, tokens)
+
+    monkeypatch.setattr(embedded, "pooled", noted)
+    await model.embed(["a few words"] * 500)
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_only_the_beginning_of_an_endless_text_counts(model: EmbeddedModel) -> None:
+    start = "tea " * (embedded.MOST_CHARACTERS // 4)
+    whole, cut = await model.embed([start + "coffee " * 1_000_000, start])
+    assert whole == cut
+
+
+async def test_it_is_named_before_it_is_loaded() -> None:
+    info = EmbeddedModel().info
+    assert (info.handle, info.provider, info.name, info.dimensions) == (HANDLE, "ricordo", "wordllama-256", 256)
+
+
+async def test_a_file_that_was_changed_is_refused(folder: Path) -> None:
+    assert len((await EmbeddedModel(folder).embed(["tea"]))[0]) == 256
+    path = folder / TABLE[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Unavailable, match=r"is not the one this Ricordo knows\. Install it with: pip install"):
+        await EmbeddedModel(folder).embed(["tea"])
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty"])
+async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(folder: Path, damage: str) -> None:
+    path = folder / TOKENIZER[0]
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "empty":
+        path.touch()
+    model = EmbeddedModel(folder)
+    with pytest.raises(Unavailable, match=f"The file {TOKENIZER[0]} of the package wordllama"):
+        await model.embed(["tea"])
+    path.write_bytes(whole)
+    assert len((await model.embed(["tea"]))[0]) == 256
+
+
+async def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_installed()
+    monkeypatch.setattr(embedded, "PACKAGE", "no_such_package")
+    assert not is_installed()
+    assert EmbeddedModel().info.dimensions is None
+    with pytest.raises(Unavailable, match=r'pip install "ricordo\[embeddings\]"'):
+        await EmbeddedModel().embed(["tea"])
+
+
+@pytest.mark.parametrize("module", ["tokenizers", "numpy"])
+async def test_without_a_package_it_builds_on_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(Unavailable, match=rf'needs the package {module}\. .*pip install "ricordo\[embeddings\]"'):
+        await EmbeddedModel().embed(["tea"])
+
+
+def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> None:
+    code = (
+        "import asyncio, socket, sys\n"
+        "def refuse(*_): raise AssertionError('no network')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "from ricordo.llm.embedding.embedded import EmbeddedModel\n"
+        "assert 'numpy' not in sys.modules and 'tokenizers' not in sys.modules\n"
+        "vectors = asyncio.run(EmbeddedModel().embed(['tea']))\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(len(vectors[0]), sorted(loaded & {'wordllama', 'safetensors', 'huggingface_hub', 'requests', 'torch'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"HOME": "/nowhere"}, check=False
+    )
+    assert done.stdout.strip() == "256 []", done.stderr
