@@ -1,11 +1,13 @@
-"""Plugins: packages that offer tools, providers, routes or work after a turn, by the entry-point group `ricordo.plugins`.
+"""Plugins: packages that offer tools, providers, vector indexes, routes or work after a turn; the group is `ricordo.plugins`.
 
-A plugin is any object with some of the methods in HOOKS; the built-in tools come through the same door:
+A plugin is any object with some of the methods in HOOKS; the built-in tools and integrations come through the same door:
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
+        def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def routes(self): return [router]                            # FastAPI routers
+        def jobs(self): return [JobHandler("weather.fetch", fetch)]  # how jobs of these kinds are done
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
 """
 
@@ -13,15 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+from ricordo.domain.job import JobHandler
 from ricordo.errors import Invalid
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.provider_table import Provider
+from ricordo.settings import VectorSettings
+from ricordo.storage.vector_index import VectorIndex
 from ricordo.tools.toolbox import ServerTool
 
 GROUP = "ricordo.plugins"
-HOOKS = ("tools", "providers", "routes", "after_turn")
+HOOKS = ("tools", "providers", "vector_indexes", "routes", "jobs", "after_turn")
 # Hooks whose place is fixed but which this version does not serve: a plugin that counts on one must not start unheard.
-_LATER = ("vector_indexes", "memory_remotes", "jobs")
+_LATER = ("memory_remotes",)
 
 
 class Plugins:
@@ -50,16 +55,31 @@ class Plugins:
         """Every chat model and every provider that is offered."""
         return self._collect("providers")
 
+    def vector_indexes(self, settings: VectorSettings) -> dict[str, VectorIndex]:
+        """Every vector index that is offered, by name; raises Invalid where two have one name."""
+        indexes: dict[str, VectorIndex] = {}
+        for index in self._collect("vector_indexes", settings):
+            if index.name in indexes:
+                raise Invalid(f'Two plugins offer a vector index named "{index.name}". Remove one of them.')
+            indexes[index.name] = index
+        return indexes
+
     def routes(self) -> list[Any]:
         """Every router that is offered."""
         return self._collect("routes")
+
+    def jobs(self) -> list[JobHandler]:
+        """Every handler of jobs that is offered."""
+        return self._collect("jobs")
 
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
 
-    def _collect(self, hook: str) -> list[Any]:
-        offered: list[Sequence[Any]] = [getattr(plugin, hook)() for _, plugin in self._plugins if hasattr(plugin, hook)]
+    def _collect(self, hook: str, *given: Any) -> list[Any]:
+        offered: list[Sequence[Any]] = [
+            getattr(plugin, hook)(*given) for _, plugin in self._plugins if hasattr(plugin, hook)
+        ]
         return [item for items in offered for item in items]
 
 

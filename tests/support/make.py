@@ -13,7 +13,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.domain.tool import Tool
-from ricordo.storage import agents, archives, blocks, conversations, messages, tools
+from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
 from ricordo.storage.store import Store, Transaction
 from tests.support.clock import START
 
@@ -211,12 +211,25 @@ async def stored_messages(store: Store, *new: Message) -> list[Message]:
     return await store.write(work)
 
 
-async def stored_archive(store: Store, owner: Agent, *texts: str, name: str = "Notes", **fields: Any) -> Archive:
+async def stored_archive(
+    store: Store, owner: Agent, *texts: str, name: str = "Notes", embedding: str | None = None, **fields: Any
+) -> Archive:
     """Store an archive that belongs to the agent, with a passage for each text."""
-    new = archive(name)
+    new = archive(name, embedding=embedding)
 
     def work(tx: Transaction) -> Archive:
         archives.insert_one(tx, new, owner=owner.id)
         return archives.insert_passages(tx, new, [passage(new, text, **fields) for text in texts])
 
     return await store.write(work)
+
+
+async def remove_agent(store: Store, agent_id: str) -> None:
+    """Delete an agent with all its rows, in one transaction."""
+
+    def work(tx: Transaction) -> None:
+        gone.hide_agent(tx, Scope(), agent_id)
+        while gone.remove_portion(tx, "agent", agent_id):
+            pass
+
+    await store.write(work)

@@ -1,4 +1,4 @@
-"""A scripted model server on loopback, with real HTTP: OpenAI's chat completions and Anthropic's messages.
+"""A scripted model server on loopback, with real HTTP: OpenAI's chat completions and embeddings, and Anthropic's messages.
 
 In a test: `async with ModelServer() as server:` then `server.push(...)`, `server.url`, `server.requests`.
 Alone, for benches: `python -m tests.support.model_server --port 0` prints its port and answers "ok" to everything.
@@ -65,6 +65,18 @@ def completion(text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **
         "choices": [{"index": 0, "message": content, "finish_reason": finish}],
     }
     return Answer(body | ({"usage": usage} if usage else {}))
+
+
+def embeddings(*vectors: Any, order: Iterable[int] | None = None) -> Answer:
+    """An answer with these vectors; `order` is that in which they stand in it, each with the index of its text."""
+    rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+    rows = rows if order is None else [rows[place] for place in order]
+    return Answer({"object": "list", "data": rows, "model": "scripted-1", "usage": {"prompt_tokens": 1}})
+
+
+def vector_of(text: str) -> list[float]:
+    """What a server without a script says of a text: its length, its first letter, one, and nothing."""
+    return [float(len(text)), float(ord(text[0])), 1.0, 0.0]
 
 
 def tool_call(name: str, arguments: Any, call_id: str | None = "call_1", **more: Any) -> dict[str, Any]:
@@ -309,6 +321,8 @@ def say_ok(seen: Seen) -> Answer:
     """The answer of a server without a script."""
     if seen.method == "GET":
         return _MODELS
+    if seen.path.endswith("/embeddings"):
+        return embeddings(*map(vector_of, seen.body["input"]))
     streams = b'"stream":true' in seen.raw or b'"stream": true' in seen.raw
     if seen.path.partition("?")[0].endswith("/messages"):
         return _OK_CLAUDE_STREAM if streams else _OK_CLAUDE

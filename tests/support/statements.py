@@ -1,8 +1,10 @@
 """Counting what reaches the database, as the budgets count it: one execution at the cursor is one statement.
 
-executemany counts once; BEGIN, COMMIT and ROLLBACK are no statements, and the BEGINs are counted as transactions.
+executemany counts once; BEGIN, COMMIT and ROLLBACK are no statements, and the BEGINs are counted as transactions. What adds jobs
+does not count.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,9 +12,10 @@ from typing import Any
 
 from sqlalchemy import event
 
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.units import Units
 
 _BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
+_JOBS = re.compile(r"(?:INTO|UPDATE|FROM) jobs\b|procrastinate_")
 
 
 @dataclass
@@ -27,12 +30,12 @@ class Counted:
         word = statement.lstrip().split(None, 1)[0].upper()
         if word == "BEGIN":
             self.transactions += 1
-        elif word not in _BOUNDARIES:
+        elif word not in _BOUNDARIES and not _JOBS.search(statement):
             self.statements.append(statement)
 
 
 @contextmanager
-def count_statements(store: SqliteStore) -> Iterator[Counted]:
+def count_statements(store: Units) -> Iterator[Counted]:
     """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
     counted = Counted()
 

@@ -1,0 +1,76 @@
+"""What a service that keeps vectors must do, and the values it is given: a protocol, no code.
+
+Adapters to outside services implement it in `integrations/`; the index of our own does not go through it. Text is the truth and
+vectors are a cache, so whatever an implementation holds may be dropped and sent again at any time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRecord:
+    """One message, passage or chunk by its number `document`, with its vector of length 1 and all it can be filtered by.
+
+    `created_at` is in microseconds UTC; `thread` is a message's conversation or a chunk's file.
+    """
+
+    document: int
+    vector: Sequence[float]
+    created_at: int
+    role: str = ""
+    thread: str = ""
+    user_id: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFilter:
+    """What a search may find; empty or None means any. `start` and `end` are in microseconds UTC, both included.
+
+    One of `tags` is enough, or with `all_tags` every one of them must be there.
+    """
+
+    roles: tuple[str, ...] = ()
+    thread: str | None = None
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    start: int | None = None
+    end: int | None = None
+
+
+@runtime_checkable
+class VectorIndex(Protocol):
+    """Vectors by space (whose documents they are) and model; neither two spaces nor two models ever mix.
+
+    Every method raises Unavailable with a sentence where the service cannot do it; to call it again is always safe.
+    """
+
+    @property
+    def name(self) -> str:
+        """How an archive names it in `vector_db_provider`: tpuf, pinecone, qdrant."""
+        ...
+
+    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+        """Keep these; a document that is there already is replaced. After an error some may be kept: send them all again."""
+        ...
+
+    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
+        """Forget these documents; those that are not there are no error."""
+        ...
+
+    async def drop(self, space: str, model: str) -> None:
+        """Forget the space's vectors of this model; nothing there is no error."""
+        ...
+
+    async def search(
+        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+    ) -> list[tuple[int, float]]:
+        """The nearest documents that the filter admits, as (document, cosine similarity), best first; [] where none is kept."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,89 @@
+"""The vector services as tests see them: each adapter over its real client, and a way to make what stands behind it misbehave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ricordo.integrations import PineconeIndex, QdrantIndex, TurbopufferIndex
+from ricordo.integrations.vector_service import Patience
+from ricordo.storage.vector_index import VectorIndex
+from tests.support.json_server import KEY, JsonServer
+from tests.support.pinecone_server import PineconeServer
+from tests.support.qdrant_server import QdrantServer
+from tests.support.turbopuffer_server import TurbopufferServer
+
+PATIENCE = Patience(search=10, write=10)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One adapter and its server, None for the one that needs none."""
+
+    name: str
+    server: type[JsonServer] | None
+    make: Callable[[str, str, Patience], VectorIndex]
+
+
+KINDS = {
+    "turbopuffer": Kind(
+        "turbopuffer",
+        TurbopufferServer,
+        lambda url, key, patience: TurbopufferIndex(key, url, patience=patience, retries=1),
+    ),
+    "pinecone": Kind("pinecone", PineconeServer, lambda url, key, patience: PineconeIndex(key, url, patience=patience)),
+    "qdrant": Kind("qdrant", QdrantServer, lambda url, key, patience: QdrantIndex(url, key, patience=patience)),
+    "qdrant, local": Kind("qdrant, local", None, lambda _u, _k, patience: QdrantIndex(":memory:", patience=patience)),
+}
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[str, JsonServer]]:
+    """One server of each kind, started when it is needed and stopped at the end."""
+    running: dict[str, JsonServer] = {}
+    yield running
+    for server in running.values():
+        server.close()
+
+
+@pytest.fixture
+def start(servers: dict[str, JsonServer]) -> Callable[[str], Any]:
+    """Gives the server of a kind, empty."""
+
+    def started(name: str) -> JsonServer | None:
+        make = KINDS[name].server
+        if make and name not in servers:
+            servers[name] = make()
+        if make:
+            servers[name].forget()
+        return servers.get(name)
+
+    return started
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each adapter in turn."""
+    return KINDS[request.param]
+
+
+@pytest.fixture
+async def index(kind: Kind, start: Callable[[str], Any]) -> AsyncIterator[VectorIndex]:
+    """An adapter over an empty service."""
+    server = start(kind.name)
+    made = kind.make(server.url if server else "", KEY, PATIENCE)
+    yield made
+    await made.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinecone's client waits up to seconds before it tries again; how long is not what is tested here."""
+    soon = asyncio.sleep
+
+    async def at_once(_seconds: float) -> None:
+        await soon(0)
+
+    monkeypatch.setattr("pinecone._internal.http_client._async_retry_sleep", at_once)

@@ -1,0 +1,128 @@
+"""What is Qdrant's alone: collections that must be made, and a mode without a server."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.errors import Unavailable
+from ricordo.integrations import QdrantIndex
+from ricordo.storage.vector_index import VectorFilter
+from tests.integrations.test_vector_indexes import record, unit
+from tests.support.json_server import KEY
+
+ANY = VectorFilter()
+
+
+async def found(index: QdrantIndex) -> list[int]:
+    return [document for document, _ in await index.search("agent-1", "model", unit(1), 9, ANY)]
+
+
+async def test_what_is_kept_in_a_folder_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = QdrantIndex(str(tmp_path / "vectors"))
+    await first.upsert("agent-1", "model", [record(1), record(2), record(3)])
+    await first.remove("agent-1", "model", [3])
+    await first.upsert("agent-2", "model", [record(1)])
+    await first.drop("agent-2", "model")
+    await first.close()
+    second = QdrantIndex(str(tmp_path / "vectors"))
+    assert sorted(await found(second)) == [1, 2]
+    assert await second.search("agent-2", "model", unit(1), 9, ANY) == []
+    await second.close()
+
+
+# The client leaves a file open that it could not lock; it is closed with the failed client, here and now.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> None:
+    owner, other = QdrantIndex(str(tmp_path)), QdrantIndex(str(tmp_path))
+    await owner.upsert("agent-1", "model", [record(1)])
+    with pytest.raises(Unavailable, match="already accessed by another instance"):
+        await found(other)
+    assert await found(owner) == [1]
+    await owner.close()
+    assert await found(other) == [1]  # it tries again once the folder is free
+    await other.close()
+    gc.collect()
+
+
+async def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    index = QdrantIndex(str(tmp_path / "file" / "vectors"))
+    with pytest.raises(Unavailable, match=r"^Qdrant \(.*\) failed: "):
+        await found(index)
+    await index.close()
+
+
+async def test_a_vector_of_another_dimension_is_said_and_changes_nothing() -> None:
+    index = QdrantIndex(":memory:")
+    await index.upsert("agent-1", "model", [record(1)])
+    with pytest.raises(Unavailable):
+        await index.upsert("agent-1", "model", [record(2, vector=[1.0, 0.0])])
+    assert await found(index) == [1]
+    await index.close()
+
+
+async def test_the_local_mode_leaves_the_event_loop_free() -> None:
+    index = QdrantIndex(":memory:")
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await index.upsert("agent-1", "model", [record(number) for number in range(1, 1_500)])
+    ticking.cancel()
+    assert ticks > 5
+    await index.close()
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+async def test_a_collection_that_another_server_dropped_is_made_again_with_its_indexes(
+    start: Callable[[str], Any],
+) -> None:
+    server = start("qdrant")
+    index, other = QdrantIndex(server.url, KEY), QdrantIndex(server.url, KEY)
+    await index.upsert("agent-1", "model", [record(1)])
+    (indexed,) = server.indexes.values()
+    assert indexed == {"role", "thread", "user_id", "tags", "created_at"}
+    await other.drop("agent-1", "model")
+    assert await found(index) == []
+    await index.upsert("agent-1", "model", [record(2)])
+    assert await found(index) == [2]
+    assert list(server.indexes.values()) == [indexed]
+    await index.close()
+    await other.close()
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+async def test_a_plea_to_wait_is_a_refusal_by_number(start: Callable[[str], Any]) -> None:
+    """With a time to wait the client raises an error of another family than for all other answers."""
+    server = start("qdrant")
+    index = QdrantIndex(server.url, KEY)
+    await index.upsert("agent-1", "model", [record(1)])
+    server.fails(429, 1, retry_after="3")
+    with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
+        await found(index)
+    assert await found(index) == [1]
+    await index.close()
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+async def test_a_server_is_asked_nothing_but_what_is_needed(start: Callable[[str], Any]) -> None:
+    """The client would ask for the server's version from a thread of its own; and a collection is prepared once."""
+    server = start("qdrant")
+    index = QdrantIndex(server.url, KEY)
+    for number in range(1, 4):
+        await index.upsert("agent-1", "model", [record(number)])
+    await found(index)
+    paths = [seen.path.rpartition("/")[2] for seen in server.seen]
+    assert len(paths) == 1 + 1 + 5 + 3 + 1
+    assert paths[0] == "exists"
+    assert paths[-4:] == ["points", "points", "points", "query"]
+    await index.close()

@@ -1,0 +1,341 @@
+"""The contract of a vector index, over every adapter with its real client, against a brute-force search."""
+
+import asyncio
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ricordo.integrations.vector_service import namespace_of
+from ricordo.storage.vector_index import VectorFilter, VectorIndex, VectorRecord
+from tests.integrations.conftest import PATIENCE, Kind
+from tests.support.json_server import KEY, JsonServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+ANY = VectorFilter()
+NOON = 1_790_000_000_000_000  # µs UTC, in 2026
+
+
+def unit(seed: int) -> list[float]:
+    """A vector of length 1, another for each seed."""
+    numbers = random.Random(seed)  # noqa: S311 - nothing secret
+    values = [numbers.gauss(0, 1) for _ in range(8)]
+    length = math.sqrt(sum(value * value for value in values))
+    return [value / length for value in values]
+
+
+def record(document: int, **changes: object) -> VectorRecord:
+    return replace(VectorRecord(document, unit(document), NOON + document), **changes)  # type: ignore[arg-type]
+
+
+def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
+    """What the filter says, word for word."""
+    has = [tag in one.tags for tag in wanted.tags]
+    return (
+        (not wanted.roles or one.role in wanted.roles)
+        and wanted.thread in (None, one.thread)
+        and wanted.user_id in (None, one.user_id)
+        and (not has or (all(has) if wanted.all_tags else any(has)))
+        and (wanted.start is None or one.created_at >= wanted.start)
+        and (wanted.end is None or one.created_at <= wanted.end)
+    )
+
+
+def by_force(
+    records: Iterable[VectorRecord], vector: Sequence[float], limit: int, wanted: VectorFilter
+) -> list[tuple[int, float]]:
+    """Every record is filtered and compared, and the best are kept."""
+    scores = [
+        (one.document, sum(a * b for a, b in zip(one.vector, vector, strict=True)))
+        for one in records
+        if admits(wanted, one)
+    ]
+    return sorted(scores, key=lambda found: -found[1])[:limit]
+
+
+async def agree(
+    index: VectorIndex, records: Iterable[VectorRecord], wanted: VectorFilter = ANY, limit: int = 10
+) -> list[int]:
+    """Search and compare with brute force; returns the documents."""
+    question = unit(-1)
+    found = await index.search("agent-1", "model", question, limit, wanted)
+    expected = by_force(records, question, limit, wanted)
+    assert [document for document, _ in found] == [document for document, _ in expected]
+    assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+    return [document for document, _ in found]
+
+
+async def test_what_is_kept_is_found_nearest_first(index: VectorIndex) -> None:
+    records = [record(number) for number in range(1, 31)]
+    await index.upsert("agent-1", "model", records)
+    assert isinstance(index, VectorIndex)
+    assert len(await agree(index, records)) == 10
+    assert len(await agree(index, records, limit=100)) == 30
+
+
+async def test_the_vector_itself_has_similarity_one_and_its_opposite_minus_one(index: VectorIndex) -> None:
+    await index.upsert("agent-1", "model", [record(1), record(2, vector=[-value for value in unit(1)])])
+    found = await index.search("agent-1", "model", unit(1), 10, ANY)
+    assert [document for document, _ in found] == [1, 2]
+    assert [score for _, score in found] == pytest.approx([1.0, -1.0], abs=1e-5)
+
+
+async def test_a_document_that_is_sent_again_is_replaced_whole(index: VectorIndex) -> None:
+    old = [record(number, role="user", tags=("old",)) for number in range(1, 6)]
+    await index.upsert("agent-1", "model", old)
+    new = record(3, vector=unit(99), role="assistant")
+    await index.upsert("agent-1", "model", [new])
+    records = [one for one in old if one.document != 3] + [new]
+    await agree(index, records)
+    assert 3 not in await agree(index, records, VectorFilter(tags=("old",)))
+    assert await agree(index, records, VectorFilter(roles=("assistant",))) == [3]
+
+
+async def test_of_one_document_twice_in_a_call_the_later_counts(index: VectorIndex) -> None:
+    await index.upsert("agent-1", "model", [record(1, role="user"), record(2), record(1, role="assistant")])
+    await agree(index, [record(1, role="assistant"), record(2)], VectorFilter(roles=("assistant",)))
+    await agree(index, [record(1, role="assistant"), record(2)], VectorFilter(roles=("user",)))
+
+
+async def test_a_repeat_changes_nothing(index: VectorIndex) -> None:
+    records = [record(number) for number in range(1, 6)]
+    for _ in range(3):
+        await index.upsert("agent-1", "model", records)
+    for _ in range(2):
+        await index.remove("agent-1", "model", [2])
+    assert len(await agree(index, [one for one in records if one.document != 2])) == 4
+
+
+async def test_what_is_removed_is_found_no_more(index: VectorIndex) -> None:
+    records = [record(number) for number in range(1, 11)]
+    await index.upsert("agent-1", "model", records)
+    await index.remove("agent-1", "model", [1, 5, 7, 4_000])
+    assert len(await agree(index, [one for one in records if one.document not in (1, 5, 7)])) == 7
+
+
+async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(index: VectorIndex) -> None:
+    assert await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
+    await index.remove("agent-none", "model", [1, 2])
+    await index.drop("agent-none", "model")
+    assert await index.search("agent-none", "model", unit(1), 10, ANY) == []
+
+
+async def test_nothing_to_do_and_nothing_wanted_ask_nobody(
+    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
+) -> None:
+    await index.upsert("agent-1", "model", [])
+    await index.remove("agent-1", "model", [])
+    assert await index.search("agent-1", "model", unit(1), 0, ANY) == []
+    assert not kind.server or servers[kind.name].seen == []
+
+
+async def test_more_than_a_service_returns_is_no_error(index: VectorIndex) -> None:
+    await index.upsert("agent-1", "model", [record(1)])
+    assert await agree(index, [record(1)], limit=1_000_000) == [1]
+
+
+SPACES = [
+    "agent-1",
+    "agent_1",
+    "Agent-1",
+    "archive-1",
+    "agent/1",
+    "agent ",
+    "agente-è",
+    "x" * 300,
+    "x" * 301,
+    "-",
+    "..",
+]
+
+
+async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: VectorIndex) -> None:
+    places = [(space, model) for space in SPACES for model in ("model", "provider/model:2")]
+    for number, (space, model) in enumerate(places, start=1):
+        await index.upsert(space, model, [record(number)])
+    await index.drop("agent-1", "model")
+    for number, (space, model) in enumerate(places, start=1):
+        found = [document for document, _ in await index.search(space, model, unit(number), 10, ANY)]
+        assert found == ([] if (space, model) == ("agent-1", "model") else [number])
+    await index.upsert("agent-1", "model", [record(77)])
+    assert await agree(index, [record(77)]) == [77]
+
+
+async def test_a_dropped_space_may_come_back_with_another_dimension(kind: Kind, index: VectorIndex) -> None:
+    if kind.name == "pinecone":
+        pytest.skip("a Pinecone index has one dimension")
+    await index.upsert("agent-1", "model", [record(1)])
+    await index.drop("agent-1", "model")
+    await index.upsert("agent-1", "model", [record(1, vector=[0.6, 0.8])])
+    assert await index.search("agent-1", "model", [0.6, 0.8], 5, ANY) == [(1, pytest.approx(1.0, abs=1e-5))]
+
+
+FILTERS = [
+    VectorFilter(roles=("user",)),
+    VectorFilter(roles=("user", "tool")),
+    VectorFilter(roles=("nobody",)),
+    VectorFilter(thread="conversation-1"),
+    VectorFilter(thread=""),
+    VectorFilter(user_id="user-2"),
+    VectorFilter(user_id=""),
+    VectorFilter(tags=("red",)),
+    VectorFilter(tags=("red", "blue")),
+    VectorFilter(tags=("red", "blue"), all_tags=True),
+    VectorFilter(tags=("red", "nothing"), all_tags=True),
+    VectorFilter(all_tags=True),
+    VectorFilter(tags=('it\'s "è" $in {x}',)),
+    VectorFilter(start=NOON + 20),
+    VectorFilter(end=NOON + 20),
+    VectorFilter(start=NOON + 20, end=NOON + 20),
+    VectorFilter(start=NOON + 21, end=NOON + 20),
+    VectorFilter(start=0, end=2**62),
+    VectorFilter(("user",), "conversation-1", "user-1", ("red",), False, NOON, NOON + 50),
+]
+
+
+def mixed() -> list[VectorRecord]:
+    tags: list[tuple[str, ...]] = [(), ("red",), ("blue",), ("red", "blue"), ('it\'s "è" $in {x}',)]
+    return [
+        record(
+            number,
+            role=("user", "assistant", "tool")[number % 3],
+            thread=("", "conversation-1", "conversation-2")[number // 3 % 3],
+            user_id=("", "user-1", "user-2")[number // 5 % 3],
+            tags=tags[number % 5],
+        )
+        for number in range(1, 61)
+    ]
+
+
+async def test_a_filter_admits_what_it_says_and_nothing_else(index: VectorIndex) -> None:
+    records = mixed()
+    await index.upsert("agent-1", "model", records)
+    counts = [len(await agree(index, records, wanted, limit=100)) for wanted in FILTERS]
+    assert counts.count(0) == 3
+    assert all(counts[place] for place in (0, 3, 5, 7, 9, 12, 15, 18))
+
+
+async def test_a_filter_counts_before_the_limit(index: VectorIndex) -> None:
+    records = [record(number) for number in range(1, 101)]
+    worst = [document for document, _ in by_force(records, unit(-1), 100, ANY)][-3:]
+    records = [replace(one, role="user") if one.document in worst else one for one in records]
+    await index.upsert("agent-1", "model", records)
+    assert await agree(index, records, VectorFilter(roles=("user",)), limit=3) == worst
+
+
+async def test_many_at_once_share_one_client_and_lose_nothing(index: VectorIndex) -> None:
+    groups = [[record(number) for number in range(start, start + 10)] for start in range(1, 201, 10)]
+    await asyncio.gather(
+        *(index.upsert("agent-1", "model", group) for group in groups),
+        *(index.search("agent-1", "model", unit(1), 5, ANY) for _ in range(10)),
+        *(index.upsert(f"agent-{number}", "model", groups[0]) for number in range(2, 8)),
+    )
+    assert len(await agree(index, [one for group in groups for one in group], limit=500)) == 200
+    assert len(await index.search("agent-7", "model", unit(1), 50, ANY)) == 10
+
+
+async def test_two_servers_may_make_the_same_space_at_the_same_time(
+    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
+) -> None:
+    if not kind.server:
+        pytest.skip("a folder belongs to one process")
+    others = [kind.make(servers[kind.name].url, KEY, PATIENCE) for _ in range(4)]
+    await asyncio.gather(
+        *(other.upsert("agent-1", "model", [record(number)]) for number, other in enumerate(others, start=1))
+    )
+    assert len(await agree(index, [record(number) for number in range(1, 5)])) == 4
+    for other in others:
+        await other.close()
+
+
+async def test_a_large_write_goes_in_requests_the_service_takes(
+    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
+) -> None:
+    records = [record(number) for number in range(1, 2_502)]
+    await index.upsert("agent-1", "model", records)
+    await agree(index, records, VectorFilter(start=NOON + 2_400))
+    await index.remove("agent-1", "model", [one.document for one in records[:2_400]])
+    await agree(index, records[2_400:], limit=200)
+    if kind.name == "pinecone":  # its server refuses more than a thousand, so that these are at least three and three
+        assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
+        assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
+
+
+async def test_a_write_of_long_metadata_is_split_by_its_bytes(
+    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind.name.startswith("qdrant"):
+        monkeypatch.setattr("ricordo.integrations.qdrant._MOST_BYTES", 2 * 1024 * 1024)
+    records = [record(number, tags=(f"{number}-" + "t" * 20_000,)) for number in range(1, 251)]
+    await index.upsert("agent-1", "model", records)
+    await agree(index, records, VectorFilter(tags=(records[200].tags[0],)))
+    if kind.server:
+        sizes = [seen.size for seen in servers[kind.name].seen if seen.size > 100_000]
+        assert len(sizes) == (5 if kind.name == "turbopuffer" else 3)
+        assert max(sizes) < (1 if kind.name == "turbopuffer" else 2) * 1024 * 1024
+
+
+TAGS = ("red", "blue", "green")
+records_strategy = st.lists(
+    st.builds(
+        VectorRecord,
+        document=st.integers(1, 40),
+        vector=st.integers(1, 10_000).map(unit),
+        created_at=st.integers(NOON, NOON + 10),
+        role=st.sampled_from(["user", "assistant", ""]),
+        thread=st.sampled_from(["", "conversation-1"]),
+        user_id=st.sampled_from(["", "user-1"]),
+        tags=st.lists(st.sampled_from(TAGS), unique=True).map(tuple),
+    ),
+    max_size=25,
+)
+filters_strategy = st.builds(
+    VectorFilter,
+    roles=st.lists(st.sampled_from(["user", "assistant", "", "other"]), max_size=2, unique=True).map(tuple),
+    thread=st.sampled_from([None, None, "", "conversation-1"]),
+    user_id=st.sampled_from([None, None, "", "user-1"]),
+    tags=st.lists(st.sampled_from(TAGS), max_size=2, unique=True).map(tuple),
+    all_tags=st.booleans(),
+    start=st.none() | st.integers(NOON - 1, NOON + 11),
+    end=st.none() | st.integers(NOON - 1, NOON + 11),
+)
+
+
+@settings(max_examples=25)
+@given(
+    kept=records_strategy,
+    removed=st.lists(st.integers(1, 40), max_size=5),
+    wanted=st.lists(filters_strategy, min_size=1, max_size=4),
+    limit=st.integers(1, 12),
+)
+async def test_filtered_search_agrees_with_brute_force(
+    index: VectorIndex, kept: list[VectorRecord], removed: list[int], wanted: list[VectorFilter], limit: int
+) -> None:
+    """Any writes in any order, then any filters: exactly what a look at every record gives."""
+    await index.drop("agent-1", "model")
+    await index.upsert("agent-1", "model", kept[: len(kept) // 2])
+    await index.upsert("agent-1", "model", kept[len(kept) // 2 :])
+    await index.remove("agent-1", "model", removed)
+    left = {one.document: one for one in kept if one.document not in removed}
+    for each in wanted:
+        found = await index.search("agent-1", "model", unit(-1), limit, each)
+        expected = by_force(left.values(), unit(-1), limit, each)
+        # Vectors of one seed are equally near, so scores are compared, and each document with its own.
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+        own = dict(by_force(left.values(), unit(-1), len(left), each))
+        assert all(own[document] == pytest.approx(score, abs=1e-4) for document, score in found)
+        assert len({document for document, _ in found}) == len(found)
+
+
+async def test_names_of_namespaces_are_safe_short_and_of_one_place_each() -> None:
+    places = [(prefix, space, model) for prefix in ("a", "a-b", "") for space in SPACES for model in ("m", "b/m")]
+    names = {namespace_of(*place) for place in places}
+    assert len(names) == len(places)
+    assert all(
+        len(name) <= 122 and name.isascii() and name.replace("-", "").replace("_", "").isalnum() for name in names
+    )
+    assert namespace_of("ricordo", "agent-1", "model") == namespace_of("ricordo", "agent-1", "model")

