@@ -18,6 +18,7 @@ from ricordo.errors import Invalid
 
 PREFIX = "RICORDO_"
 SQLITE = "sqlite:///"
+POSTGRES = ("postgresql://", "postgres://")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PACKAGE = Path(__file__).resolve().parent
 
@@ -57,12 +58,64 @@ class ProviderSettings(BaseSettings):
     @field_validator("*")
     @classmethod
     def _require_usable(cls, value: str | SecretStr | None) -> str | SecretStr | None:
-        if isinstance(value, SecretStr):
-            if not all("!" <= sign <= "~" for sign in value.get_secret_value()):
-                raise ValueError("must be letters, digits and signs of ASCII, without a space or the end of a line")
-        elif value is not None and not _is_address(value):
-            raise ValueError("must be an address as http://host:8000 or https://host/path")
-        return value
+        return _sendable(value) if isinstance(value, SecretStr) else _address(value)
+
+
+class VectorSettings(BaseSettings):
+    """Services that can keep vectors, by their usual variables. One is called only for an archive that chose it."""
+
+    model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
+
+    turbopuffer_api_key: SecretStr | None = Field(None, description="Key for Turbopuffer (needs `turbopuffer`).")
+    turbopuffer_region: str | None = Field(
+        None, pattern=r"^[a-z0-9-]+$", description="Region of Turbopuffer, as aws-us-east-1; its key needs one."
+    )
+    turbopuffer_base_url: str | None = Field(None, description="Address of Turbopuffer, in place of a region.")
+    pinecone_api_key: SecretStr | None = Field(None, description="Key for Pinecone (needs the extra `pinecone`).")
+    pinecone_index_host: str | None = Field(
+        None, description="Host of a Pinecone index that ranks by cosine, as its page shows it; its key needs one."
+    )
+    qdrant_url: str | None = Field(None, description="Address of a Qdrant server (needs the extra `qdrant`).")
+    qdrant_api_key: SecretStr | None = Field(None, description="Key for the Qdrant server, where it wants one.")
+    qdrant_path: Path | None = Field(
+        None, description="Folder for Qdrant without a server, for some ten thousand vectors (needs `qdrant`)."
+    )
+    namespace_prefix: str = Field(
+        "ricordo",
+        validation_alias=AliasChoices(PREFIX.lower() + "vector_prefix"),
+        pattern=r"^[A-Za-z0-9_-]{1,32}$",
+        description="Begins the name of every namespace there; one for each server that shares an account.",
+    )
+
+    @field_validator("turbopuffer_api_key", "pinecone_api_key", "qdrant_api_key")
+    @classmethod
+    def _require_sendable(cls, key: SecretStr | None) -> SecretStr | None:
+        return key and _sendable(key)
+
+    @field_validator("turbopuffer_base_url", "qdrant_url")
+    @classmethod
+    def _require_address(cls, url: str | None) -> str | None:
+        return _address(url)
+
+    @field_validator("pinecone_index_host")
+    @classmethod
+    def _require_host(cls, host: str | None) -> str | None:
+        if host and not _is_address(host if "://" in host else f"https://{host}"):
+            raise ValueError("must be a host as my-index-abc123.svc.region.pinecone.io")
+        return host
+
+    @field_validator("qdrant_path")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return path and _absolute(path)
+
+    @model_validator(mode="after")
+    def _check(self) -> "VectorSettings":
+        # Turbopuffer's client reads the region by itself and refuses to start with both.
+        for one, other in (("turbopuffer_region", "turbopuffer_base_url"), ("qdrant_url", "qdrant_path")):
+            if getattr(self, one) and getattr(self, other):
+                raise ValueError(f"{one.upper()} and {other.upper()} are both set. Set one of them.")
+        return self
 
 
 class Settings(BaseSettings):
@@ -75,17 +128,30 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         Path("~/.ricordo"), description="Folder for everything that is kept: database, backups, secret key."
     )
-    database_url: str | None = Field(
-        None, description="Where the database is: sqlite:///path. By default ricordo.db in the data folder."
+    # Secret, as it may hold a password.
+    database_url: SecretStr | None = Field(
+        None,
+        description="Where the database is: sqlite:///path, or postgresql://user:password@host/database (needs the extra "
+        "`postgres`). By default ricordo.db in the data folder.",
+    )
+    database_connections: int = Field(
+        8, ge=2, le=200, description="Most connections to PostgreSQL at once; SQLite has its own few."
     )
     durability: Literal["normal", "full"] = Field(
-        "normal", description="normal: an answer survives a kill of the server; full: a power cut too, at a cost."
+        "normal",
+        description="normal: an answer survives a kill of the server; full: a power cut too, at a cost. PostgreSQL does "
+        "what it is set to, and with full what full says.",
     )
     api_key: SecretStr | None = Field(
         None, description="Key that every request must carry as `Authorization: Bearer …`."
     )
     model: str | None = Field(
         None, description="Handle of the model for agents made without one, as openai/gpt-4.1; see `ricordo doctor`."
+    )
+    embedding: str | None = Field(
+        None,
+        description="Handle of the embedding model for search, as openai/text-embedding-3-small, or none. "
+        "By default the built-in one where its extra `embeddings` is installed.",
     )
     find_local_models: bool = Field(
         True, description="Look for Ollama, LM Studio, vLLM and llama.cpp on this machine's own ports at start."
@@ -105,13 +171,24 @@ class Settings(BaseSettings):
     def _expand(cls, path: Path) -> Path:
         return _absolute(path)
 
+    @field_validator("embedding")
+    @classmethod
+    def _require_handle(cls, handle: str | None) -> str | None:
+        provider, slash, name = (handle or "none").partition("/")
+        if (provider, slash, name) != ("none", "", "") and not (provider and name):
+            raise ValueError("must be the handle of an embedding model as provider/model, or none")
+        return handle
+
     @field_validator("database_url")
     @classmethod
-    def _require_file(cls, url: str | None) -> str | None:
-        file = (url or "").removeprefix(SQLITE)
-        if url and file in (url, "", ":memory:"):
-            raise ValueError("must be sqlite:///path/to/file; other databases are not supported by this version")
-        return f"{SQLITE}{_absolute(Path(file))}" if url else None
+    def _require_database(cls, secret: SecretStr | None) -> SecretStr | None:
+        url = secret.get_secret_value() if secret else ""
+        if not url or _is_postgres(url):
+            return secret
+        file = url.removeprefix(SQLITE)
+        if file in (url, "", ":memory:"):
+            raise ValueError("must be sqlite:///path/to/file or postgresql://user:password@host/database")
+        return SecretStr(f"{SQLITE}{_absolute(Path(file))}")
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
@@ -125,11 +202,20 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def postgres_url(self) -> str | None:
+        """The address of the PostgreSQL database with its password, where there is one."""
+        url = self.database_url.get_secret_value() if self.database_url else ""
+        return url if url and not url.startswith(SQLITE) else None
+
+    @property
     def database_path(self) -> Path:
-        """The SQLite file."""
-        if self.database_url:
-            return Path(self.database_url.removeprefix(SQLITE))
+        """The SQLite file; with PostgreSQL, the one that would be used without it."""
+        if self.database_url and not self.postgres_url:
+            return Path(self.database_url.get_secret_value().removeprefix(SQLITE))
         return self.data_dir / "ricordo.db"
+
+
+_KNOWN = {*Settings.model_fields, "vector_prefix"}
 
 
 def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
@@ -138,13 +224,23 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     faults = [
         f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
         for name in sorted({*os.environ, *dotenv_values(".env")})
-        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in Settings.model_fields
+        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in _KNOWN
     ]
     settings = _read(lambda: Settings(**given), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)
+    _read(VectorSettings, "", faults)
     if faults or settings is None or providers is None:
         raise Invalid("\n".join(faults))
     return settings, providers
+
+
+def load_vector_settings() -> VectorSettings:
+    """Read the settings of vector services. Raises Invalid with a sentence for each fault, as `load_settings` does before."""
+    faults: list[str] = []
+    settings = _read(VectorSettings, "", faults)
+    if settings is None:
+        raise Invalid("\n".join(faults))
+    return settings
 
 
 def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
@@ -156,6 +252,18 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
         return None
 
 
+def _sendable(key: SecretStr) -> SecretStr:
+    if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
+        raise ValueError("must be letters, digits and signs of ASCII, without a space or the end of a line")
+    return key
+
+
+def _address(url: str | None) -> str | None:
+    if url is not None and not _is_address(url):
+        raise ValueError("must be an address as http://host:8000 or https://host/path")
+    return url
+
+
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -164,6 +272,24 @@ def _is_address(url: str) -> bool:
         return False
     has_space = any(sign.isspace() or not sign.isprintable() for sign in url)
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_port and not has_space
+
+
+def _is_postgres(url: str) -> bool:
+    """Whether it names a database on PostgreSQL; raises ValueError, which quotes nothing, where half of it is missing."""
+    if not url.startswith(POSTGRES):
+        return False
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # raises ValueError where it is no number
+    except ValueError:
+        has_port = False
+    # A socket's folder stands behind the question mark: postgresql://user@/database?host=/var/run/postgresql
+    has_host = has_port and bool(parts.hostname or "host=" in parts.query)
+    if not has_host or not parts.path.strip("/") or "@" in parts.path or parts.netloc.count("@") > 1:
+        raise ValueError(
+            "must be postgresql://user:password@host/database, with %40 for @, %2F for / and %23 for # in a password"
+        )
+    return True
 
 
 def _absolute(path: Path) -> Path:

@@ -168,12 +168,47 @@ def test_the_home_of_nobody_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql://localhost/ricordo", "mysql://x", "ricordo.db", "sqlite://", "sqlite:///", "sqlite:///:memory:"],
+    ["mysql://x", "ricordo.db", "sqlite://", "sqlite:///", "sqlite:///:memory:"],
 )
 def test_a_database_of_another_kind_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("RICORDO_DATABASE_URL", url)
     (fault,) = faults()
-    assert fault.startswith("RICORDO_DATABASE_URL: must be sqlite:///path/to/file;")
+    assert fault.startswith("RICORDO_DATABASE_URL: must be sqlite:///path/to/file or postgresql://")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:s3cret@host/ricordo",
+        "postgres://host:5433/ricordo",
+        "postgresql://user@/ricordo?host=/var/run/postgresql",
+        "postgresql://user:s%40cret@[::1]:5432/ricordo?sslmode=require",
+    ],
+)
+def test_a_database_can_be_on_postgresql(url: str) -> None:
+    settings = load_settings(database_url=url)[0]
+    assert settings.postgres_url == url
+    assert settings.database_path == settings.data_dir / "ricordo.db"
+    assert "s3cret" not in repr(settings)
+    assert "host" not in repr(settings.database_url)
+    assert load_settings(database_url="sqlite:///x.db")[0].postgres_url is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:s3cret@host",
+        "postgresql://user:s3cret@host/",
+        "postgresql:///ricordo",
+        "postgresql://user:s3@cret@host/ricordo",
+        "postgresql://user:s3/cret@host/ricordo",
+        "postgresql://user:s3cret@host:port/ricordo",
+    ],
+)
+def test_half_an_address_of_postgresql_is_refused_without_its_password(url: str) -> None:
+    (fault,) = faults(database_url=url)
+    assert fault.startswith("RICORDO_DATABASE_URL: must be postgresql://user:password@host/database")
+    assert "cret" not in fault
 
 
 def test_a_database_can_lie_elsewhere(tmp_path: Path) -> None:
@@ -226,3 +261,18 @@ def test_faults_of_providers_and_of_settings_are_named_at_once(monkeypatch: pyte
 def test_a_usual_address_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("OLLAMA_BASE_URL", url)
     assert load_settings()[1].ollama_base_url == url
+
+
+@pytest.mark.parametrize("handle", ["text-embedding-3-small", "openai/", "/x", "None", "nothing"])
+def test_an_embedding_model_without_a_provider_stops_the_start(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
+    monkeypatch.setenv("RICORDO_EMBEDDING", handle)
+    (fault,) = faults()
+    assert fault.startswith("RICORDO_EMBEDDING: must be the handle of an embedding model as provider/model, or none")
+
+
+@pytest.mark.parametrize(
+    "handle", ["openai/text-embedding-3-small", "openrouter/openai/x", "ollama/bge-m3:567m", "none"]
+)
+def test_an_embedding_model_is_a_handle_or_none(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
+    monkeypatch.setenv("RICORDO_EMBEDDING", handle)
+    assert load_settings()[0].embedding == handle

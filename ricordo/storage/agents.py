@@ -12,7 +12,7 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
-from ricordo.storage import archives, blocks, conversations, search, tools
+from ricordo.storage import archives, blocks, conversations, tools
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import new_values, plain, setter
 from ricordo.storage.store import Transaction
@@ -48,8 +48,12 @@ _INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
 _CHANGED = [
     column.name for column in _COLUMNS if column.name not in ("id", "organization_id", "created_by", "created_at")
 ]
+_HELD = (
+    select(agents.c.id)
+    .where(agents.c.id == bindparam("agent_id"), agents.c.organization_id == bindparam("organization_id"))
+    .with_for_update(key_share=True)
+)
 _UPDATE = setter(agents, *_CHANGED, where=agents.c.id == bindparam("agent_id"))
-_DELETE = delete(agents).where(agents.c.id == bindparam("agent_id"))
 _DELETE_TAGS = delete(agents_tags).where(agents_tags.c.agent_id == bindparam("agent_id"))
 
 
@@ -89,6 +93,14 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
     statement = select(agents.c.id).where(agents.c.id == agent_id, agents.c.organization_id == scope.organization_id)
     if tx.first(statement) is None:
         raise NotFound(f"Agent with ID {agent_id} not found")
+
+
+def hold(tx: Transaction, scope: Scope, agent_id: str) -> None:
+    """Let nobody else change the agent or what is attached to it until this transaction ends.
+
+    Whoever reads an agent to change it holds it first; turns go on meanwhile.
+    """
+    tx.hold(_HELD, {"agent_id": agent_id, "organization_id": scope.organization_id})
 
 
 def page(
@@ -136,10 +148,10 @@ def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> 
         tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
 
 
-def remove(tx: Transaction, agent_id: str) -> None:
-    """Delete the agent, its threads, messages, runs and steps. Blocks and archives stay: they have owners of their own."""
-    search.forget_agent(tx, agent_id)
-    tx.run(_DELETE, {"agent_id": agent_id})
+def ids(tx: Transaction, scope: Scope) -> list[str]:
+    """The ids of all agents."""
+    statement = select(agents.c.id).where(agents.c.organization_id == scope.organization_id)
+    return [row.id for row in tx.all(statement.order_by(agents.c.seq))]
 
 
 def tags_in_use(tx: Transaction, scope: Scope) -> list[str]:

@@ -1,6 +1,6 @@
 """Archives and their passages. An archive's row carries the count and the set of tags of its passages, for the prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,43 +10,101 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.storage import search
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, setter
+from ricordo.storage.rows import found, new_values, setter
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents_archives, archives, passages, passages_tags
+from ricordo.storage.tables import agents, agents_archives, archives, passages, passages_tags
 
 COLUMNS = [column for column in archives.c if column.name != "seq"]
 _SELECT = select(passages)
 _IDS = each(bindparam("ids", type_=passages.c.metadata.type))
 _BY_IDS = _SELECT.where(passages.c.id.op("IN")(_IDS))
+_BY_NUMBERS = _SELECT.where(passages.c.seq.op("IN")(each(bindparam("numbers", type_=passages.c.metadata.type))))
+_VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(archives.c.id.op("IN")(_IDS))
 _ARCHIVES_OF_AGENT = (
     select(*COLUMNS)
     .join(agents_archives, agents_archives.c.archive_id == archives.c.id)
     .where(agents_archives.c.agent_id == bindparam("agent_id"))
     .order_by(agents_archives.c.seq)
 )
+_BY_ID = select(*COLUMNS).where(
+    archives.c.id == bindparam("archive_id"), archives.c.organization_id == bindparam("organization_id")
+)
+# Whoever changes the count or the tags holds the row first; databases with one writer need no lock and take none.
+_HELD = _BY_ID.with_for_update()
 _INSERT, _ATTACH = insert(archives), insert(agents_archives)
+_CHANGED = ("name", "description", "metadata", "updated_at")
+_UPDATE = setter(archives, *_CHANGED, where=archives.c.id == bindparam("archive_id"))
+_ATTACHED = select(agents_archives.c.seq).where(
+    agents_archives.c.agent_id == bindparam("agent_id"), agents_archives.c.archive_id == bindparam("archive_id")
+)
+_DETACH = delete(agents_archives).where(
+    agents_archives.c.agent_id == bindparam("agent_id"), agents_archives.c.archive_id == bindparam("archive_id")
+)
 _INSERT_PASSAGE, _INSERT_TAG = insert(passages), insert(passages_tags)
-_COUNTED = setter(archives, "updated_at", where=archives.c.id == bindparam("archive_id")).values(
+_COUNTED = setter(archives, "updated_at", "tags", where=archives.c.id == bindparam("archive_id")).values(
     passage_count=archives.c.passage_count + bindparam("added")
 )
-_COUNTED_AND_TAGGED = _COUNTED.values(tags=bindparam("new_tags"))
-_TAGS_IN_USE = (
+_TAG_IN_USE = (
     select(passages_tags.c.tag)
-    .where(passages_tags.c.archive_id == bindparam("archive_id"))
-    .distinct()
-    .order_by(passages_tags.c.tag)
+    .where(passages_tags.c.archive_id == bindparam("archive_id"), passages_tags.c.tag == bindparam("wanted_tag"))
+    .limit(1)
 )
 _DELETE = delete(passages).where(passages.c.id == bindparam("passage_id"))
 
 
-def insert_one(tx: Transaction, archive: Archive, *, owner: str, holding: Sequence[Passage] = ()) -> Archive:
-    """Store a new archive with its first passages and attach it to the agent that owns it; returns it with count and tags."""
+def insert_one(
+    tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
+) -> Archive:
+    """Store a new archive with its first passages, attached to the agent that owns it; returns it with count and tags."""
     tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
     archive = replace(archive, passage_count=len(holding), tags=tags)
     tx.run(_INSERT, {column.name: getattr(archive, column.name) for column in COLUMNS} | {"tags": list(archive.tags)})
-    tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
+    if owner:
+        tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
     _put(tx, archive, holding)
     return archive
+
+
+def get(tx: Transaction, scope: Scope, archive_id: str) -> Archive:
+    """One archive; raises NotFound."""
+    return _read(tx, scope.organization_id, archive_id)
+
+
+def page(
+    tx: Transaction, scope: Scope, wanted: Page, *, agent_id: str | None = None, name: str | None = None
+) -> list[Archive]:
+    """One page of archives, of those that are attached to this agent and of those with this very name."""
+    statement = select(*COLUMNS).where(archives.c.organization_id == scope.organization_id)
+    if name is not None:
+        statement = statement.where(archives.c.name == name)
+    if agent_id is not None:
+        attached = select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == agent_id)
+        statement = statement.where(archives.c.id.in_(attached))
+    return [from_values(row._asdict()) for row in read_page(tx, statement, archives, wanted)]
+
+
+def ids(tx: Transaction, scope: Scope) -> list[str]:
+    """The ids of all archives."""
+    statement = select(archives.c.id).where(archives.c.organization_id == scope.organization_id)
+    return [row.id for row in tx.all(statement.order_by(archives.c.seq))]
+
+
+def update(tx: Transaction, archive: Archive) -> None:
+    """Store the name, description and metadata of an archive."""
+    values = new_values({name: getattr(archive, name) for name in _CHANGED})
+    tx.run(_UPDATE, {**values, "archive_id": archive.id})
+
+
+def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Let the agent use an archive that it does not own; doing it twice is the same as once."""
+    values = {"agent_id": agent_id, "archive_id": archive_id}
+    if tx.first(_ATTACHED, values) is None:
+        tx.run(_ATTACH, {**values, "is_owner": False})
+
+
+def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Take the archive from the agent; it stays, with its passages."""
+    tx.run(_DETACH, {"agent_id": agent_id, "archive_id": archive_id})
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
@@ -54,12 +112,24 @@ def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
     return [from_values(row._asdict()) for row in tx.all(_ARCHIVES_OF_AGENT, {"agent_id": agent_id})]
 
 
+def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page) -> list[str]:
+    """The ids of one page of the agents that use the archive."""
+    statement = (
+        select(agents.c.id, agents.c.created_at, agents.c.seq)
+        .join(agents_archives, agents_archives.c.agent_id == agents.c.id)
+        .where(agents_archives.c.archive_id == archive_id, agents.c.organization_id == scope.organization_id)
+    )
+    return [row.id for row in read_page(tx, statement, agents, wanted)]
+
+
 def insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> Archive:
-    """Store and index passages; returns the archive with its new count and tags."""
+    """Store and index passages; returns the archive with its new count and tags. Raises NotFound where it was deleted."""
     if not new:
         return archive
-    _put(tx, archive, new)
-    return _recount(tx, archive, len(new), tagged=any(passage.tags for passage in new))
+    # Read anew: others may have filed under other tags, or deleted it, since `archive` was loaded.
+    held = _read(tx, archive.organization_id, archive.id, held=True)
+    _put(tx, held, new)
+    return _recount(tx, held, len(new), {*held.tags, *(tag for passage in new for tag in passage.tags)})
 
 
 def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
@@ -70,13 +140,24 @@ def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
         _INSERT_TAG,
         [{"passage_id": passage.id, "archive_id": archive.id, "tag": tag} for passage in new for tag in passage.tags],
     )
-    search.index_passages(tx, [passage.id for passage in new])
+    search.index_passages(tx, new)
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
     """The passages with these ids, in their order; ids that are gone are left out."""
     rows = {row.id: _passage(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
     return [rows[id] for id in ids if id in rows]
+
+
+def passages_by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Passage]:
+    """The passages with these numbers (`seq`), in their order; those that are gone are left out."""
+    rows = {row.seq: _passage(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
+    return [rows[number] for number in numbers if number in rows]
+
+
+def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
+    """Where each of these archives keeps its vectors."""
+    return {row.id: row.vector_db for row in tx.all(_VECTOR_DBS, {"ids": list(archive_ids)})}
 
 
 def page_of_passages(
@@ -90,14 +171,15 @@ def page_of_passages(
 
 
 def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str) -> None:
-    """Delete one passage of these archives; raises NotFound."""
+    """Delete a passage of one of these archives, from the index too; raises NotFound."""
     held = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
     passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in held), None)
     passage = found(passage, "Passage", passage_id)
-    archive = held[passage.archive_id]
+    archive = _read(tx, scope.organization_id, passage.archive_id, held=True)
     search.forget_passages(tx, [passage_id])
     tx.run(_DELETE, {"passage_id": passage_id})
-    _recount(tx, archive, -1, tagged=bool(passage.tags))
+    unused = {tag for tag in passage.tags if not _is_in_use(tx, archive, tag)}
+    _recount(tx, archive, -1, set(archive.tags) - unused)
 
 
 def from_values(values: dict[str, Any]) -> Archive:
@@ -106,17 +188,21 @@ def from_values(values: dict[str, Any]) -> Archive:
     return Archive(**values)
 
 
-def _recount(tx: Transaction, archive: Archive, added: int, *, tagged: bool) -> Archive:
+def _read(tx: Transaction, organization_id: str, archive_id: str, *, held: bool = False) -> Archive:
+    row = tx.first(_HELD if held else _BY_ID, {"archive_id": archive_id, "organization_id": organization_id})
+    return from_values(found(row, "Archive", archive_id)._asdict())
+
+
+def _is_in_use(tx: Transaction, archive: Archive, tag: str) -> bool:
+    return tx.first(_TAG_IN_USE, {"archive_id": archive.id, "wanted_tag": tag}) is not None
+
+
+def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:
     now = tx.clock.now()
-    values = {"archive_id": archive.id, "new_updated_at": now, "added": added}
-    archive = replace(archive, passage_count=archive.passage_count + added, updated_at=now)
-    if not tagged:
-        tx.run(_COUNTED, values)
-        return archive
-    # Read anew: other agents may have filed under other tags since `archive` was loaded.
-    tags = tuple(row.tag for row in tx.all(_TAGS_IN_USE, {"archive_id": archive.id}))
-    tx.run(_COUNTED_AND_TAGGED, {**values, "new_tags": list(tags)})
-    return replace(archive, tags=tags)
+    after = replace(archive, passage_count=archive.passage_count + added, tags=tuple(sorted(tags)), updated_at=now)
+    changed = {"new_updated_at": now, "new_tags": list(after.tags), "added": added, "archive_id": archive.id}
+    tx.run(_COUNTED, changed)
+    return after
 
 
 def _values(passage: Passage) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from sqlalchemy import Row, bindparam, delete, func, insert, select
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, NotFound
+from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import new_values, setter
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.store import Overtaken, Transaction, each
 from ricordo.storage.tables import agents_blocks, blocks, blocks_tags, chains
 
 _COLUMNS = [column for column in blocks.c if column.name != "seq"]
@@ -20,6 +20,7 @@ _BY_IDS = _SELECT.where(
     blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
     blocks.c.organization_id == bindparam("organization_id"),
 )
+_HELD = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
 _OF_AGENT = (
     _SELECT.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .where(agents_blocks.c.agent_id == bindparam("agent_id"))
@@ -131,6 +132,11 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     return _with_tags(tx, [rows[id] for id in ids])
 
 
+def hold(tx: Transaction, id: str) -> None:
+    """Let nobody else change the block until this transaction ends."""
+    tx.hold(_HELD, {"id": id})
+
+
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Block, ...]:
     """The blocks attached to the agent, in the order of attachment, without their tags."""
     return tuple(_block(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
@@ -175,7 +181,7 @@ def update(tx: Transaction, block: Block, changed: Block) -> Block:
     changed = replace(changed, version=block.version + 1, updated_at=tx.clock.now())
     values = {name: getattr(changed, name) for name in _CHANGED}
     if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
-        raise Conflict(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
         tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
     if changed.tags != block.tags:

@@ -1,10 +1,13 @@
-"""What `ricordo doctor` asks of the database file, without changing it or holding it."""
+"""What `ricordo doctor` asks of the database, without changing it or holding it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ricordo.errors import Unavailable
+from ricordo.settings import Settings
+from ricordo.storage.database import MISSING
 from ricordo.storage.sqlite import first_connection, make_engine
 
 
@@ -27,10 +30,39 @@ class Sound:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """It is on a PostgreSQL server, which was reached. `schema` is 0 before the first start; `vectors` is pgvector's version."""
+
+    schema: int
+    size: int
+    server: str
+    name: str
+    vectors: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """It cannot be read, or does not hold together."""
 
     reason: str
+
+
+def check(settings: Settings) -> Absent | InUse | Sound | Shared | Broken:
+    """Look at the database that the settings name."""
+    url = settings.postgres_url
+    return check_postgres(url) if url else check_database(settings.database_path)
+
+
+def check_postgres(url: str) -> Shared | Broken:
+    """Look at a database on PostgreSQL."""
+    try:
+        from ricordo.storage import postgres  # brings psycopg
+    except ImportError:
+        return Broken(MISSING)
+    try:
+        return Shared(*postgres.look(url))
+    except Unavailable as error:
+        return Broken(str(error))
 
 
 def check_database(path: Path) -> Absent | InUse | Sound | Broken:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import bindparam, case, func, insert, select, update
 
 from ricordo.domain.conversation import Conversation
 from ricordo.storage.rows import setter
@@ -12,6 +12,7 @@ from ricordo.storage.tables import conversations
 
 COLUMNS = [column for column in conversations.c if column.name != "seq"]
 _BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"))
+_HELD = select(conversations.c.id).where(conversations.c.id == bindparam("id")).with_for_update()
 _IDS_OF_AGENT = select(conversations.c.id).where(conversations.c.agent_id == bindparam("agent_id"))
 _INSERT = insert(conversations)
 _WINDOW = setter(
@@ -24,19 +25,31 @@ _WINDOW = setter(
     last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
 )
-_RESET = setter(
-    conversations,
-    "window",
-    "prompt_key",
-    "message_count",
-    "updated_at",
-    where=conversations.c.id == bindparam("conversation_id"),
+_BEGIN_ANEW = setter(
+    conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
+).values(message_count=conversations.c.message_count + bindparam("added"))
+_ADD_PAST = (
+    update(conversations)
+    .where(conversations.c.id == bindparam("conversation_id"))
+    .values(
+        message_count=conversations.c.message_count + bindparam("added"),
+        last_message_at=case(
+            (conversations.c.last_message_at > bindparam("newest"), conversations.c.last_message_at),
+            else_=bindparam("newest"),
+        ),
+    )
 )
 
 
 def default_id(agent_id: str) -> str:
     """The id of the agent's default thread. It follows from the agent's, so a lease can be taken before anything is read."""
     return "conv-" + agent_id.removeprefix("agent-")
+
+
+def hold(tx: Transaction, id: str) -> None:
+    """Let no run begin in the thread, and nobody change it, until this transaction ends."""
+    # A run refers to its thread, and PostgreSQL lets no row refer to one that is held in this way.
+    tx.hold(_HELD, {"id": id})
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
@@ -82,18 +95,23 @@ def save_window(
     )
 
 
-def reset(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
-    """Store a new window for a conversation whose messages were deleted."""
+def begin_anew(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
+    """Store a window of new messages in place of the one there was."""
     tx.run(
-        _RESET,
+        _BEGIN_ANEW,
         {
             "conversation_id": conversation_id,
             "new_window": list(window),
             "new_prompt_key": prompt_key,
-            "new_message_count": len(window),
+            "added": len(window),
             "new_updated_at": tx.clock.now(),
         },
     )
+
+
+def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:
+    """Count messages that were stored outside the window, the newest of them made at `newest`."""
+    tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
 
 
 def from_values(values: dict[str, Any]) -> Conversation:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
+from sqlalchemy import Row, Select, bindparam, insert, select, update
 
 from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
@@ -17,6 +17,7 @@ from ricordo.storage.tables import messages
 _COLUMNS = [column for column in messages.c if column.name not in ("text", "tool_name")]
 _SELECT = select(*_COLUMNS)
 _BY_IDS = _SELECT.where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
+_BY_NUMBERS = _SELECT.where(messages.c.seq.op("IN")(each(bindparam("numbers", type_=messages.c.parts.type))))
 _BY_ID = _SELECT.where(messages.c.id == bindparam("id"), messages.c.organization_id == bindparam("organization_id"))
 _OF_RUN = _SELECT.where(messages.c.run_id == bindparam("run_id"), messages.c.seq > bindparam("after")).order_by(
     messages.c.seq
@@ -31,8 +32,6 @@ _REWRITE = (
     .where(messages.c.id == bindparam("message_id"))
     .values(parts=bindparam("new_parts"), text=bindparam("new_text"), created_at=bindparam("new_created_at"))
 )
-_IDS_OF_CONVERSATION = select(messages.c.id).where(messages.c.conversation_id == bindparam("conversation_id"))
-_DELETE = delete(messages).where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> None:
@@ -41,14 +40,19 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> None:
         return
     rows = [_values(message) for message in new]
     tx.run(_INSERT, rows)
-    if worded := [row["id"] for row in rows if row["text"]]:
-        search.index_messages(tx, worded)
+    search.index_messages(tx, [row for row in rows if row["text"]])
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> list[Message]:
     """The messages with these ids, in the order of the ids; ids that are gone are left out."""
     rows = {row.id: _message(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
     return [rows[id] for id in ids if id in rows]
+
+
+def by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Message]:
+    """The messages with these numbers (`seq`), in their order; those that are gone are left out."""
+    rows = {row.seq: _message(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
+    return [rows[number] for number in numbers if number in rows]
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Message:
@@ -104,13 +108,6 @@ def rewrite(tx: Transaction, message: Message) -> None:
     )
 
 
-def delete_of_conversation(tx: Transaction, conversation_id: str) -> None:
-    """Remove every message of the conversation, from the index too."""
-    ids = [row.id for row in tx.all(_IDS_OF_CONVERSATION, {"conversation_id": conversation_id})]
-    search.forget_messages(tx, ids)
-    tx.run(_DELETE, {"ids": ids})
-
-
 def searchable_text(message: Message) -> str:
     """What search finds the message by: words that were said or read. Prompts, heartbeats and results of searches stay out."""
     if message.role == "system" or _is_event(message):
@@ -140,6 +137,7 @@ def _spoken(call: ToolCallPart) -> str:
 
 
 def _values(message: Message) -> dict[str, Any]:
+    # Search and the list of tools' names are texts of the database, which keep no NUL; `parts` keeps it as JSON.
     names = [*(call.name for call in message.tool_calls), *(result.name for result in message.tool_returns)]
     return {
         "id": message.id,
@@ -148,8 +146,8 @@ def _values(message: Message) -> dict[str, Any]:
         "conversation_id": message.conversation_id,
         "role": message.role,
         "parts": parts_to_json(message.parts),
-        "text": searchable_text(message),
-        "tool_name": " ".join(names) or None,
+        "text": searchable_text(message).replace("\0", " "),
+        "tool_name": " ".join(names).replace("\0", " ") or None,
         "user_id": message.user_id,
         "run_id": message.run_id,
         "step_id": message.step_id,

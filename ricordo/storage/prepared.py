@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Dialect, Executable, Insert, Select
+from sqlalchemy import Dialect, Executable, Insert, SelectBase
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Convert = Callable[[Any], Any]
@@ -27,7 +27,7 @@ class Prepared:
             (name, bind.type.dialect_impl(dialect).bind_processor(dialect)) for name, bind in compiled.binds.items()
         )
         self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
-        columns = list(statement.selected_columns) if isinstance(statement, Select) else []
+        columns = list(statement.selected_columns) if isinstance(statement, SelectBase) else []
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
         reads = (column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns)
@@ -71,8 +71,10 @@ class Statements:
             return prepared
 
     def _compile(self, statement: Any, values: Mapping[str, Any]) -> Prepared | None:
-        keys = list(values) if isinstance(statement, Insert) and statement.select is None else None
-        compiled = statement.compile(dialect=self._dialect, column_keys=keys)
+        is_insert = isinstance(statement, Insert)
+        keys = list(values) if is_insert and statement.select is None else None
+        # As for many rows, so that no database is asked for the new row's number: nobody reads it.
+        compiled = statement.compile(dialect=self._dialect, column_keys=keys, for_executemany=is_insert)
         if compiled.post_compile_params or compiled.literal_execute_params:
             return None
         return Prepared(statement, compiled, self._dialect)

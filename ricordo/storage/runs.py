@@ -34,7 +34,9 @@ _RENEW = setter(
 _END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.c.ended_at.is_(None))
 _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
 _BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
+_HELD = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
 _OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
+_EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now"))
 _OPEN_OF_CONVERSATION = _OPEN.where(runs.c.conversation_id == bindparam("conversation_id"))
 _OPEN_OF_AGENT = _OPEN.where(runs.c.agent_id == bindparam("agent_id"))
 _SAME_BODY = (
@@ -43,6 +45,7 @@ _SAME_BODY = (
         runs.c.conversation_id == bindparam("conversation_id"),
         runs.c.body_hash == bindparam("body_hash"),
         runs.c.created_at >= bindparam("since"),
+        runs.c.id != bindparam("other_than"),
     )
     .order_by(runs.c.created_at.desc())
     .limit(1)
@@ -81,6 +84,17 @@ def get(tx: Transaction, scope: Scope, id: str) -> Run:
     return _run(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Run", id))
 
 
+def hold(tx: Transaction, run_id: str) -> Run | None:
+    """The run as it is now, if it is there; nobody else changes it until this transaction ends."""
+    row = tx.first(_HELD, {"run_id": run_id})
+    return _run(row) if row else None
+
+
+def expired(tx: Transaction) -> list[Run]:
+    """The open runs whose lease has expired, oldest first."""
+    return [_run(row) for row in tx.all(_EXPIRED, {"now": tx.clock.now()})]
+
+
 def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None) -> list[Run]:
     """The runs that have not ended, oldest first: everywhere, in one conversation, or of one agent."""
     if conversation_id:
@@ -92,9 +106,12 @@ def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: 
     return [_run(row) for row in rows]
 
 
-def with_same_body(tx: Transaction, conversation_id: str, body_hash: str, since: int) -> Run | None:
-    """The newest run of the conversation that was asked for with this very body since that time."""
-    row = tx.first(_SAME_BODY, {"conversation_id": conversation_id, "body_hash": body_hash, "since": since})
+def with_same_body(
+    tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
+) -> Run | None:
+    """The newest run of the conversation, other than this one, that was asked for with this very body since that time."""
+    values = {"conversation_id": conversation_id, "body_hash": body_hash, "since": since, "other_than": other_than}
+    row = tx.first(_SAME_BODY, values)
     return _run(row) if row else None
 
 

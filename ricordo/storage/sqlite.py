@@ -1,10 +1,8 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock, verified backups."""
 
 import asyncio
-import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,16 +11,15 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError, StatementError
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock, to_datetime
-from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
+from ricordo.errors import Conflict, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.prepared import Statements
-from ricordo.storage.store import Transaction, each, from_json, to_json, warn_if_slow
+from ricordo.storage.store import Transaction, each, from_json, to_json
+from ricordo.storage.units import Units, plain_errors, timed
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
 _READ = "BEGIN"
@@ -36,13 +33,11 @@ def _each(element: each, compiler: Any, **options: Any) -> str:
     return f"(SELECT value FROM json_each({parameter}))"  # noqa: S608 - the text of a bound parameter
 
 
-class SqliteStore:
+class SqliteStore(Units):
     """One file, one writer thread, a few readers. SQLite has one writer, so callers wait for it here and never see "locked"."""
 
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.statements = Statements(engine.dialect)
+        super().__init__(engine, clock)
         self._lock = lock
         self._local = threading.local()
         self._connections: list[Connection] = []
@@ -55,42 +50,19 @@ class SqliteStore:
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit, or roll all of it back when it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._timed_write, work)
+        return await asyncio.get_running_loop().run_in_executor(self._writer, timed, self._write, work)
 
     async def close(self) -> None:
         """Wait for running units, then close the file and free the folder."""
         await asyncio.to_thread(self._close)
 
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        return self._unit(_WRITE, work)
+
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         connection = self._connection(begin)
-        try:
-            with connection.begin():
-                connection.exec_driver_sql(begin)
-                return work(Transaction(connection, self.clock, self.statements))
-        except (IntegrityError, sqlite3.IntegrityError) as error:
-            reason = error.orig if isinstance(error, IntegrityError) else error
-            raise Collision(
-                f"The database refused it: {reason}. Choose another name, or read what is there."
-            ) from error
-        except (OperationalError, sqlite3.OperationalError) as error:
-            reason = error.orig if isinstance(error, OperationalError) else error
-            log.warning("the database failed", extra={"reason": str(reason)})
-            raise Unavailable(
-                f"The database failed: {reason}. Nothing was changed. See that its disk has room."
-            ) from error
-        except StatementError as error:
-            raise error.orig if isinstance(error.orig, RicordoError) else error from None
-        except OverflowError as error:
-            raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
-        except UnicodeEncodeError as error:
-            raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
-
-    def _timed_write(self, work: Callable[[Transaction], T]) -> T:
-        started = time.monotonic()
-        try:
-            return self._unit(_WRITE, work)
-        finally:
-            warn_if_slow(work, started)
+        with plain_errors(sqlite3, "See that its disk has room."):
+            return self._run(connection, begin, work)
 
     def _connection(self, begin: str) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
@@ -113,15 +85,8 @@ class SqliteStore:
 def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None = None) -> SqliteStore:
     """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
     clock = clock or SystemClock()
-    _make_private_file(path)
-    # Not the thread's own: `close` frees it from a worker thread.
-    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise Conflict(
-            f"Another Ricordo server is using {path}. Stop it, or choose another RICORDO_DATA_DIR."
-        ) from None
+    make_private_file(path)
+    lock = lock_file(path)
     try:
         engine = make_engine(path, durability)
         with first_connection(engine, path) as connection:
@@ -130,6 +95,19 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
         lock.release()
         raise
     return SqliteStore(engine, clock, lock)
+
+
+def lock_file(path: Path) -> FileLock:
+    """The lock that whoever uses the database holds, taken; `release` frees it. Raises Conflict where another has it."""
+    # Not the thread's own: `close` frees it from a worker thread.
+    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Conflict(
+            f"Another Ricordo server is using {path}. Stop it, or choose another RICORDO_DATA_DIR."
+        ) from None
+    return lock
 
 
 def back_up(path: Path, version: int, clock: Clock) -> Path:
@@ -170,7 +148,8 @@ def _make_private_folder(folder: Path) -> None:
         ) from error
 
 
-def _make_private_file(path: Path) -> None:
+def make_private_file(path: Path) -> None:
+    """Make the file, empty, for its owner alone, where there is none. Raises Unavailable."""
     _make_private_folder(path.parent)
     try:
         path.touch(mode=0o600)  # SQLite gives the files beside it the same mode

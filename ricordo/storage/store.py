@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Executable
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
-from ricordo.errors import Invalid
+from ricordo.errors import Conflict, Invalid
 from ricordo.storage.prepared import Statements
 
 T = TypeVar("T")
@@ -21,18 +21,29 @@ log = logging.getLogger(__name__)
 SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 
 
+class Overtaken(Conflict):
+    """Another transaction changed a row after this one read it. Where that can happen, the store runs the unit again."""
+
+
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("_statements", "clock", "connection")
+    __slots__ = ("_statements", "clock", "connection", "followers", "has_written", "memory")
 
-    def __init__(self, connection: Connection, clock: Clock, statements: Statements) -> None:
+    def __init__(self, connection: Connection, clock: Clock, statements: Statements, memory: dict[Any, Any]) -> None:
         self.connection = connection
         self.clock = clock
+        # What this process remembers of the database, to be fast: never the truth, and gone when the store is closed.
+        self.memory = memory
+        # Called once the transaction is committed, in its thread; not at all where it is rolled back.
+        self.followers: list[Callable[[], None]] = []
+        # What is read after a write may be rolled back, so nothing may be remembered of it.
+        self.has_written = False
         self._statements = statements
 
     def run(self, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> int:
         """Execute, once or for each of several values; returns the number of rows that were matched."""
+        self.has_written = True
         if not values:
             return 0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
         prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
@@ -58,6 +69,11 @@ class Transaction:
         """The first row, or None."""
         rows = self.all(statement, values)
         return rows[0] if rows else None
+
+    def hold(self, statement: Executable, values: Mapping[str, Any]) -> None:
+        """Lock the rows of a `with_for_update` until the transaction ends; nothing where only one transaction writes at a time."""
+        if self.connection.dialect.name != "sqlite":
+            self.all(statement, values)
 
     def _cursor(self, sql: str) -> Any:
         for observer in self._statements.observers:

@@ -12,7 +12,7 @@ from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents_tools, tools
+from ricordo.storage.tables import agents_tools, organizations, tools
 
 _COLUMNS = [column for column in tools.c if column.name != "seq"]
 _SELECT = select(*_COLUMNS)
@@ -30,6 +30,9 @@ _OF_AGENT = (
     _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
     .where(agents_tools.c.agent_id == bindparam("agent_id"))
     .order_by(agents_tools.c.seq)
+)
+_HELD = (
+    select(organizations.c.id).where(organizations.c.id == bindparam("organization_id")).with_for_update(key_share=True)
 )
 _INSERT, _ATTACH = insert(tools), insert(agents_tools)
 _CHANGED = [
@@ -52,6 +55,11 @@ class ToolFilter:
     other_types: tuple[str, ...] = ()
     search: str = ""
     agent_id: str | None = None
+
+
+def hold(tx: Transaction, scope: Scope) -> None:
+    """Let nobody else who holds them add or change tools of the organisation until this transaction ends."""
+    tx.hold(_HELD, {"organization_id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:

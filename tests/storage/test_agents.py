@@ -144,10 +144,10 @@ async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along
     await make.stored_archive(store, agent, "Tea grows.")
     await store.write(lambda tx: runs.open_run(tx, run))
     await store.write(lambda tx: runs.insert_step(tx, make.step(run)))
-    await store.write(lambda tx: agents.remove(tx, agent.id))
+    await make.remove_agent(store, agent.id)
 
     def counts(tx: Transaction) -> dict[str, int]:
-        names = [name for name in metadata.tables if name not in ("organizations", "users")]
+        names = [name for name in metadata.tables if not name.startswith(("organizations", "users", "jobs", "search"))]
         return {
             name: count
             for name in names
@@ -165,8 +165,8 @@ async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along
         "archives": 1,
         "passages": 1,
     }
-    indexed = await store.read(lambda tx: tx.connection.execute(text("SELECT text FROM messages_fts")).scalars().all())
-    assert indexed == ["kept secret"]
+    statement = text("SELECT DISTINCT owner_id FROM search_tail WHERE owner_id LIKE 'agent-%'")
+    assert await store.read(lambda tx: tx.connection.execute(statement).scalars().all()) == [kept.agent.id]
 
 
 async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: SqliteStore, scope: Scope) -> None:
@@ -189,27 +189,35 @@ async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: Sql
     assert await store.read(lambda tx: conversations.get(tx, id)) == last
 
 
-async def test_a_reset_thread_counts_only_what_is_left(store: SqliteStore, scope: Scope) -> None:
+async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store)
     id = state.conversation.id
-    await make.stored_messages(store, make.message(state.agent))
     system = make.message(state.agent, "Anew.", "system")
 
-    def reset(tx: Transaction) -> None:
-        messages.delete_of_conversation(tx, id)
+    def begin_anew(tx: Transaction) -> None:
         messages.insert_all(tx, [system])
-        conversations.reset(tx, id, [system.id], "key")
+        conversations.begin_anew(tx, id, [system.id], "key")
 
-    await store.write(reset)
+    await store.write(begin_anew)
     after = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
-    assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 1, "key")
-    assert [m.id for m in await store.read(lambda tx: messages.page(tx, scope, Page()))] == [system.id]
+    assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 2, "key")
+
+
+async def test_past_messages_are_counted_and_the_newest_date_stays(store: SqliteStore, scope: Scope) -> None:
+    id = (await make.stored_agent(store)).conversation.id
+    seen = []
+    for newest in (50, 40, 60):
+        await store.write(lambda tx, newest=newest: conversations.add_past(tx, id, 3, newest))
+        after = await store.read(lambda tx: conversations.get(tx, id))
+        assert after is not None
+        seen.append((after.message_count, after.last_message_at))
+    assert seen == [(4, 50), (7, 50), (10, 60)]
 
 
 async def test_an_agent_has_one_default_thread(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     second = make.conversation(agent, id="conv-2", is_default=True)
-    with pytest.raises(Exception, match=r"conversations\.agent_id"):
+    with pytest.raises(Exception, match=r"conversations(\.agent_id|_one_default)"):
         await store.write(lambda tx: conversations.insert_one(tx, second))
 
 
@@ -243,6 +251,6 @@ async def test_archives_attached_to_two_agents_are_seen_by_both(store: SqliteSto
     )
     for agent in (one, two):
         assert await store.read(lambda tx, id=agent.id: archives.of_agent(tx, id)) == [archive]
-    await store.write(lambda tx: agents.remove(tx, one.id))
+    await make.remove_agent(store, one.id)
     assert await store.read(lambda tx: archives.of_agent(tx, two.id)) == [archive]
     assert await store.read(lambda tx: blocks.count(tx, scope)) == 0

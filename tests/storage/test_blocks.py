@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
-from ricordo.storage import agents, blocks
+from ricordo.storage import blocks
 from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
@@ -22,7 +22,7 @@ async def test_a_block_reads_back_as_it_was_written(store: SqliteStore, scope: S
         store,
         make.block(
             "course/week 1",
-            "Plätzchen 🍵\n\x00",
+            "Plätzchen 🍵\n\x01",
             description="What we did",
             limit=500,
             read_only=True,
@@ -159,7 +159,7 @@ async def test_removing_one_block_of_an_owner_leaves_her_chain_and_the_others(st
 
 async def test_a_deleted_agents_attachments_go_and_its_blocks_stay(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store, with_blocks=[make.block()])
-    await store.write(lambda tx: agents.remove(tx, state.agent.id))
+    await make.remove_agent(store, state.agent.id)
     (kept,) = await store.read(lambda tx: blocks.page(tx, scope, Page(), BlockFilter()))
     assert kept == state.blocks[0]
     assert await store.read(lambda tx: blocks.agent_ids(tx, kept.id)) == []

@@ -110,16 +110,6 @@ async def test_a_rewritten_system_message_keeps_its_place_and_its_id(store: Sqli
     assert await store.read(lambda tx: messages.get(tx, scope, id)) == after
 
 
-async def test_deleting_a_conversations_messages_leaves_the_others(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-other")))
-    gone, kept = await make.stored_messages(
-        store, make.message(agent), make.message(agent, conversation_id="conv-other")
-    )
-    await store.write(lambda tx: messages.delete_of_conversation(tx, gone.conversation_id))
-    assert await store.read(lambda tx: messages.by_ids(tx, [gone.id, kept.id])) == [kept]
-
-
 async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     many = [make.message(agent, f"number {number}") for number in range(1200)]

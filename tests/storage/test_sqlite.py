@@ -26,6 +26,7 @@ from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.statements import count_statements
 
+DATABASES = ("sqlite",)
 on_posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
 
 

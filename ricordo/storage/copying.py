@@ -1,0 +1,250 @@
+"""Moving a database to another, on SQLite or PostgreSQL: copied row by row in one snapshot, then read back and compared by hash.
+
+The old database is only read. The new one says that it is half-finished, and is refused by every server, from before its first
+row until all of it has been compared. What procrastinate keeps is not moved: its tickets are issued anew.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Column, Connection, String, Table, func, insert, inspect, select, text
+from sqlalchemy.exc import DBAPIError
+
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
+from ricordo.errors import Conflict, Invalid, Unavailable
+from ricordo.settings import Settings
+from ricordo.storage import migrations
+from ricordo.storage.content import TABLES, Digest, Row, count, key_of, portions
+from ricordo.storage.held import address, hold, reading, require_current, schema_of, writing
+from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS
+from ricordo.storage.units import plain_errors, reason_of
+
+Phase = Literal["copied", "compared"]
+# Told again and again: the phase, the table, rows done, rows in all.
+Report = Callable[[Phase, str, int, int], None]
+# What every new database holds.
+_SEEDS = {"organizations": LOCAL_ORGANIZATION, "users": LOCAL_USER}
+_NUL_SIGN = "\u2400"
+_MOST_NAMED = 20
+_MARK = text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
+_UNMARK = text("DELETE FROM schema_versions WHERE version = :version")
+_BEGUN_WITH = text("SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a move may do: read beside running servers, write over an unfinished copy, write a sign in place of a NUL."""
+
+    force: bool = False
+    replace: bool = False
+    replace_nul: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was moved and compared: rows by table, and one hash over all of them."""
+
+    rows: Mapping[str, int]
+    digests: Mapping[str, str]
+
+
+def move(source: Settings, target: Settings, choices: Choices, report: Report) -> Moved:
+    """Copy the source's database into the target's, which must be empty, and compare.
+
+    Raises Conflict where one of them is in use, the target holds something, or the copy is not equal; NotFound, Invalid,
+    Unavailable.
+    """
+    if address(source) == address(target):
+        raise Invalid(f"{address(target)} is the database in use already. Name another one.")
+    with _plainly(), hold(source, force=choices.force) as old:
+        with reading(old):
+            require_current(old, address(source))
+            if target.postgres_url is not None and not choices.replace_nul:
+                _require_no_nul(old)
+        with hold(target, is_new=True) as new:
+            _make_ready(new, address(target), choices)
+            return _copy_all(old, new, choices, report)
+
+
+def _copy_all(old: Connection, new: Connection, choices: Choices, report: Report) -> Moved:
+    cleans = choices.replace_nul and new.dialect.name == "postgresql"
+    digests = {}
+    with reading(old):
+        counters = _counters(old)
+        for table in TABLES:
+            digests[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
+    with writing(new):
+        _set_counters(new, counters)
+    compared = {}
+    with reading(new):
+        for table in TABLES:
+            compared[table.name] = _read_back(new, table, digests[table.name], report)
+    differing = [name for name, digest in digests.items() if digest.text() != compared[name].text()]
+    if differing:
+        raise Conflict(
+            f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
+            "database is as it was. See that nobody else writes to the new one, then repeat with --replace."
+        )
+    _finish(new)
+    return Moved({n: d.rows for n, d in digests.items()}, {n: d.text() for n, d in digests.items()})
+
+
+def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> Digest:
+    digest, total = Digest(table), count(old, table)
+    statement = insert(table)
+    for found in portions(old, table):
+        rows = _without_nul(table, found) if cleans else found
+        with writing(new):
+            new.execute(statement, rows)
+        digest.add(rows)
+        report("copied", table.name, digest.rows, total)
+    return digest
+
+
+def _read_back(new: Connection, table: Table, wanted: Digest, report: Report) -> Digest:
+    digest = Digest(table)
+    for rows in portions(new, table):
+        digest.add(rows)
+        report("compared", table.name, digest.rows, wanted.rows)
+    return digest
+
+
+def _make_ready(new: Connection, where: str, choices: Choices) -> None:
+    """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
+    with reading(new):
+        version, names = schema_of(new), set(inspect(new).get_table_names())
+        held = {} if version == HALF_COPIED else _held(new, names)
+        begun_with = new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
+    if version == HALF_COPIED:
+        _empty(new, where, begun_with, choices)
+        return
+    if not version and names - {"schema_versions"}:
+        raise Conflict(f"{where} holds tables of another program. Make a database for Ricordo alone, and name that.")
+    if held:
+        counted = ", ".join(f"{name} ({rows})" for name, rows in held.items())
+        raise Conflict(f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one.")
+    migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
+    with writing(new):
+        new.execute(_MARK, {"version": HALF_COPIED})
+        _delete_all(new)
+
+
+def _empty(new: Connection, where: str, begun_with: int, choices: Choices) -> None:
+    if not choices.replace:
+        raise Conflict(
+            f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to begin it anew."
+        )
+    if begun_with != len(MIGRATIONS):
+        raise Conflict(
+            f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
+        )
+    with writing(new):
+        _delete_all(new)
+
+
+def _held(new: Connection, names: set[str]) -> dict[str, int]:
+    """How many rows of its own each table holds that does."""
+    held = {}
+    for table in TABLES:
+        if table.name in names:
+            seed = _SEEDS.get(table.name)
+            statement = select(func.count()).select_from(table)
+            rows = new.execute(statement.where(table.c.id != seed) if seed else statement).scalar_one()
+            if rows:
+                held[table.name] = rows
+    return held
+
+
+def _delete_all(new: Connection) -> None:
+    if new.dialect.name == "postgresql":
+        # One statement: a table that others refer to cannot go alone, and rows one by one take long.
+        new.exec_driver_sql(f"TRUNCATE {', '.join(table.name for table in TABLES)} RESTART IDENTITY")
+        return
+    for table in reversed(TABLES):
+        new.execute(table.delete())
+    new.exec_driver_sql("DELETE FROM sqlite_sequence")
+
+
+def _counters(connection: Connection) -> dict[str, int]:
+    """The highest `seq` that was ever given, by table, where the database remembers it."""
+    if connection.dialect.name == "sqlite":
+        return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
+    counters = {}
+    for table in TABLES:
+        if "seq" in table.c:
+            row = connection.exec_driver_sql(f"SELECT last_value, is_called FROM {_sequence(connection, table)}").one()  # noqa: S608
+            counters[table.name] = row.last_value if row.is_called else 0
+    return counters
+
+
+def _set_counters(new: Connection, counters: Mapping[str, int]) -> None:
+    """Let the next row of each table get a number that none has had."""
+    for table in TABLES:
+        if "seq" not in table.c:
+            continue
+        highest = new.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
+        last = max(highest, counters.get(table.name, 0))
+        if new.dialect.name == "postgresql":
+            if last:
+                new.execute(select(func.setval(_sequence(new, table), last)))
+        elif table.dialect_options["sqlite"]["autoincrement"]:
+            values = {"name": table.name, "last": last}
+            new.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), values)
+            new.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values)
+
+
+def _sequence(connection: Connection, table: Table) -> str:
+    return str(connection.execute(select(func.pg_get_serial_sequence(table.name, "seq"))).scalar_one())
+
+
+def _finish(new: Connection) -> None:
+    if new.dialect.name == "postgresql":
+        with writing(new):
+            new.exec_driver_sql(f"ANALYZE {', '.join(table.name for table in TABLES)}")
+    with writing(new):
+        new.execute(_UNMARK, {"version": HALF_COPIED})
+
+
+def _require_no_nul(old: Connection) -> None:
+    """Raise Invalid with the rows that PostgreSQL cannot take."""
+    found = [place for table in TABLES for place in _with_nul(old, table)]
+    if found:
+        named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
+        more = f"\n  and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        raise Invalid(
+            f"PostgreSQL cannot keep a NUL character, and this database has some. Nothing was copied. They are in:\n{named}{more}\n"
+            f"Change or delete these, or repeat with --replace-nul, which writes the sign {_NUL_SIGN} in their place."
+        )
+
+
+def _with_nul(old: Connection, table: Table) -> Iterator[str]:
+    if old.dialect.name != "sqlite":
+        return
+    names = [table.c.id] if "id" in table.c else list(key_of(table))
+    for column in _texts(table):
+        statement = select(*names).where(func.instr(column, func.char(0)) > 0)
+        for name in old.execute(statement):
+            yield f"{table.name}.{column.name} of {'/'.join(map(str, name))}"
+
+
+def _texts(table: Table) -> list[Column[Any]]:
+    # JSON may hold a NUL on every database, as an escape.
+    return [column for column in table.columns if isinstance(column.type, String)]
+
+
+def _without_nul(table: Table, rows: Sequence[Row]) -> list[Row]:
+    names = [column.name for column in _texts(table)]
+    return [row | {name: row[name].replace("\0", _NUL_SIGN) for name in names if row[name]} for row in rows]
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Errors of either database in our own words."""
+    try:
+        with plain_errors(sqlite3, "What was copied is marked as unfinished; the old database is as it was."):
+            yield
+    except DBAPIError as error:
+        raise Unavailable(f"The database refused it: {reason_of(error)}. The old database is as it was.") from error

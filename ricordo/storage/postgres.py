@@ -1,0 +1,302 @@
+"""What only PostgreSQL knows: a bounded pool of worker threads with a connection each, repeating a unit of work, backups.
+
+Writes are READ COMMITTED: a statement sees what was committed before it, and waits for the rows that another transaction changed.
+So a unit that reads first and writes what follows from it locks what it read (`with_for_update`, which SQLite leaves out),
+compares when it writes, or raises Overtaken. Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite.
+JSON columns are JSON and not JSONB, which would change the order of keys and large numbers: nothing is looked for inside of them.
+"""
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import psycopg
+from psycopg import errors
+from sqlalchemy import URL, Connection, Engine, Integer, NullPool, create_engine, event, make_url
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
+from sqlalchemy.exc import DatabaseError, DBAPIError
+
+from ricordo.domain.clock import Clock, SystemClock
+from ricordo.errors import Invalid, Unavailable
+from ricordo.storage import migrations
+from ricordo.storage.dump import dump
+from ricordo.storage.store import Overtaken, Transaction, each, from_json, to_json
+from ricordo.storage.units import Units, plain_errors, reason_of, timed
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+OLDEST = 16  # the major version of PostgreSQL that is tested and promised
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_ATTEMPTS = 5
+# Every Ricordo server that changes the schema of one database holds this lock: the letters of its name.
+SCHEMA_LOCK = int.from_bytes(b"ricordo")
+_ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
+# A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not hold them for ever.
+_SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
+_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
+_NUL = "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
+
+
+class _Compiler(PGCompiler_psycopg):
+    """Writes `column IN each(ids)` as a comparison with an array, for which PostgreSQL always uses the column's index."""
+
+    def visit_custom_op_binary(self, element: Any, operator: Any, **options: Any) -> str:
+        if operator.opstring != "IN" or not isinstance(element.right, each):
+            return str(super().visit_custom_op_binary(element, operator, **options))  # type: ignore[no-untyped-call]
+        column, items = self.process(element.left, **options), self.process(element.right.clauses, **options)
+        kind = "bigint" if isinstance(element.left.type, Integer) else "text"
+        return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({items})::{kind}))"
+
+
+class PostgresDialect(PGDialect_psycopg):
+    """psycopg 3, with that."""
+
+    statement_compiler = _Compiler
+    supports_statement_cache = True
+
+
+registry.register("postgresql.ricordo", __name__, "PostgresDialect")
+
+
+class PostgresStore(Units):
+    """A database that several servers may share. Each worker thread has one connection; callers wait for a free one."""
+
+    def __init__(self, engine: Engine, clock: Clock, connections: int) -> None:
+        super().__init__(engine, clock)
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+        self._workers = ThreadPoolExecutor(connections, "postgres")
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` on one consistent view; it must not write. It may run again where the connection was lost."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._unit, _READ, work)
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit, or roll all of it back when it raises. It may run again, so it changes nothing but `tx`."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, timed, self._write, work)
+
+    async def close(self) -> None:
+        """Wait for running units, then close the connections."""
+        await asyncio.to_thread(self._close)
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        return self._unit(_WRITE, work)
+
+    def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        with plain_errors(psycopg, _ADVICE):
+            for attempt in range(1, _ATTEMPTS):
+                try:
+                    return self._attempt(begin, work)
+                except _Again as again:
+                    log.info("running a unit of work again", extra={"reason": reason_of(again.cause)})
+                    # A server that restarts takes a while; another's transaction does not.
+                    longest = 0.02 * 4 ** (attempt - 1) if again.is_lost else 0.004 * 2**attempt
+                    time.sleep(random.uniform(0.5, 1) * longest)  # noqa: S311 - no secret
+            try:
+                return self._attempt(begin, work)
+            except _Again as again:
+                raise again.cause from None
+
+    def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        """One try. Raises _Again where nothing was changed and another try may succeed."""
+        progress = _Progress(work)
+        try:
+            return self._run(self._connection(), begin, progress.run)
+        except Overtaken as error:
+            raise _Again(error) from error
+        except (psycopg.Error, DBAPIError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            if _is_lost(cause) or self._is_broken():
+                self._drop_connection()
+                if progress.is_done:
+                    raise Unavailable(
+                        "The connection to PostgreSQL was lost while it saved, and whether it did is not known. "
+                        "Read what is there before you send it again."
+                    ) from error
+                raise _Again(error, is_lost=True) from error
+            if isinstance(cause, _AGAIN):
+                raise _Again(error) from error
+            _require_storable(cause)
+            raise
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.engine.connect()
+            self._connections.add(connection)
+        return connection
+
+    def _is_broken(self) -> bool:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        return connection is not None and (connection.invalidated or connection.connection.dbapi_connection.closed)  # type: ignore[union-attr]
+
+    def _drop_connection(self) -> None:
+        connection: Connection | None = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            self._connections.discard(connection)
+            connection.invalidate()
+            connection.close()
+
+    def _close(self) -> None:
+        self._workers.shutdown()
+        for connection in self._connections:
+            connection.close()
+        self.engine.dispose()
+
+
+class _Again(Exception):
+    """Nothing was changed, and the unit may run once more."""
+
+    def __init__(self, cause: Exception, *, is_lost: bool = False) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.is_lost = is_lost
+
+
+class _Progress(Generic[T]):
+    """A unit of work that knows whether all of it has run, so that what is left is only the commit."""
+
+    def __init__(self, work: Callable[[Transaction], T]) -> None:
+        self._work = work
+        self.is_done = False
+
+    def run(self, tx: Transaction) -> T:
+        try:
+            result = self._work(tx)
+        except psycopg.Error:
+            # SQLAlchemy hears nothing of what prepared statements meet, and must not roll back what is gone.
+            if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
+                tx.connection.invalidate()
+            raise
+        self.is_done = True
+        return result
+
+
+def _is_lost(cause: BaseException | None) -> bool:
+    """Whether the server ended the connection, or there was none to be had."""
+    if not isinstance(cause, psycopg.OperationalError):
+        return False
+    return cause.sqlstate is None or cause.sqlstate[:2] == "08" or cause.sqlstate in ("57P01", "57P02", "57P03")
+
+
+def _require_storable(cause: BaseException | None) -> None:
+    """Raise Invalid for values that no column can hold; they are known by PostgreSQL's codes, or by psycopg's sentence."""
+    if isinstance(cause, errors.NumericValueOutOfRange):
+        raise OverflowError from cause
+    if isinstance(cause, errors.ProgramLimitExceeded):
+        raise Invalid("A name, label, tag or id is too long to be stored. Send at most 2,000 bytes of each.") from cause
+    if isinstance(cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
+        raise Invalid(_NUL) from cause
+    if isinstance(cause, psycopg.DataError) and "NUL (0x00)" in str(cause):
+        raise Invalid(_NUL) from cause
+
+
+def open_postgres(
+    url: str, *, connections: int = 8, durability: str = "normal", backups: Path, clock: Clock | None = None
+) -> PostgresStore:
+    """Open the database and migrate an older schema, one server at a time. Raises Unavailable with what to do."""
+    clock = clock or SystemClock()
+    engine = make_engine(url, durability)
+    try:
+        with first_connection(engine) as connection:
+            require_usable(connection)
+            connection.exec_driver_sql("SET lock_timeout = 0")  # another server's migration may take long
+            connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
+            connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
+            migrations.migrate(connection, back_up=lambda version: dump(connection, backups, version, clock))
+            # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
+    except BaseException:
+        engine.dispose()
+        raise
+    return PostgresStore(engine, clock, connections)
+
+
+def make_engine(url: str, durability: str = "normal") -> Engine:
+    """An engine for an address as postgresql://user:password@host/name; nothing is opened yet."""
+    engine = create_engine(
+        driver_url(url),
+        poolclass=NullPool,
+        # autocommit: the driver begins nothing by itself, the store says how.
+        connect_args={"autocommit": True},
+        use_native_hstore=False,
+        # Errors are logged, and what people said must not be.
+        hide_parameters=True,
+        json_serializer=to_json,
+        json_deserializer=from_json,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
+        connection.execute(_SESSION)
+        if durability == "full":
+            connection.execute("SET synchronous_commit = on")
+
+    return engine
+
+
+def driver_url(url: str) -> URL:
+    """The address with our dialect, and with what a connection needs unless it says otherwise itself."""
+    parsed = make_url(url).set(drivername="postgresql+ricordo")
+    defaults = {"connect_timeout": "10", "application_name": "ricordo", "keepalives_idle": "30"}
+    return parsed.set(query={**defaults, **parsed.query})
+
+
+def first_connection(engine: Engine) -> Connection:
+    """Connect, or raise Unavailable with where to and why not, and without the password."""
+    try:
+        return engine.connect()
+    except DatabaseError as error:
+        where = engine.url.render_as_string(hide_password=True).partition("?")[0].replace("+ricordo", "")
+        raise Unavailable(
+            f"The database {where} cannot be opened: {reason_of(error)}. "
+            "See that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
+        ) from None
+
+
+def look(url: str) -> tuple[int, int, str, str, str | None]:
+    """The schema's version (0: none yet), bytes, the server's version, the database's name and pgvector's version, if it is there.
+
+    Raises Unavailable.
+    """
+    engine = make_engine(url)
+    try:
+        with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:
+            require_usable(connection)
+            schema = 0
+            if connection.exec_driver_sql("SELECT to_regclass('schema_versions')").scalar_one():
+                schema = connection.exec_driver_sql("SELECT max(version) FROM schema_versions").scalar_one() or 0
+            size, name = connection.exec_driver_sql(
+                "SELECT pg_database_size(current_database()), current_database()"
+            ).one()
+            vectors = connection.exec_driver_sql(
+                "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
+            ).scalar_one_or_none()
+            return int(schema), int(size), server_version(connection), str(name), vectors
+    finally:
+        engine.dispose()
+
+
+def server_version(connection: Connection) -> str:
+    """The server's version, as 18.4."""
+    return str(connection.exec_driver_sql("SHOW server_version").scalar_one()).split()[0]
+
+
+def require_usable(connection: Connection) -> None:
+    """Raise Unavailable where the server is too old or holds text in another encoding."""
+    version = server_version(connection)
+    if int(version.split(".")[0]) < OLDEST:
+        raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        raise Unavailable(
+            f"The database holds text as {encoding}, and Ricordo needs UTF8. "
+            "Make another: CREATE DATABASE ricordo ENCODING 'UTF8' TEMPLATE template0."
+        )

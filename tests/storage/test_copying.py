@@ -1,0 +1,410 @@
+"""Moving a database to another: nothing is lost, nothing half done is served, and the old one stays as it is."""
+
+import asyncio
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import LargeBinary, delete, select, update
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.registry import Models
+from ricordo.memory.indexing import Indexing
+from ricordo.memory.recall import Recall
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import copying, jobs, messages, runs
+from ricordo.storage.content import TABLES, Digest, hash_of, portions
+from ricordo.storage.copying import Choices, Moved
+from ricordo.storage.database import open_store
+from ricordo.storage.held import hold, reading
+from ricordo.storage.search import MessageFilter, PassageFilter
+from ricordo.storage.store import Store, Transaction
+from ricordo.storage.tables import agents, archives, blocks
+from ricordo.storage.tables import messages as messages_table
+from tests.support import make, postgres
+from tests.support.serving import serving
+
+ODD: dict[str, Any] = {
+    "emoji": "👩‍👩‍👧‍👦 🇮🇹",
+    "größe": 2**63 - 1,
+    "most": 2**64 - 1,
+    "least": -(2**63),
+    "empty": "",
+    "floats": [1e16, 1e300, 5e-324, 0.1, 1.0, -0.0, 1.5e-7],
+    "nothing": None,
+    "bools": [True, False, 0, 1],
+    "zz": {"b": 1, "aa": {"": []}},
+    "deep": None,
+}
+for _ in range(100):
+    ODD["deep"] = {"in": [ODD["deep"]]}
+
+
+def at(folder: Path, name: str = "ricordo") -> Settings:
+    return Settings(data_dir=folder, database_url=f"sqlite:///{folder / name}.db", find_local_models=False)
+
+
+@pytest.fixture
+def on_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
+    """A database on PostgreSQL that holds nothing; with the parameter "bare" not even tables."""
+    url = postgres.server().new_database(empty=getattr(request, "param", "") == "bare")
+    yield Settings(data_dir=tmp_path, database_url=url, find_local_models=False)
+    postgres.server().drop(url)
+
+
+bare = pytest.mark.parametrize("on_postgres", ["bare"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A database with rows in every table, to be copied for each test, and its agent's id."""
+    settings = at(tmp_path_factory.mktemp("model"))
+    agent_id = asyncio.run(fill(settings))
+    return settings.database_path, agent_id
+
+
+@pytest.fixture
+def first(tmp_path: Path, model: tuple[Path, str]) -> Settings:
+    """A database with rows in every table."""
+    settings = at(tmp_path / "first")
+    settings.database_path.parent.mkdir()
+    shutil.copy(model[0], settings.database_path)
+    return settings
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Settings:
+    """A database that is not there yet."""
+    return at(tmp_path / "last")
+
+
+@pytest.fixture
+def agent_id(model: tuple[Path, str]) -> str:
+    return model[1]
+
+
+def name_of(settings: Settings) -> str:
+    return postgres.name_in(settings.postgres_url or "")
+
+
+def unheard(*_: object) -> None:
+    pass
+
+
+async def move(source: Settings, target: Settings, choices: Choices | None = None, report: Any = unheard) -> Moved:
+    return await asyncio.to_thread(copying.move, source, target, choices or Choices(), report)
+
+
+async def hash_in(settings: Settings) -> str:
+    def read() -> str:
+        with hold(settings) as connection, reading(connection):
+            return hash_of(connection)
+
+    return await asyncio.to_thread(read)
+
+
+def recalling(store: Store, folder: Path) -> tuple[Indexing, Recall]:
+    settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
+    embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
+    embedders.add(ScriptedEmbedder())
+    return Indexing(store, embedders, {}), Recall(store, embedders)
+
+
+async def fill(settings: Settings) -> str:
+    """Rows in every table, made as the product makes them, and odd values; returns the agent's id."""
+    store = open_store(settings)
+    block = make.block(value="Her name is Ada. 👋", tags=("a", "b"))
+    state = await make.stored_agent(store, with_blocks=[block], with_tools=[make.tool()], tags=["x", "y"])
+    agent = state.agent
+    said = [f"We spoke of jasmine tea on day {n}." for n in range(600)]
+    await make.stored_messages(store, *(make.message(agent, one, created_at=n) for n, one in enumerate(said)))
+    archive = await make.stored_archive(store, agent, "Tea grows in Darjeeling.", "Rain in Lisbon.", tags=("tea", "ö"))
+    indexing, _ = recalling(store, settings.data_dir)
+    for owner, kind in ((agent.id, "messages"), (archive.id, "passages")):
+        job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner})
+        await indexing.merge(job, unheard)
+        await indexing.embed(job, unheard)
+
+    def odd(tx: Transaction) -> None:
+        run = make.run(agent, metadata={"odd": ODD})
+        runs.open_run(tx, run)
+        runs.insert_step(tx, make.step(run))
+        jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
+        # These wait in the tail, behind numbers that a deletion left free.
+        messages.insert_all(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])
+        messages.insert_all(tx, [gone := make.message(agent, "to be forgotten")])
+        tx.run(delete(messages_table).where(messages_table.c.id == gone.id))
+        tx.run(update(agents).values(metadata=ODD))
+
+    await store.write(odd)
+    await store.close()
+    return agent.id
+
+
+@bare
+async def test_there_and_back_again_nothing_changes(first: Settings, last: Settings, on_postgres: Settings) -> None:
+    before = await hash_in(first)
+    there = await move(first, on_postgres)
+    assert {name for name, rows in there.rows.items() if not rows} == set(), "the test must fill every table"
+    back = await move(on_postgres, last)
+    assert there == back
+    assert await hash_in(first) == await hash_in(on_postgres) == await hash_in(last) == before
+
+
+async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -> None:
+
+    def look() -> None:
+        with hold(first) as connection, reading(connection):
+            for table in TABLES:
+                rows = next(portions(connection, table))
+                for column in table.columns:
+                    whole, changed = Digest(table), Digest(table)
+                    whole.add(rows)
+                    other = b"other" if isinstance(column.type, LargeBinary) else "other"
+                    changed.add([rows[0] | {column.name: other}])
+                    changed.add(rows[1:])
+                    assert whole.text() != changed.text(), f"{table.name}.{column.name}"
+
+    await asyncio.to_thread(look)
+
+
+async def test_new_rows_of_the_copy_get_numbers_that_no_row_ever_had(
+    first: Settings, last: Settings, on_postgres: Settings, agent_id: str
+) -> None:
+    highest = await _next_number(first, agent_id)
+    await move(first, on_postgres)
+    assert await _next_number(on_postgres, agent_id) == highest + 2
+    await move(on_postgres, last)
+    assert await _next_number(last, agent_id) == highest + 4
+
+
+async def _next_number(settings: Settings, agent_id: str) -> int:
+    """Add an agent with its first message, a passage and another message; returns that one's number."""
+    store = open_store(settings)
+    state = await make.stored_agent(store)
+    await make.stored_archive(store, state.agent, "One more.")
+    agent = make.agent(id=agent_id)
+    (added,) = await make.stored_messages(store, make.message(agent, "and one more"))
+    await store.close()
+    return added.seq
+
+
+async def test_a_server_on_the_copy_finds_what_the_old_one_found(
+    tmp_path: Path, first: Settings, on_postgres: Settings, agent_id: str
+) -> None:
+    before = await _found(first, agent_id)
+    await move(first, on_postgres)
+    assert await _found(on_postgres, agent_id) == before
+    assert before[0]
+
+    def ask() -> Any:
+        with serving(tmp_path / "server", database_url=on_postgres.postgres_url) as server, server.http() as http:
+            place = f"/v1/agents/{agent_id}/archival-memory/search"
+            return http.get(place, params={"query": "Darjeeling"}).json()["results"][0]["content"]
+
+    assert await asyncio.to_thread(ask) == "Tea grows in Darjeeling."
+
+
+async def _found(settings: Settings, agent_id: str) -> tuple[list[Any], ...]:
+    store = open_store(settings)
+    _, recall = recalling(store, settings.data_dir)
+    said = await recall.messages("jasmine on day 77", MessageFilter((agent_id,)), 5)
+    rows = await store.read(lambda tx: tx.all(select(archives.c.id)))
+    known = await recall.passages("Lisbon", PassageFilter(tuple(row.id for row in rows), tags=("ö",)), 5)
+    await store.close()
+    return [(hit.message.text, hit.relevance) for hit in said], [(hit.passage.text, hit.relevance) for hit in known]
+
+
+async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew(
+    tmp_path: Path, first: Settings, last: Settings
+) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from ricordo.settings import Settings; from ricordo.storage.copying import Choices, move\n"
+        "first, last = (Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in sys.argv[1:])\n"
+        "def report(phase, table, done, total):\n"
+        "    if (phase, table) == ('copied', 'messages'): os._exit(9)\n"
+        "move(first, last, Choices(), report)"
+    )
+    files = [str(one.database_path) for one in (first, last)]
+    killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, *files], check=False)
+    assert killed.returncode == 9
+    with pytest.raises(Unavailable, match="half-finished copy"):
+        open_store(last)
+    with pytest.raises(Unavailable, match="half-finished copy"):
+        await move(last, at(tmp_path / "third"))
+    with pytest.raises(Conflict, match="--replace"):
+        await move(first, last)
+    await move(first, last, Choices(replace=True))
+    assert await hash_in(last) == await hash_in(first)
+    await open_store(last).close()
+
+
+async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings, on_postgres: Settings) -> None:
+
+    def breaks(phase: str, table: str, _done: int, _total: int) -> None:
+        if (phase, table) == ("compared", "messages"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await _in_thread_of_its_own(lambda: copying.move(first, on_postgres, Choices(), breaks))
+    with pytest.raises(Unavailable, match="half-finished copy"):
+        open_store(on_postgres)
+    await move(first, on_postgres, Choices(replace=True))
+    assert await hash_in(on_postgres) == await hash_in(first)
+
+
+async def _in_thread_of_its_own(work: Any) -> None:
+    """As `asyncio.to_thread`, for what ends in KeyboardInterrupt, which a task must not meet."""
+    met: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            met.append(error)
+
+    await asyncio.to_thread(run)
+    raise met[0]
+
+
+async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
+    first: Settings, on_postgres: Settings
+) -> None:
+
+    def meddles(phase: str, table: str, _done: int, _total: int) -> None:
+        if (phase, table) == ("copied", "steps"):
+            postgres.server().run("UPDATE passages SET text = 'Rain in Porto.'", name_of(on_postgres))
+
+    with pytest.raises(Conflict, match="not equal to the old database in: passages"):
+        await move(first, on_postgres, report=meddles)
+    with pytest.raises(Unavailable, match="half-finished copy"):
+        open_store(on_postgres)
+
+
+@bare
+async def test_a_target_that_holds_anything_is_refused_and_left_alone(
+    first: Settings, last: Settings, on_postgres: Settings
+) -> None:
+    shutil.copy(first.database_path, _made(last))
+    before = await hash_in(last)
+    for choices in (Choices(), Choices(replace=True, force=True)):
+        with pytest.raises(Conflict, match=r"not empty; it holds .*messages \(60"):
+            await move(first, last, choices)
+    assert await hash_in(last) == before
+    postgres.server().run("CREATE TABLE orders (id int)", name_of(on_postgres))
+    with pytest.raises(Conflict, match="another program"):
+        await move(first, on_postgres)
+    assert postgres.server().run("SELECT count(*) FROM orders", name_of(on_postgres)) == [(0,)]
+
+
+def _made(settings: Settings) -> Path:
+    settings.database_path.parent.mkdir()
+    return settings.database_path
+
+
+async def test_a_database_in_use_is_neither_copied_nor_written_to(
+    first: Settings, last: Settings, on_postgres: Settings
+) -> None:
+    server = open_store(first)
+    with pytest.raises(Conflict, match="Another Ricordo server"):
+        await move(first, on_postgres)
+    await server.close()
+    server = open_store(on_postgres)
+    await server.read(lambda tx: tx.all(select(agents)))
+    with pytest.raises(Conflict, match="servers have 1 connections"):
+        await move(first, on_postgres, Choices(force=True))
+    with pytest.raises(Conflict, match="in use"):
+        await move(on_postgres, last)
+    assert (await move(on_postgres, last, Choices(force=True))).rows["agents"] == 0
+    await server.close()
+
+
+async def test_a_server_that_starts_on_postgresql_waits_until_the_move_is_over(
+    tmp_path: Path, on_postgres: Settings
+) -> None:
+    opened = open_store(on_postgres)
+    await make.stored_agent(opened)
+    await opened.close()
+    starting: list[Future[Store]] = []
+    loop = asyncio.get_running_loop()
+
+    def starts_one(phase: str, table: str, _done: int, _total: int) -> None:
+        if (phase, table) == ("copied", "agents"):
+            starting.append(asyncio.run_coroutine_threadsafe(asyncio.to_thread(open_store, on_postgres), loop))
+        assert not any(one.done() for one in starting)
+
+    await move(on_postgres, at(tmp_path), report=starts_one)
+    (one,) = starting
+    store = await asyncio.wrap_future(one)
+    await store.close()
+
+
+@bare
+async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
+    tmp_path: Path, on_postgres: Settings
+) -> None:
+    store = open_store(at(tmp_path))
+    state = await make.stored_agent(store, with_blocks=[block := make.block()])
+    said = make.message(state.agent, "before\0after")
+    await make.stored_messages(store, said)
+    # As an older server left it: today's refuses it.
+    await store.write(lambda tx: tx.run(update(blocks).values(value="before\0after")))
+    await store.close()
+    with pytest.raises(Invalid) as refused:
+        await move(at(tmp_path), on_postgres)
+    assert [line for line in str(refused.value).splitlines() if line.startswith(" ")] == [
+        f"  blocks.value of {block.id}"
+    ]
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    assert postgres.server().run(tables, name_of(on_postgres)) == []
+    await move(at(tmp_path), on_postgres, Choices(replace_nul=True))
+    moved = open_store(on_postgres)
+    (kept,) = await moved.read(lambda tx: messages.by_ids(tx, [said.id]))
+    (row,) = await moved.read(lambda tx: tx.all(select(blocks.c.value)))
+    await moved.close()
+    assert kept.text == "before\0after"
+    assert row.value == "before␀after"
+
+
+async def test_what_is_not_there_and_what_is_the_same_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="There is no database"):
+        await move(at(tmp_path / "none"), at(tmp_path / "last"))
+    assert not (tmp_path / "last").exists()
+    await fill(at(tmp_path))
+    with pytest.raises(Invalid, match="already"):
+        await move(at(tmp_path), at(tmp_path))
+
+
+async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(on_postgres: Settings) -> None:
+    await open_store(on_postgres).close()
+    url = on_postgres.postgres_url or ""
+    again = on_postgres.model_copy(update={"database_url": SecretStr(url.replace("postgres@", "postgres:any@"))})
+    with pytest.raises(Conflict, match="both ends"):
+        await move(on_postgres, again)
+
+
+async def test_an_older_schema_is_left_as_it_is(first: Settings, last: Settings) -> None:
+    with sqlite3.connect(first.database_path) as connection:
+        connection.execute("DELETE FROM schema_versions WHERE version > 1")
+    connection.close()
+    with pytest.raises(Conflict, match=r"has schema 1.* Start this Ricordo on it once"):
+        await move(first, last)
+
+
+async def test_large_tables_are_copied_in_portions(first: Settings, last: Settings) -> None:
+    told: list[tuple[str, str, int, int]] = []
+    await move(first, last, report=lambda *one: told.append(one))
+    of_messages = [one for one in told if one[:2] == ("copied", "messages")]
+    assert of_messages == [("copied", "messages", 500, 603), ("copied", "messages", 603, 603)]
+    assert told[-1][0] == "compared"

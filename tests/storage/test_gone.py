@@ -1,0 +1,159 @@
+"""Deleting much: gone at once for everyone, removed in portions, and whatever is interrupted can be finished."""
+
+from itertools import pairwise
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Archive
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.storage import agents, archives, conversations, gone, messages, runs
+from ricordo.storage.index.merge import merge
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from tests.support import make
+
+TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_spaces", "search_tail")
+INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors")
+
+
+async def rows(store: SqliteStore) -> dict[str, int]:
+    """How many rows there are of what this module deletes; what is not there is left out."""
+    counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in (*TABLES, *INDEX))  # noqa: S608
+    found = await store.read(lambda tx: tx.all(text(counts)))
+    return {row.name: row.n for row in found if row.n}
+
+
+async def stored_archive(store: SqliteStore, size: int) -> Archive:
+    """An archive of so many tagged passages, half of them merged into the index."""
+    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
+    for start in range(0, size, 500):
+        new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
+        await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
+    await store.write(lambda tx: merge(tx, "passages", archive.id, size // 2))
+    return archive
+
+
+async def test_an_archive_is_gone_at_once_and_its_rows_go_in_portions(store: SqliteStore, scope: Scope) -> None:
+    before = await rows(store)
+    archive = await stored_archive(store, 1_100)
+    (agent_id,) = await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page()))
+
+    await store.write(lambda tx: gone.hide_archive(tx, scope, archive.id))
+
+    assert (await rows(store))["passages"] == 1_100
+    assert (await store.read(lambda tx: agents.load(tx, scope, agent_id))).archives == ()
+    assert await store.read(lambda tx: archives.page(tx, scope, Page())) == []
+    for again in (gone.hide_archive, archives.get):
+        with pytest.raises(NotFound):
+            await store.write(lambda tx, again=again: again(tx, scope, archive.id))
+    left = [1_100]
+    while await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id)):
+        left.append((await rows(store)).get("passages", 0))
+    assert max(more - less for more, less in pairwise(left)) == gone.PORTION
+    await make.remove_agent(store, agent_id)
+    assert await rows(store) == before
+    # What another server removed already is not removed twice.
+    assert not await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id))
+
+
+async def test_an_agent_takes_its_messages_runs_and_steps_with_it_and_leaves_its_archive(
+    store: SqliteStore, scope: Scope
+) -> None:
+    kept = await make.stored_agent(store)
+    await make.stored_messages(store, make.message(kept.agent, "tea"))
+    before = await rows(store)
+    agent = (await make.stored_agent(store, tags=("a",))).agent
+    archive = await make.stored_archive(store, agent, "Tea.")
+    await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(600)))
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    for number in range(3):
+        run = make.run(agent, ended_at=number + 1)
+        await store.write(lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
+
+    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+
+    assert await store.read(lambda tx: agents.ids(tx, scope)) == [kept.agent.id]
+    assert await store.read(lambda tx: agents.tags_in_use(tx, scope)) == []
+    assert await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page())) == []
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: agents.load(tx, scope, agent.id))
+    while await store.write(lambda tx: gone.remove_portion(tx, "agent", agent.id)):
+        pass
+    after = await rows(store)
+    assert (after.pop("archives"), after.pop("passages")) == (1, 1)
+    after["search_tail"] -= 1
+    assert after == before
+    assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == []
+
+
+async def test_only_hidden_owners_are_removed(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = make.archive()
+    await store.write(lambda tx: archives.insert_one(tx, archive))
+    assert not await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id))
+    assert (await rows(store))["archives"] == 1
+    assert await store.read(lambda tx: agents.ids(tx, Scope())) == [agent.id]
+
+
+async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(
+    store: SqliteStore, scope: Scope
+) -> None:
+    state = await make.stored_agent(store)
+    other = make.conversation(state.agent, id="conv-other")
+    await store.write(lambda tx: conversations.insert_one(tx, other))
+    old = [make.message(state.agent, f"tea {number}") for number in range(1_200)]
+    (kept,) = await make.stored_messages(store, make.message(state.agent, "tea", conversation_id="conv-other"))
+    id = state.conversation.id
+    await make.stored_messages(store, *old)
+    await store.write(lambda tx: conversations.add_past(tx, id, len(old), 1))
+
+    newest = await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
+
+    (late,) = await make.stored_messages(store, make.message(state.agent, "later"))
+    await store.write(lambda tx: conversations.add_past(tx, id, 1, 2))
+    counts = []
+    while await store.write(lambda tx: gone.remove_portion(tx, "conversation", id, newest)):
+        conversation = await store.read(lambda tx: conversations.get(tx, id))
+        assert conversation is not None
+        counts.append(conversation.message_count)
+    assert counts == [702, 452, 202]
+    conversation = await store.read(lambda tx: conversations.get(tx, id))
+    assert conversation is not None
+    assert conversation.message_count == 1
+    left = await store.read(lambda tx: messages.page(tx, scope, Page()))
+    assert {message.id for message in left} == {kept.id, late.id}
+
+
+async def test_a_job_is_left_behind_only_where_more_than_one_portion_is_to_go(store: SqliteStore, scope: Scope) -> None:
+    state = await make.stored_agent(store)
+    id = state.conversation.id
+
+    async def jobs() -> list[str]:
+        statement = text("SELECT CAST(payload AS TEXT) AS payload FROM jobs WHERE kind = 'removal' ORDER BY seq")
+        return [row.payload for row in await store.read(lambda tx: tx.all(statement))]
+
+    await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
+    assert await jobs() == []
+    await make.stored_messages(store, *(make.message(state.agent) for _ in range(gone.PORTION)))
+    newest = await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
+    await store.write(lambda tx: gone.hide_agent(tx, scope, state.agent.id))
+    assert [payload.replace(" ", "") for payload in await jobs()] == [
+        f'{{"kind":"conversation","id":"{id}","newest":{newest}}}',
+        f'{{"kind":"agent","id":"{state.agent.id}","newest":0}}',
+    ]
+
+
+async def test_what_is_not_there_is_not_hidden(store: SqliteStore, scope: Scope) -> None:
+    archive = await stored_archive(store, 1)
+    for attempt, id in (
+        (gone.hide_archive, archive.id),
+        (gone.hide_archive, new_id("archive")),
+        (gone.hide_agent, "x"),
+    ):
+        asking = Scope(organization_id="org-2") if id == archive.id else scope
+        with pytest.raises(NotFound):
+            await store.write(lambda tx, attempt=attempt, id=id, asking=asking: attempt(tx, asking, id))
+    assert [found.id for found in await store.read(lambda tx: archives.page(tx, scope, Page()))] == [archive.id]

@@ -1,0 +1,676 @@
+"""PostgreSQL: several servers on one database, lost connections, a bounded pool, and what differs from SQLite but must not show."""
+
+import asyncio
+import logging
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, func, select, text
+
+from ricordo.agents.closing import close_expired, heal
+from ricordo.agents.context import LEASE
+from ricordo.domain.block import Block
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, Conflict, Invalid, LeaseLost, Unavailable
+from ricordo.memory.commit import file_passages
+from ricordo.settings import Settings
+from ricordo.storage import agents, archives, blocks, conversations, messages, migrations, runs, tools
+from ricordo.storage import postgres as module
+from ricordo.storage.check import Broken, Shared, check
+from ricordo.storage.database import open_store
+from ricordo.storage.index import tables as index_tables
+from ricordo.storage.postgres import PostgresStore, open_postgres
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction, to_json
+from ricordo.storage.tables import messages as messages_table
+from ricordo.storage.tables import metadata, organizations
+from ricordo.tools.builtin import plugin
+from ricordo.tools.catalogue import sync_tools
+from ricordo.tools.toolbox import Toolbox
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.postgres import described, name_in, server
+
+DATABASES = ("postgresql",)
+LIMIT = 10  # seconds
+
+
+@pytest.fixture
+async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PostgresStore]:
+    """Another server's store on the same database."""
+    opened = open_postgres(server().shared_database(), connections=4, clock=clock, backups=tmp_path)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def empty_database() -> Iterator[str]:
+    """The address of a database without a schema."""
+    url = server().new_database(empty=True)
+    yield url
+    server().drop(url)
+
+
+def backend(tx: Transaction) -> int:
+    return int(tx.all(text("SELECT pg_backend_pid()"))[0][0])
+
+
+def kill(pid: int) -> None:
+    server().run(f"SELECT pg_terminate_backend({pid}, 5000)")
+
+
+async def until(sql: str) -> None:
+    """Wait, with a limit, until the statement gives a row."""
+    async with asyncio.timeout(LIMIT):
+        while not await asyncio.to_thread(server().run, sql):  # noqa: ASYNC110 - in the database
+            await asyncio.sleep(0.01)
+
+
+def open_run(agent_id: str, conversation_id: str, now: int) -> Run:
+    return Run(
+        id=new_id("run"),
+        organization_id=Scope().organization_id,
+        agent_id=agent_id,
+        conversation_id=conversation_id,
+        status="running",
+        created_at=now,
+        lease_token=new_id("token"),
+        lease_expires_at=now + LEASE,
+    )
+
+
+async def begun(store: PostgresStore) -> Run:
+    """An agent with an open run."""
+    state = await make.stored_agent(store)
+    run = open_run(state.agent.id, state.conversation.id, store.clock.now())
+    await store.write(lambda tx: runs.open_run(tx, run))
+    return run
+
+
+# --- the schema ---
+
+
+def catalogue(url: str) -> list[tuple[object, ...]]:
+    """Columns with type, default and collation, and the definitions of indexes and constraints, as PostgreSQL tells them."""
+    columns = (
+        "SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation,"
+        " collation_name FROM information_schema.columns WHERE table_schema = 'public'"
+    )
+    indexes = "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    constraints = (
+        "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = 'public'::regnamespace"
+    )
+    rows = [row for sql in (columns, indexes, constraints) for row in server().run(sql, name_in(url))]
+    ours = set(metadata.tables)
+    return sorted((row for row in rows if row[0] in ours), key=str)
+
+
+def test_the_migrations_leave_exactly_the_schema_that_the_tables_describe(empty_database: str) -> None:
+    assert index_tables.search_tail.metadata is metadata
+    engine = module.make_engine(empty_database)
+    described(metadata).create_all(engine)
+    engine.dispose()
+    migrated = server().new_database()
+    left = catalogue(migrated)
+    server().drop(migrated)
+    assert len(left) > 200
+    assert left == catalogue(empty_database)
+
+
+def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() -> None:
+    columns = server().run(
+        "SELECT data_type, collation_name FROM information_schema.columns WHERE table_schema = 'public'"
+        " AND table_name NOT LIKE 'procrastinate%' AND table_name <> 'schema_versions'",
+        "ricordo_template",
+    )
+    kinds = {kind for kind, _ in columns}
+    assert {collation for kind, collation in columns if kind in ("text", "character varying")} == {"C"}
+    assert kinds == {"bigint", "boolean", "bytea", "character varying", "json", "text"}
+
+
+async def test_several_servers_may_start_at_once_on_an_empty_database(empty_database: str, tmp_path: Path) -> None:
+    def start(_number: int) -> PostgresStore:
+        return open_postgres(empty_database, connections=1, backups=tmp_path)
+
+    opened = await asyncio.gather(*(asyncio.to_thread(start, number) for number in range(5)))
+    versions = server().run("SELECT version FROM schema_versions ORDER BY version", name_in(empty_database))
+    assert [version for (version,) in versions] == list(range(1, len(migrations.MIGRATIONS) + 1))
+    for store in opened:
+        await make.stored_agent(store)
+    assert await opened[0].read(lambda tx: agents.count(tx, Scope())) == 5
+    for store in opened:
+        await store.close()
+
+
+def with_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this Ricordo know a migration more than the released ones."""
+    original, known = migrations.migrate, (*migrations.MIGRATIONS, add_colour)
+    monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+
+
+def add_colour(connection: module.Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE agents ADD COLUMN colour TEXT")
+
+
+async def test_an_upgrade_is_backed_up_by_pg_dump(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server().new_database()
+    monkeypatch.setenv("PATH", str(server().programs))
+    with_one_more(monkeypatch)
+    with caplog.at_level(logging.INFO, "ricordo.storage.dump"):
+        await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
+    (kept,) = (tmp_path / "backups").iterdir()
+    listing = ["pg_restore", "--list", str(kept)]
+    listed = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=True)
+    assert "TABLE DATA public messages" in listed.stdout
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert str(kept) == caplog.records[-1].__dict__["file"]
+    server().drop(url)
+
+
+async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server().new_database()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with_one_more(monkeypatch)
+    with caplog.at_level(logging.WARNING, "ricordo.storage.dump"):
+        await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
+    assert "no backup" in caplog.text
+    assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))
+    server().drop(url)
+
+
+async def test_a_dump_that_fails_stops_the_upgrade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    url = server().new_database()
+    broken = tmp_path / "pg_dump"
+    broken.write_text('#!/bin/sh\ncase "$1" in --version) echo "pg_dump (PostgreSQL) 99.0";; *) exit 1;; esac\n')
+    broken.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    with_one_more(monkeypatch)
+    with pytest.raises(Unavailable, match="backup before an upgrade failed, so nothing was changed"):
+        open_postgres(url, connections=1, backups=tmp_path / "backups")
+    assert list((tmp_path / "backups").iterdir()) == []
+    assert "colour" not in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))
+    server().drop(url)
+
+
+# --- several servers ---
+
+
+async def test_of_many_that_want_one_conversations_lease_one_gets_it(
+    store: PostgresStore, other: PostgresStore, clock: ManualClock
+) -> None:
+    state = await make.stored_agent(store)
+
+    async def begin(which: PostgresStore) -> str:
+        run = open_run(state.agent.id, state.conversation.id, clock.now())
+        try:
+            await which.write(lambda tx: runs.open_run(tx, run))
+        except Collision:
+            return "refused"
+        return "begun"
+
+    for _ in range(5):
+        outcome = sorted(await asyncio.gather(*(begin(which) for which in (store, other) * 6)))
+        assert outcome == ["begun", *["refused"] * 11]
+        (run,) = await store.read(runs.open_runs)
+        ended = replace(run, status="completed", ended_at=clock.now())
+        assert await other.write(lambda tx, ended=ended: runs.end(tx, ended))  # type: ignore[misc]
+
+
+async def test_a_message_with_one_otid_is_stored_once_by_however_many_servers(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+
+    async def say(which: PostgresStore) -> bool:
+        try:
+            await make.stored_messages(which, replace(make.message(agent, "Hello."), otid="one"))
+        except Collision:
+            return False
+        return True
+
+    assert sorted(await asyncio.gather(*(say(which) for which in (store, other) * 5))) == [*[False] * 9, True]
+    count = select(func.count()).select_from(messages_table).where(messages_table.c.otid == "one")
+    assert await store.read(lambda tx: tx.all(count)[0][0]) == 1
+
+
+async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lost(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    (block,) = await make.stored_blocks(store, make.block(value="0"))
+
+    async def add_one(which: PostgresStore) -> int:
+        conflicts = 0
+        while True:
+
+            def work(tx: Transaction) -> Block | None:
+                now = blocks.get(tx, Scope(), block.id)
+                return blocks.write(tx, now, str(int(now.value) + 1), by="user-1")
+
+            if await which.write(work):
+                return conflicts
+            conflicts += 1
+
+    await asyncio.gather(*(add_one(which) for which in (store, other) * 10))
+    after = await store.read(lambda tx: blocks.get(tx, Scope(), block.id))
+    assert (after.value, after.version) == ("20", 21)
+
+
+async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    """An owner's change of a block is never refused because an agent wrote at the same moment."""
+    (block,) = await make.stored_blocks(store, make.block(value="old"))
+    tries: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def change(tx: Transaction) -> Block:
+        now = blocks.get(tx, Scope(), block.id)
+        tries.append(now.value)
+        if len(tries) == 1:
+            wrote = other.write(lambda its: blocks.write(its, now, "new", by="agent-1"))
+            asyncio.run_coroutine_threadsafe(wrote, loop).result(LIMIT)
+        return blocks.update(tx, now, replace(now, description="Described."))
+
+    changed = await store.write(change)
+    assert tries == ["old", "new"]
+    assert (changed.value, changed.description, changed.version) == ("new", "Described.", 3)
+
+
+async def test_a_change_that_always_meets_another_ends_as_a_conflict(store: PostgresStore) -> None:
+    (block,) = await make.stored_blocks(store, make.block())
+    stale = replace(block, version=99)
+    with pytest.raises(Conflict, match="changed since you read it"):
+        await store.write(lambda tx: blocks.update(tx, stale, stale))
+
+
+async def test_a_held_run_is_not_ended_behind_its_owners_back(
+    store: PostgresStore, other: PostgresStore, clock: ManualClock
+) -> None:
+    """A healer that waits for the row sees the lease that was renewed meanwhile."""
+    run = await begun(store)
+    clock.advance(LEASE / SECOND + 1)
+    holding, told = threading.Event(), threading.Event()
+
+    def renew(tx: Transaction) -> None:
+        assert runs.renew(tx, run.id, run.lease_token or "", clock.now() + LEASE)
+        holding.set()
+        told.wait(LIMIT)
+
+    renewing = asyncio.create_task(store.write(renew))
+    assert await asyncio.to_thread(holding.wait, LIMIT)
+    healing = asyncio.create_task(other.write(lambda tx: heal(tx, run)))
+    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    told.set()
+    await renewing
+    assert await healing is False
+
+
+async def test_only_expired_runs_are_closed_and_none_that_is_alive_here(
+    store: PostgresStore, other: PostgresStore, clock: ManualClock
+) -> None:
+    dead, alive = await begun(store), await begun(store)
+    clock.advance(LEASE / SECOND - 1)
+    assert await other.write(close_expired) == []
+    clock.advance(2)
+    assert [run.id for run in await other.write(lambda tx: close_expired(tx, {alive.id}))] == [dead.id]
+    closed = await store.read(lambda tx: runs.get(tx, Scope(), dead.id))
+    assert (closed.status, (closed.error or {})["type"]) == ("failed", "interrupted")
+    with pytest.raises(LeaseLost):
+        await store.write(lambda tx: runs.save(tx, replace(dead, step_count=1)))
+    await store.write(lambda tx: runs.save(tx, replace(alive, step_count=1)))
+
+
+async def test_closing_a_run_keeps_the_progress_that_was_saved_since_it_was_read(store: PostgresStore) -> None:
+    run = await begun(store)
+    await store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
+    assert [one.step_count for one in await store.write(lambda tx: [heal(tx, run)] and runs.open_runs(tx))] == [3]
+
+
+async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore, other: PostgresStore) -> None:
+    first, second = await make.stored_blocks(store, make.block(label="one"), make.block(label="two"))
+    both = threading.Barrier(2)
+
+    def both_of(*order: Block) -> Callable[[Transaction], None]:
+        is_first_try = [True]
+
+        def work(tx: Transaction) -> None:
+            for place, block in enumerate(order):
+                now = blocks.get(tx, Scope(), block.id)
+                assert blocks.write(tx, now, now.value + "+", by="agent-1")
+                if place == 0 and is_first_try:
+                    is_first_try.clear()
+                    both.wait(LIMIT)
+
+        return work
+
+    await asyncio.gather(store.write(both_of(first, second)), other.write(both_of(second, first)))
+    after = await store.read(lambda tx: blocks.by_ids(tx, Scope(), [first.id, second.id]))
+    assert [block.value for block in after] == [first.value + "++", second.value + "++"]
+
+
+async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, other: PostgresStore) -> None:
+    """Otherwise a reset could delete the messages of a turn that begins beside it."""
+    state = await make.stored_agent(store)
+    run = open_run(state.agent.id, state.conversation.id, store.clock.now())
+    holding, told = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> list[Run]:
+        conversations.hold(tx, state.conversation.id)
+        holding.set()
+        told.wait(LIMIT)
+        return runs.open_runs(tx, conversation_id=state.conversation.id)
+
+    resetting = asyncio.create_task(store.write(hold))
+    assert await asyncio.to_thread(holding.wait, LIMIT)
+    beginning = asyncio.create_task(other.write(lambda tx: runs.open_run(tx, run)))
+    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    told.set()
+    assert await resetting == []
+    await beginning
+
+
+async def test_an_agent_gets_one_archive_however_many_file_at_once(store: PostgresStore, other: PostgresStore) -> None:
+    state = await make.stored_agent(store)
+
+    async def file(which: PostgresStore, number: int) -> None:
+        one = make.passage(make.archive(), f"Fact {number}.", tags=(f"tag-{number}",))
+        await which.write(lambda tx: file_passages(tx, state, [one]))
+
+    await asyncio.gather(*(file((store, other)[number % 2], number) for number in range(8)))
+    (archive,) = await store.read(lambda tx: archives.of_agent(tx, state.agent.id))
+    assert (archive.passage_count, archive.tags) == (8, tuple(f"tag-{number}" for number in range(8)))
+
+
+async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresStore, other: PostgresStore) -> None:
+    toolbox = Toolbox(plugin.tools())
+    await asyncio.gather(*(which.write(lambda tx: sync_tools(tx, Scope(), toolbox)) for which in (store, other) * 3))
+    names = [tool.name for tool in toolbox]
+    assert set(await store.read(lambda tx: tools.by_names(tx, Scope(), names))) == set(names)
+    assert await store.read(lambda tx: tools.count(tx, Scope())) == len(names)
+
+
+# --- connections ---
+
+
+async def test_a_killed_backend_costs_a_unit_nothing_but_a_new_connection(store: PostgresStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    for _ in range(3):
+        kill(await store.read(backend))
+        (said,) = await make.stored_messages(store, make.message(agent, "still here"))
+        assert said.text == "still here"
+
+
+async def test_a_unit_whose_backend_is_killed_in_the_middle_runs_again_whole(store: PostgresStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    pids: list[int] = []
+
+    def work(tx: Transaction) -> None:
+        pids.append(backend(tx))
+        messages.insert_all(tx, [make.message(agent, "first half")])
+        if len(pids) == 1:
+            kill(pids[0])
+        messages.insert_all(tx, [make.message(agent, "second half")])
+
+    await store.write(work)
+    assert len(set(pids)) == 2
+    texts = await store.read(lambda tx: [row.text for row in tx.all(select(messages_table.c.text))])
+    assert sorted(filter(None, texts))[-2:] == ["first half", "second half"]
+
+
+async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether it was saved, and to save it twice would be worse than to ask."""
+    ran: list[int] = []
+    doomed: list[int] = []
+    original = psycopg.Connection.commit
+
+    def commit(connection: psycopg.Connection[object]) -> None:
+        while doomed:
+            kill(doomed.pop())
+        original(connection)
+
+    def work(tx: Transaction) -> None:
+        ran.append(backend(tx))
+        doomed.append(ran[-1])
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit)
+    with pytest.raises(Unavailable, match="whether it did is not known"):
+        await store.write(work)
+    assert len(ran) == 1
+    assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
+
+
+async def test_a_database_that_is_gone_is_told_as_that_and_without_its_password(tmp_path: Path) -> None:
+    url = f"postgresql://someone:s3cret@/nothing?host={tmp_path}"
+    with pytest.raises(Unavailable, match=r"postgresql://someone:\*\*\*@/nothing cannot be opened") as caught:
+        open_postgres(url, backups=tmp_path)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(caught.value.__cause__)
+
+
+async def test_a_server_that_goes_away_is_unavailable_after_some_tries(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
+    kill(await store.read(backend))
+    monkeypatch.setattr(store, "engine", create_engine(module.driver_url("postgresql://x@/x?host=/nowhere")))
+
+    async def use() -> None:
+        for _ in range(5):  # whichever worker's connection it was
+            kill(await store.read(backend))
+
+    with pytest.raises(Unavailable, match=r"The database failed.*Nothing was changed"):
+        await use()
+
+
+async def test_the_pool_is_bounded_and_callers_wait(tmp_path: Path) -> None:
+    url = server().new_database()
+    store = open_postgres(url, connections=3, backups=tmp_path)
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work(tx: Transaction) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        return backend(tx)
+
+    pids = await asyncio.gather(*(store.write(work) if number % 2 else store.read(work) for number in range(30)))
+    assert len(set(pids)) <= 3
+    assert most == 3
+    await store.close()
+    # The server notices a moment later that a connection was closed.
+    left = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name_in(url)}'"  # noqa: S608 - our own name
+    await until(f"SELECT 1 WHERE NOT EXISTS ({left})")
+    server().drop(url)
+
+
+async def test_close_waits_for_units_that_run(tmp_path: Path) -> None:
+    url = server().new_database()
+    store = open_postgres(url, connections=2, backups=tmp_path)
+    agent = (await make.stored_agent(store)).agent
+    entered = threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        entered.set()
+        time.sleep(0.05)
+        messages.insert_all(tx, [make.message(agent)])
+
+    writing = asyncio.create_task(store.write(slow))
+    assert await asyncio.to_thread(entered.wait, LIMIT)
+    await store.close()
+    await writing
+    assert server().run("SELECT count(*) FROM messages", name_in(url)) == [(2,)]
+    server().drop(url)
+
+
+async def test_a_unit_that_raises_leaves_nothing_and_a_read_cannot_write(store: PostgresStore) -> None:
+    def work(tx: Transaction) -> None:
+        agents.insert_one(tx, make.agent(), ["tea"])
+        raise LookupError("something else went wrong")
+
+    with pytest.raises(LookupError, match="something else"):
+        await store.write(work)
+    assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
+    with pytest.raises(Exception, match="read-only transaction"):
+        await store.read(lambda tx: agents.insert_one(tx, make.agent(), []))
+
+
+async def test_a_read_sees_one_moment_while_others_write(store: PostgresStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    loop = asyncio.get_running_loop()
+    count = select(func.count()).select_from(messages_table)
+
+    def look_twice(tx: Transaction) -> tuple[int, int]:
+        before = tx.all(count)[0][0]
+        asyncio.run_coroutine_threadsafe(make.stored_messages(store, make.message(agent)), loop).result(LIMIT)
+        return before, tx.all(count)[0][0]
+
+    assert await store.read(look_twice) == (1, 1)
+    assert await store.read(lambda tx: tx.all(count)[0][0]) == 2
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize("spoiled", ["a\0b", "\ud83d", "".join(new_id("x") for _ in range(200))])
+async def test_what_no_column_can_hold_is_refused_in_a_sentence(store: PostgresStore, spoiled: str) -> None:
+    with pytest.raises(Invalid):
+        await store.write(lambda tx: agents.insert_one(tx, make.agent(), [spoiled]))
+    assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
+
+
+@pytest.mark.parametrize("spoiled", [{"a": "\ud83d"}, {"a": 2**70}])
+async def test_what_no_json_can_hold_is_refused_in_a_sentence(store: PostgresStore, spoiled: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        await store.write(lambda tx: agents.insert_one(tx, replace(make.agent(), metadata=spoiled), []))
+
+
+async def test_a_number_that_is_too_large_is_refused_in_a_sentence(store: PostgresStore) -> None:
+    with pytest.raises(Invalid, match="too large"):
+        await store.write(lambda tx: agents.insert_one(tx, replace(make.agent(), context_window=2**63), []))
+
+
+async def test_an_error_quotes_nothing_that_was_said(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
+    state = await make.stored_agent(store, tags=["private words"])
+    with pytest.raises(Collision) as caught, caplog.at_level(logging.DEBUG):
+        await store.write(lambda tx: agents.insert_one(tx, state.agent, ["private words"]))
+    assert state.agent.id not in str(caught.value)
+    assert "private" not in str(caught.value) + caplog.text
+
+
+WORDS = st.text(max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(value=st.dictionaries(st.sampled_from("abc"), JSON, max_size=3))
+async def test_json_comes_back_equal_and_in_order(store: PostgresStore, value: dict[str, object]) -> None:
+    agent = replace(make.agent(), metadata=value)
+
+    def work(tx: Transaction) -> dict[str, object]:
+        agents.insert_one(tx, agent, [])
+        row = tx.first(select(agents.agents.c.metadata).where(agents.agents.c.id == agent.id))
+        return dict(row.metadata)
+
+    assert to_json(await store.write(work)) == to_json(value)
+
+
+@given(names=st.lists(st.text("aAbBzZäÄéßЖ语_-. 1", min_size=1, max_size=6), unique=True, max_size=12))
+async def test_texts_are_in_the_order_of_their_bytes(store: PostgresStore, names: list[str]) -> None:
+    def work(tx: Transaction) -> list[str]:
+        tx.run(organizations.insert(), [{"id": new_id("org"), "name": f"~{name}", "created_at": 0} for name in names])
+        ordered = tx.all(
+            select(organizations.c.name).where(organizations.c.created_at == 0).order_by(organizations.c.name)
+        )
+        found = [row.name[1:] for row in ordered if row.name.startswith("~")]
+        tx.run(organizations.delete().where(organizations.c.name.startswith("~")))
+        return found
+
+    assert await store.write(work) == sorted(names, key=str.encode)
+
+
+# --- opening ---
+
+
+async def test_settings_open_the_database_they_name(tmp_path: Path) -> None:
+    url = server().new_database()
+    shared = await asyncio.to_thread(open_store, Settings(data_dir=tmp_path, database_url=url))
+    alone = open_store(Settings(data_dir=tmp_path))
+    assert isinstance(shared, PostgresStore)
+    assert isinstance(alone, SqliteStore)
+    for store in (shared, alone):
+        await make.stored_agent(store)
+        assert await store.read(lambda tx: agents.count(tx, Scope())) == 1
+        await store.close()
+    server().drop(url)
+
+
+def test_without_psycopg_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ricordo.storage.postgres")
+    monkeypatch.delattr("ricordo.storage.postgres")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Unavailable, match=r"pip install 'ricordo\[postgres\]'"):
+        open_store(Settings(data_dir=tmp_path, database_url="postgresql://x@localhost/x"))
+
+
+def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\nfrom ricordo.app import create_app\nfrom ricordo.settings import Settings\n"
+        "from ricordo.storage.database import open_store\n"
+        f"asyncio.run(open_store(Settings(data_dir={str(tmp_path)!r})).close())\n"
+        "print([name for name in sys.modules if 'psycopg' in name or 'dialects.postgresql' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_look_tells_what_the_database_is_and_changes_nothing(empty_database: str, tmp_path: Path) -> None:
+    migrated = Settings(data_dir=tmp_path, database_url=server().shared_database())
+    found = check(migrated)
+    assert isinstance(found, Shared)
+    assert (found.schema, found.vectors) == (len(migrations.MIGRATIONS), "0.8.5")
+    assert (found.server.split(".")[0], found.size > 1_000_000) == ("18", True)
+    empty = check(Settings(data_dir=tmp_path, database_url=empty_database))
+    assert isinstance(empty, Shared)
+    assert empty.schema == 0
+    assert server().run("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)) == [(0,)]
+    gone = check(Settings(data_dir=tmp_path, database_url=f"postgresql://x:s3cret@/x?host={tmp_path}"))
+    assert isinstance(gone, Broken)
+    assert "cannot be opened" in gone.reason
+    assert "s3cret" not in gone.reason
+
+
+async def test_full_durability_waits_for_the_disk(tmp_path: Path) -> None:
+    found = []
+    for durability in ("normal", "full"):
+        store = open_postgres(server().shared_database(), connections=1, durability=durability, backups=tmp_path)
+        found.append(await store.read(lambda tx: tx.all(text("SHOW synchronous_commit"))[0][0]))
+        await store.close()
+    assert found == ["off", "on"]  # the tests' server is set to off
