@@ -5,6 +5,7 @@ conversation is as good as any other: the next message is answered. Only what a 
 window, though not out of the history: with it every later request would be refused too, and the agent could never answer again.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +21,19 @@ _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None) -> Run | None:
     """End the run for this reason, whoever holds its lease; None where it had ended already."""
+    held = runs.hold(tx, run.id)  # its progress may have been saved since `run` was read
+    if held is None or held.ended_at is not None:
+        return None
     now = tx.clock.now()
     ended = replace(
-        run,
+        held,
         status=status_after(reason),
         stop_reason=reason,
         error=error,
         ended_at=now,
         duration_ns=(now - run.created_at) * 1000,
     )
-    if not runs.end(tx, ended):
-        return None
+    runs.end(tx, ended)
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:
         return ended
@@ -55,11 +58,17 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
 
 
 def heal(tx: Transaction, run: Run) -> bool:
-    """Close a run whose lease has expired: whoever held it is gone. The run must have been read in this transaction."""
-    if run.ended_at is not None or run.lease_expires_at > tx.clock.now():
+    """Close a run whose lease has expired: whoever held it is gone. False where it ended, or its lease was renewed."""
+    held = runs.hold(tx, run.id)
+    if held is None or held.ended_at is not None or held.lease_expires_at > tx.clock.now():
         return False
     error = {"type": "interrupted", "message": "The server that ran this turn is gone."}
-    return close_run(tx, run, "error", error) is not None
+    return close_run(tx, held, "error", error) is not None
+
+
+def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
+    """Close the runs whose lease has expired, as any server of a shared database does; `live` are its own, which are alive."""
+    return [run for run in runs.expired(tx) if run.id not in live and heal(tx, run)]
 
 
 def close_all(tx: Transaction) -> list[Run]:

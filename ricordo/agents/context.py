@@ -46,6 +46,9 @@ async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated
 def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContext:
     run = _new_run(tx, request)
     runs.open_run(tx, run)
+    # Once more, now that the lease is taken: on a shared database the original may have begun and ended since.
+    if _same_body(tx, request, other_than=run.id):
+        raise Collision("The same request was accepted a moment ago.")
     state = agents.load(tx, request.scope, request.agent_id, request.conversation_id)
     model = runtime.models.get(state.agent.model)
     window = messages.by_ids(tx, state.conversation.window)
@@ -88,10 +91,11 @@ def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
     raise Conflict(f"The otid {used} was used before, by another request. Give every new message an otid of its own.")
 
 
-def _same_body(tx: Transaction, request: TurnRequest) -> Repeated | None:
+def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Repeated | None:
     if not (request.is_retry and request.body_hash):
         return None
-    run = runs.with_same_body(tx, _thread(request), request.body_hash, tx.clock.now() - REPEAT_WINDOW)
+    since = tx.clock.now() - REPEAT_WINDOW
+    run = runs.with_same_body(tx, _thread(request), request.body_hash, since, other_than=other_than)
     return Repeated(run.id) if run and run.organization_id == request.scope.organization_id else None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.closing import close_run
+from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.styles import style_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
@@ -21,6 +22,7 @@ from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.texts import default_system
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, conversations, messages, runs, tools
+from ricordo.storage.gone import empty_conversation
 from ricordo.storage.store import Transaction
 
 BASE_TOOLS: dict[AgentType, tuple[str, ...]] = {
@@ -77,6 +79,7 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
     style_of(spec.agent_type)
     zone(spec.timezone)
     info = await runtime.models.require(spec.model or runtime.models.default_handle())
+    spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
     return await runtime.store.write(lambda tx: _create(tx, scope, spec, info))
 
 
@@ -88,13 +91,15 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
     """Delete every message of the agent's own thread and begin it anew. Raises NotFound, Busy."""
-    return await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
+    state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
+    await remove(runtime, "conversation", state.conversation.id, newest)
+    return state
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """Stop the agent's turns and delete it with its threads. Raises NotFound."""
     await cancel_runs(runtime, scope, agent_id)
-    await runtime.store.write(lambda tx: _delete(tx, scope, agent_id))
+    await remove_agent(runtime, scope, agent_id)
 
 
 async def cancel_runs(
@@ -147,6 +152,8 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> 
 
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
     """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
+    agents.hold(tx, scope, agent_id)
+    blocks.hold(tx, block_id)
     agents.require(tx, scope, agent_id)
     block = blocks.get(tx, scope, block_id)
     attached = blocks.of_agent(tx, agent_id)
@@ -245,26 +252,22 @@ def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool,
     return tuple(tools.find(tx, scope, list(dict.fromkeys([*base, *spec.tool_names])), spec.tool_ids))
 
 
-def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
+def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
+    """Begin the thread anew; of its old messages, those up to the seq that is returned may remain to be removed."""
     state = agents.load_whole(tx, scope, agent_id)
-    _require_idle(tx, state.conversation.id)
-    messages.delete_of_conversation(tx, state.conversation.id)
-    runs.forget_bodies(tx, state.conversation.id)
+    conversation = state.conversation
+    conversations.hold(tx, conversation.id)
+    _require_idle(tx, conversation.id)
+    # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
+    newest = empty_conversation(tx, scope, conversation.id)
+    runs.forget_bodies(tx, conversation.id)
     system, key = _system_message(tx, state, runtime.models.get(state.agent.model).info.provider)
     messages.insert_all(tx, [system])
-    conversations.reset(tx, state.conversation.id, [system.id], key)
-    return replace(
-        state, conversation=replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1)
-    )
+    conversations.begin_anew(tx, conversation.id, [system.id], key)
+    begun = replace(conversation, window=(system.id,), prompt_key=key, message_count=1)
+    return replace(state, conversation=begun), newest
 
 
 def _require_idle(tx: Transaction, conversation_id: str) -> None:
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
         raise Busy(open_runs[0].id)
-
-
-def _delete(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    agents.require(tx, scope, agent_id)
-    for conversation_id in conversations.ids_of_agent(tx, agent_id):
-        messages.delete_of_conversation(tx, conversation_id)
-    agents.remove(tx, agent_id)

@@ -111,7 +111,7 @@ async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, readi
     began = time.monotonic_ns()
 
     def context(call_id: str) -> ToolContext:
-        return ToolContext(call_id, turn.state, step.memory, runtime.store, turn.request.scope)
+        return ToolContext(call_id, turn.state, step.memory, runtime.store, turn.request.scope, runtime.recall)
 
     attached = {tool.name: tool for tool in turn.state.tools}
     results = await runtime.toolbox.run(reading.calls, attached, context)

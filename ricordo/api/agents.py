@@ -76,13 +76,16 @@ async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
     handle = _handle(body)
     remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
+    named = _embedding(body)
+    embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
 
     def change(tx: Transaction) -> AgentState:
+        agents.hold(tx, here.scope, agent_id)
         agent = agents.load(tx, here.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
         tags = None if body.tags is None else sorted(set(body.tags))
-        agents.update(tx, _changed(tx, agent, body, here.scope.user_id), tags)
+        agents.update(tx, _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id), tags)
         _change_attachments(tx, here, agent_id, body)
         return agents.load_whole(tx, here.scope, agent_id)
 
@@ -121,14 +124,11 @@ def _spec(body: AgentBody) -> AgentSpec:
 
 def _handle(body: AgentFields) -> str | None:
     """The model's handle, also where an older client gives a whole `llm_config`."""
-    if body.model or not body.llm_config:
-        return body.model
-    config = body.llm_config
-    return config.handle or f"{config.provider_name or 'openai'}/{config.model}"
+    return body.model or (body.llm_config.full_handle if body.llm_config else None)
 
 
 def _embedding(body: AgentFields) -> str | None:
-    return body.embedding or (body.embedding_config.handle if body.embedding_config else None)
+    return body.embedding or (body.embedding_config.full_handle if body.embedding_config else None)
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
@@ -161,7 +161,6 @@ def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> 
         system=agent.system if body.system is None else body.system,
         description=body.description if "description" in sent else agent.description,
         metadata=agent.metadata if body.metadata is None else body.metadata,
-        embedding=_embedding(body) or agent.embedding,
         model_settings=_model_settings(body, agent.model_settings),
         context_window=body.context_window_limit or agent.context_window,
         timezone=body.timezone or agent.timezone,

@@ -1,20 +1,17 @@
 """An agent's archival memory: passages put in, listed, searched, deleted."""
 
 from dataclasses import replace
-from datetime import UTC
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from ricordo.api.bodies import PassageBody
+from ricordo.api.archive_bodies import PassageBody
+from ricordo.api.archives import new_passage
 from ricordo.api.call import Here, Paged, Piece, answer
 from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
-from ricordo.domain.clock import parse_date, to_datetime, zone
-from ricordo.domain.ids import new_id
+from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.passage import Passage
-from ricordo.errors import Invalid
-from ricordo.memory import recall
 from ricordo.memory.commit import file_passages
 from ricordo.storage import agents, archives
 from ricordo.storage.search import PassageFilter
@@ -25,22 +22,11 @@ router = APIRouter(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passag
 
 @router.post("", response_model=list[PassageShape])
 async def create(here: Here, agent_id: str, body: PassageBody) -> Response:
-    """Archive a passage; the answer is a list of it."""
-    created_at = _moment(body.created_at) if body.created_at else None
+    """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
 
     def insert(tx: Transaction) -> Passage:
         state = agents.load(tx, here.scope, agent_id)
-        now = tx.clock.now()
-        passage = Passage(
-            id=new_id("passage"),
-            organization_id=here.scope.organization_id,
-            archive_id="",
-            text=body.text,
-            tags=tuple(dict.fromkeys(body.tags or ())),
-            created_by=here.scope.user_id,
-            created_at=now if created_at is None else created_at,
-            updated_at=now,
-        )
+        passage = new_passage(tx, here, body, body.moment(zone(state.agent.timezone)), "")
         return replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)
 
     return answer([passage_to_wire(await here.store.write(insert))])
@@ -69,21 +55,18 @@ async def search(
     start_datetime: str | None = None,
     end_datetime: str | None = None,
 ) -> Response:
-    """The best matching passages of the agent's archives, best first."""
-
-    def find(tx: Transaction) -> list[recall.FoundPassage]:
-        state = agents.load(tx, here.scope, agent_id)
-        where = zone(state.agent.timezone)
-        wanted = PassageFilter(
-            archive_ids=tuple(archive.id for archive in state.archives),
-            tags=tuple(tags or ()),
-            all_tags=tag_match_mode == "all",
-            start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
-            end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
-        )
-        return recall.find_passages(tx, query, wanted, top_k or 10)
-
-    results = [hit_to_wire(hit.passage) for hit in await here.store.read(find)]
+    """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
+    state = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
+    where = zone(state.agent.timezone)
+    wanted = PassageFilter(
+        archive_ids=tuple(archive.id for archive in state.archives),
+        tags=tuple(tags or ()),
+        all_tags=tag_match_mode == "all",
+        start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
+        end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+    )
+    found = await here.runtime.recall.passages(query, wanted, top_k or 10)
+    results = [hit_to_wire(hit.passage, hit.relevance) for hit in found]
     return answer({"results": results, "count": len(results)})
 
 
@@ -97,15 +80,3 @@ async def delete(here: Here, agent_id: str, memory_id: str) -> Response:
 
     await here.store.write(remove)
     return answer({"message": f"Memory id={memory_id} successfully deleted"})
-
-
-def _moment(text: str) -> int:
-    micros = parse_date(text, UTC, name="created_at")
-    try:
-        to_datetime(micros)
-    except OverflowError as error:
-        # Within its own zone it is a date; in UTC, as it would be shown, it lies beyond the calendar.
-        raise Invalid(
-            f"created_at {text} lies beyond the calendar. Choose a moment between the years 1 and 9999."
-        ) from error
-    return micros

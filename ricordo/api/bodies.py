@@ -194,7 +194,16 @@ class ConfigBody(Body):
 
     handle: str | None = None
     model: str | None = None
+    embedding_model: str | None = None
+    embedding_endpoint_type: str | None = None
     provider_name: str | None = None
+
+    @property
+    def full_handle(self) -> str | None:
+        """`provider/model`, made from its parts where the handle itself is not given."""
+        name = self.model or self.embedding_model
+        provider = self.provider_name or self.embedding_endpoint_type or "openai"
+        return self.handle or (f"{provider}/{name}" if name else None)
 
 
 class AgentFields(WholeBody):
@@ -249,14 +258,6 @@ class AgentChange(AgentFields):
     """What shall change of an agent; a field that is left out stays."""
 
     message_ids: list[str] | None = None
-
-
-class PassageBody(WholeBody):
-    """A passage to be archived."""
-
-    text: str = Field(min_length=1)
-    tags: list[str] | None = None
-    created_at: str | None = None
 
 
 _AGENT_LATER = (

@@ -87,4 +87,6 @@ def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
     except NotFound:
         provider, _, name = state.agent.model.partition("/")
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)
-    return agent_to_wire(state, info)
+    embedders = here.runtime.models.embedders
+    embedding = state.agent.embedding or embedders.default_handle()
+    return agent_to_wire(state, info, embedders.info(embedding) if embedding else None)

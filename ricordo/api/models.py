@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from ricordo.api.call import Here, answer
-from ricordo.api.wire.models import model_to_wire
-from ricordo.api.wire.schemas import ModelShape
+from ricordo.api.wire.models import embedding_model_to_wire, model_to_wire
+from ricordo.api.wire.schemas import EmbeddingModelShape, ModelShape
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -29,3 +29,9 @@ async def list_models(
             and (not provider_category or wire["provider_category"] in provider_category)
         ]
     )
+
+
+@router.get("/embedding", response_model=list[EmbeddingModelShape])
+async def list_embedding_models(here: Here) -> Response:
+    """Every embedding model: the built-in one, and those of the configured providers and of servers on this machine."""
+    return answer([embedding_model_to_wire(info) for info in await here.runtime.models.embedders.list()])

@@ -66,6 +66,7 @@ async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Give a tool to the agent; doing it twice is the same as once."""
 
     def work(tx: Transaction) -> AgentState:
+        agents.hold(tx, here.scope, agent_id)
         state = agents.load_whole(tx, here.scope, agent_id)
         tool = tools.get(tx, here.scope, tool_id)
         if any(attached.id == tool_id for attached in state.tools):

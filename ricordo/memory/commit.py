@@ -15,7 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory, require_writable
-from ricordo.storage import archives, blocks
+from ricordo.storage import agents, archives, blocks
 from ricordo.storage.store import Transaction
 
 _ATTEMPTS = 5
@@ -65,6 +65,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str
     for _ in range(_ATTEMPTS):
         if written := blocks.write(tx, expected, value, by=by):
             return written
+        blocks.hold(tx, base.id)  # so that the next attempt finds what is read here
         now = _reread(tx, scope, base.id)
         if now is None:
             raise NotFound(f'Memory block "{base.label}" was deleted while you edited it, so there is nothing to edit.')
@@ -117,11 +118,13 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
 
     Whatever `archive_id` the passages bring is replaced by that archive's.
     """
-    # Another turn of this agent may have made it since `state` was loaded.
-    attached = state.archives or tuple(archives.of_agent(tx, state.agent.id))
-    if attached:
-        filed = [replace(passage, archive_id=attached[0].id) for passage in new]
-        return (archives.insert_passages(tx, attached[0], filed), *attached[1:])
+    if filed := _file(tx, state.archives, new):
+        return filed
+    # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted the one there was.
+    # One transaction at a time does that.
+    agents.hold(tx, Scope(state.agent.organization_id), state.agent.id)
+    if filed := _file(tx, archives.of_agent(tx, state.agent.id), new):
+        return filed
     now = tx.clock.now()
     archive = Archive(
         id=new_id("archive"),
@@ -132,5 +135,15 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
         created_at=now,
         updated_at=now,
     )
-    filed = [replace(passage, archive_id=archive.id) for passage in new]
-    return (archives.insert_one(tx, archive, owner=state.agent.id, holding=filed),)
+    holding = [replace(passage, archive_id=archive.id) for passage in new]
+    return (archives.insert_one(tx, archive, owner=state.agent.id, holding=holding),)
+
+
+def _file(tx: Transaction, attached: Sequence[Archive], new: Sequence[Passage]) -> tuple[Archive, ...] | None:
+    if not attached:
+        return None
+    filed = [replace(passage, archive_id=attached[0].id) for passage in new]
+    try:
+        return (archives.insert_passages(tx, attached[0], filed), *attached[1:])
+    except NotFound:
+        return None

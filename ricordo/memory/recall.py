@@ -1,12 +1,29 @@
-"""Recall: what was ever said with an agent, found by words, roles and dates."""
+"""Recall: what was ever said or archived, found by words, by meaning, or by both.
 
-from dataclasses import dataclass
+The query is embedded and outside indexes are asked before the transaction, in which nothing waits. Where either fails, the search
+goes on with words alone: a provider that is down makes answers poorer, never none.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Passage, Relevance
+from ricordo.errors import RicordoError
+from ricordo.llm.embedding.registry import Embedders
 from ricordo.storage import archives, messages, search
-from ricordo.storage.search import MessageFilter, PassageFilter
-from ricordo.storage.store import Transaction
+from ricordo.storage.search import Found, MessageFilter, PassageFilter, Query, SearchMode
+from ricordo.storage.store import Store, Transaction
+from ricordo.storage.vector_index import VectorFilter, VectorIndex
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_REMEMBERED = 256
+# An outside index is asked for more than is wanted, since words have their say in the order too.
+_FROM_OUTSIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +42,102 @@ class FoundPassage:
     relevance: Relevance
 
 
-def find_messages(tx: Transaction, query: str, wanted: MessageFilter, limit: int) -> list[FoundMessage]:
-    """The best matching messages, best first."""
-    hits = {hit.id: hit.relevance for hit in search.find_messages(tx, query, wanted, limit)}
-    return [FoundMessage(message, hits[message.id]) for message in messages.by_ids(tx, list(hits))]
+class Recall:
+    """Search over everything that is kept."""
 
+    def __init__(
+        self,
+        store: Store,
+        embedders: Embedders,
+        indexes: Mapping[str, VectorIndex] | None = None,
+        *,
+        messages_index: str | None = None,
+    ) -> None:
+        self._store = store
+        self._embedders = embedders
+        self._indexes = indexes or {}
+        self._messages_index = messages_index
+        self._remembered: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
 
-def find_passages(tx: Transaction, query: str, wanted: PassageFilter, limit: int) -> list[FoundPassage]:
-    """The best matching passages, best first; none where there is no archive."""
-    if not wanted.archive_ids:
-        return []
-    hits = {hit.id: hit.relevance for hit in search.find_passages(tx, query, wanted, limit)}
-    return [FoundPassage(passage, hits[passage.id]) for passage in archives.passages_by_ids(tx, list(hits))]
+    async def messages(
+        self, query: str, wanted: MessageFilter, limit: int, mode: SearchMode = "hybrid"
+    ) -> list[FoundMessage]:
+        """The best matching messages, best first; the newest where the query holds no word."""
+        asked = await self._ask(query, mode)
+        if self._messages_index in self._indexes:
+            outside = VectorFilter(
+                wanted.roles, wanted.conversation_id, wanted.user_id, (), False, wanted.start, wanted.end
+            )
+            asked = await self._ask_outside(
+                asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
+            )
+
+        def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundMessage]]:
+            found = search.find_messages(tx, asked, wanted, limit)
+            why = {hit.document: hit.relevance for hit in found.hits}
+            return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
+
+        return await self._find(asked, find)
+
+    async def passages(
+        self, query: str, wanted: PassageFilter, limit: int, mode: SearchMode = "hybrid"
+    ) -> list[FoundPassage]:
+        """The best matching passages, best first; the newest where the query holds no word; none where there is no archive."""
+        if not wanted.archive_ids:
+            return []
+        asked = await self._ask(query, mode)
+        if self._indexes:
+            kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, wanted.archive_ids))
+            outside = VectorFilter((), None, wanted.user_id, wanted.tags, wanted.all_tags, wanted.start, wanted.end)
+            asked = await self._ask_outside(asked, kept_in, outside, limit)
+
+        def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundPassage]]:
+            found = search.find_passages(tx, asked, wanted, limit)
+            why = {hit.document: hit.relevance for hit in found.hits}
+            return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
+
+        return await self._find(asked, find)
+
+    async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[Found, T]]) -> T:
+        found, results = await self._store.read(lambda tx: find(tx, asked))
+        more = await self._embed(asked.text, found.missing) if found.missing else {}
+        if not more:
+            return results
+        # A space whose vectors are of another model than the default, as while they are changed: ask once more, with its own.
+        again = replace(asked, vectors={**asked.vectors, **more})
+        return (await self._store.read(lambda tx: find(tx, again)))[1]
+
+    async def _ask(self, text: str, mode: SearchMode) -> Query:
+        default = self._embedders.default_handle()
+        wants_vectors = mode != "fts" and default is not None and bool(text.strip())
+        return Query(text, mode, await self._embed(text, [str(default)]) if wants_vectors else {})
+
+    async def _embed(self, text: str, handles: Sequence[str] | frozenset[str]) -> dict[str, Sequence[float]]:
+        vectors: dict[str, Sequence[float]] = {}
+        for handle in handles:
+            key = (handle, text)
+            if key not in self._remembered:
+                try:
+                    self._remembered[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]
+                except RicordoError as error:
+                    log.warning("searching by words alone", extra={"embedding": handle, "reason": str(error)})
+                    continue
+                while len(self._remembered) > _REMEMBERED:
+                    self._remembered.popitem(last=False)
+            vectors[handle] = self._remembered[key]
+        return vectors
+
+    async def _ask_outside(
+        self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter, limit: int
+    ) -> Query:
+        nearest: dict[str, Sequence[tuple[int, float]]] = {}
+        for space, name in kept_in.items():
+            index = self._indexes.get(name or "")
+            if index is None or asked.mode == "fts":
+                continue
+            for model, vector in asked.vectors.items():
+                try:
+                    nearest[space] = await index.search(space, model, vector, max(limit, _FROM_OUTSIDE), wanted)
+                except RicordoError as error:
+                    log.warning("searching by words alone", extra={"index": name, "reason": str(error)})
+        return replace(asked, nearest=nearest)

@@ -16,6 +16,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
+from ricordo.memory.recall import Recall
 from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.packaging import truncate
 from ricordo.storage.store import Store
@@ -27,13 +28,14 @@ _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use: the step's working memory to change, the store to read."""
+    """What a tool may use: the step's working memory to change, the store to read, all that is kept to search."""
 
     call_id: str
     state: AgentState
     memory: WorkingMemory
     store: Store
     scope: Scope
+    recall: Recall
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from ricordo.runtime import Runtime
+from ricordo.storage.postgres import PostgresStore
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.tools.toolbox import ServerTool
 from tests.agents.stage import Hooks, Stage
 from tests.support.clock import ManualClock
+from tests.support.postgres import new_store
 
 OpenStage = Callable[..., Awaitable[Stage]]
 
@@ -24,8 +26,14 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def store(empty_database: Path, tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-    """An empty store on a file of its own."""
+async def store(
+    database: str, empty_database: Path, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[SqliteStore | PostgresStore]:
+    """An empty store on a database of its own."""
+    if database == "postgresql":
+        async with new_store(clock, tmp_path) as shared:
+            yield shared
+        return
     shutil.copy(empty_database, tmp_path / "ricordo.db")
     opened = open_sqlite(tmp_path / "ricordo.db", clock=clock)
     yield opened

@@ -17,10 +17,11 @@ from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Held, Stage, all_events, as_stored, roles, saved, soon, text_of
+from tests.agents.stage import LIMIT, Gate, Held, Stage, all_events, as_stored, roles, saved, soon, text_of
 from tests.support import make
 from tests.support.clock import ManualClock
 
+DATABASES = ("sqlite", "postgresql")
 DAY = 86_400
 
 
@@ -224,14 +225,19 @@ async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage)
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_two_equal_requests_at_the_same_instant_run_once(stage: Stage, by: str) -> None:
+async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, database: str, by: str) -> None:
     agent = await stage.agent()
+    # Where units of work run side by side, a retry without an otid could come before its original, which is then a new message.
+    begins_with_original = database == "postgresql" and by == "retry"
     for turn in range(10):
         stage.lines.append(f"Answer {turn}.")
         if by == "otid":
             twice = [stage.say(agent, "Hi.", otids=[f"otid-{turn}"]) for _ in range(3)]
         else:
-            twice = [stage.say(agent, "Hi.", body_hash=str(turn), is_retry=number > 0) for number in range(3)]
+            first = [await stage.begin(agent, "Hi.", body_hash=str(turn))] if begins_with_original else []
+            told = range(len(first), 3)
+            twice = [stage.say(agent, "Hi.", body_hash=str(turn), is_retry=number > 0) for number in told]
+            twice += [collect(begun) for begun in first]
         answers = await asyncio.gather(*twice)
         assert {answer.run.id for answer in answers} == {answers[0].run.id}
         assert {text_of(answer) for answer in answers} == {f"Answer {turn}."}
@@ -275,10 +281,9 @@ async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(sta
         beginning.cancel()
         await asyncio.wait([beginning])
         held.release()
-    await soon(stage.store.write(lambda tx: tx.clock))  # the writer is a queue: the turn's beginning is through it now
-    for turn in list(stage.runtime.live.values()):
-        await soon(turn.wait())
-    assert [run.status for run in await stage.runs(agent)] == ["completed"]
+    async with asyncio.timeout(LIMIT):
+        while [run.status for run in await stage.runs(agent)] != ["completed"]:  # noqa: ASYNC110 - in the database
+            await asyncio.sleep(0.01)
     await stage.require_sound(agent)
 
 

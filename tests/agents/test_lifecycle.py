@@ -15,6 +15,7 @@ from ricordo.agents.lifecycle import (
     delete_agent,
     reset_messages,
 )
+from ricordo.agents.removal import remove_agent
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
@@ -223,7 +224,7 @@ async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
     stage.lines += [gate.line("Too late.")]
     turn = await stage.begin(agent)
     await gate.reached()
-    await stage.store.write(lambda tx: agents.remove(tx, agent))
+    await remove_agent(stage.runtime, Scope(), agent)
     gate.open()
 
     answer = await soon(collect(turn))

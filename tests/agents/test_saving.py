@@ -17,6 +17,7 @@ from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, all_events, broken, mended, returns, roles, saved, soon, text_of
 from tests.support.statements import count_statements
 
+DATABASES = ("sqlite", "postgresql")
 EVERYTHING = (
     call("memory_insert", label="human", new_string="Likes tea."),
     call("archival_memory_insert", content="She likes tea.", tags=["tea"]),
@@ -49,7 +50,7 @@ async def test_a_step_with_edits_and_passages_is_saved_with_them(stage: Stage) -
         "INSERT ON passages",
         "INSERT ON messages WHEN new.role = 'assistant'",
         "INSERT ON messages WHEN new.role = 'tool'",
-        "UPDATE OF window ON conversations WHEN new.window LIKE '%,%,%,%'",
+        'UPDATE OF "window" ON conversations WHEN CAST(new."window" AS TEXT) LIKE \'%,%,%,%\'',
         "INSERT ON steps",
     ],
 )

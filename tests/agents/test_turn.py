@@ -463,7 +463,7 @@ async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(st
     stage.lines += [gate.line("Never saved.")]
     turn = await stage.begin(agent)
     await gate.reached()
-    await stage.store.write(lambda tx: agents.remove(tx, agent))
+    await make.remove_agent(stage.store, agent)
     gate.open()
     events = await all_events(turn)
     assert isinstance(events[-1], Failed)

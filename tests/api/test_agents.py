@@ -26,7 +26,7 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_
         description="A companion",
         system="Be kind.",
         model=MODEL,
-        embedding="openai/text-embedding-3-small",
+        embedding="scripted/embedder",
         context_window_limit=8192,
         model_settings={
             "provider_type": "openai",
@@ -60,7 +60,7 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_
     assert (made.model, made.llm_config.handle, made.llm_config.model) == (MODEL, MODEL, "model")
     assert (made.llm_config.context_window, made.llm_config.temperature) == (8192, 0.25)
     assert (made.llm_config.max_tokens, made.llm_config.parallel_tool_calls) == (512, True)
-    assert made.embedding == "openai/text-embedding-3-small"
+    assert made.embedding == "scripted/embedder"
     assert made.api_model_settings is not None
     assert made.api_model_settings.to_dict() == {
         "provider_type": "openai",
@@ -143,7 +143,7 @@ def test_every_field_of_an_agent_can_be_changed(client: StrictLetta, agent: Agen
         hidden=True,
         model_settings={"provider_type": "openai", "temperature": 0.5},
         context_window_limit=9000,
-        embedding="openai/other",
+        embedding="ricordo/wordllama-256",
         block_ids=[block_id],
         tool_ids=[speech.id],
         max_files_open=2,
@@ -151,7 +151,12 @@ def test_every_field_of_an_agent_can_be_changed(client: StrictLetta, agent: Agen
 
     now = client.agents.retrieve(agent.id)
     assert (now.description, now.system, now.metadata) == ("Older", "Be short.", {"n": 1})
-    assert (now.timezone, now.hidden, now.embedding, now.max_files_open) == ("Asia/Tokyo", True, "openai/other", 2)
+    assert (now.timezone, now.hidden, now.embedding, now.max_files_open) == (
+        "Asia/Tokyo",
+        True,
+        "ricordo/wordllama-256",
+        2,
+    )
     assert (now.llm_config.temperature, now.llm_config.context_window) == (0.5, 9000)
     assert [block.id for block in now.blocks] == [block_id]
     assert [tool.name for tool in now.tools] == ["send_message"]

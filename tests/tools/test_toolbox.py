@@ -80,8 +80,8 @@ class Bench:
         self.state = AgentState(agent, make.conversation(agent), tools=tuple(self.attached.values()))
 
     def context(self, call_id: str) -> ToolContext:
-        no_store: Any = None  # these tools read nothing
-        return ToolContext(call_id, self.state, WorkingMemory(self.state), no_store, Scope())
+        nothing: Any = None  # these tools read nothing
+        return ToolContext(call_id, self.state, WorkingMemory(self.state), nothing, Scope(), nothing)
 
     async def run(self, *calls: ToolCallPart) -> list[ToolReturnPart]:
         return await asyncio.wait_for(self.box.run(calls, self.attached, self.context), LIMIT)

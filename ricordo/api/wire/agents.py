@@ -3,17 +3,17 @@
 from typing import Any
 
 from ricordo.api.wire.blocks import block_to_wire
-from ricordo.api.wire.models import model_config_to_wire
+from ricordo.api.wire.models import embedding_config_to_wire, model_config_to_wire
 from ricordo.api.wire.times import stamp
 from ricordo.api.wire.tools import rule_to_wire, tool_to_wire
 from ricordo.domain.agent import Agent, AgentState
-from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ModelSettings
 
 Wire = dict[str, Any]
 
 
-def agent_to_wire(state: AgentState, info: ModelInfo) -> Wire:
-    """The whole state of an agent; `info` is its model."""
+def agent_to_wire(state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None) -> Wire:
+    """The whole state of an agent; `info` is its model, `embedding` that of its texts, the default where it names none."""
     agent, thread = state.agent, state.conversation
     blocks = [block_to_wire(block) for block in state.blocks]
     return {
@@ -25,9 +25,9 @@ def agent_to_wire(state: AgentState, info: ModelInfo) -> Wire:
         "metadata": agent.metadata,
         "model": agent.model,
         "model_settings": settings_to_wire(agent.model_settings, info.endpoint_type),
-        "embedding": agent.embedding,
+        "embedding": embedding and embedding.handle,
         "llm_config": model_config_to_wire(info, agent.context_window, agent.model_settings),
-        "embedding_config": None,
+        "embedding_config": embedding and embedding_config_to_wire(embedding),
         "compaction_settings": None,
         "response_format": agent.model_settings.response_format,
         "message_ids": list(thread.window),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ricordo.api.wire.schemas import Json, Shape
+from ricordo.api.wire.schemas import Json, RelevanceShape, Shape
 from ricordo.domain.run import StopReason
 
 
@@ -150,3 +150,42 @@ class TurnShape(Shape):
     usage: UsageShape
     logprobs: Json | None
     turns: list[Json] | None
+
+
+class FoundMessageShape(Shape):
+    """What a user or an agent said that a search found."""
+
+    message_type: Literal["user_message", "assistant_message"]
+    content: str
+    message_id: str
+    agent_id: str
+    conversation_id: str
+    created_at: datetime
+    relevance: RelevanceShape
+
+
+class StoredMessageShape(Shape):
+    """A message as it is kept, in one piece."""
+
+    id: str
+    role: Literal["user", "assistant", "tool"]
+    content: list[Json]
+    tool_calls: list[Json]
+    tool_returns: list[Json]
+    name: str | None
+    model: str | None
+    agent_id: str
+    conversation_id: str
+    run_id: str | None
+    step_id: str | None
+    otid: str | None
+    sender_id: str | None
+    group_id: str | None
+    created_at: datetime
+
+
+class MessageResultShape(RelevanceShape):
+    """A message that a search found, and the text by which it was found."""
+
+    embedded_text: str
+    message: StoredMessageShape

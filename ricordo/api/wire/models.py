@@ -2,9 +2,16 @@
 
 from typing import Any
 
-from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ModelSettings
 
 Wire = dict[str, Any]
+# Clients take no other kind; a provider outside this list speaks OpenAI's format.
+_EMBEDDING_KINDS = frozenset(
+    """openai anthropic bedrock google_ai google_vertex azure groq ollama webui webui-legacy lmstudio lmstudio-legacy llamacpp
+    koboldcpp vllm hugging-face mistral together pinecone""".split()
+)
+_CHUNK_CHARACTERS = 300
+_BATCH = 32
 
 
 def model_config_to_wire(info: ModelInfo, context_window: int, settings: ModelSettings) -> Wire:
@@ -38,4 +45,36 @@ def model_to_wire(info: ModelInfo) -> Wire:
         "provider_type": info.endpoint_type,
         "max_context_window": info.context_window,
         "model_type": "llm",
+    }
+
+
+def embedding_config_to_wire(info: EmbeddingInfo) -> Wire:
+    """How an agent's or archive's texts are embedded. `embedding_dim` is 0 until the model was first asked.
+
+    Chunk and batch size are what clients expect to find; nothing here goes by them.
+    """
+    kind = info.endpoint_type if info.endpoint_type in _EMBEDDING_KINDS else "openai"
+    return {
+        "embedding_endpoint_type": kind,
+        "embedding_endpoint": info.endpoint,
+        "embedding_model": info.name,
+        "embedding_dim": info.dimensions or 0,
+        "embedding_chunk_size": _CHUNK_CHARACTERS,
+        "handle": info.handle,
+        "batch_size": _BATCH,
+        "azure_endpoint": None,
+        "azure_version": None,
+        "azure_deployment": None,
+    }
+
+
+def embedding_model_to_wire(info: EmbeddingInfo) -> Wire:
+    """An embedding model that can be used here."""
+    return {
+        **embedding_config_to_wire(info),
+        "name": info.name,
+        "display_name": info.name,
+        "provider_name": info.provider,
+        "provider_type": info.endpoint_type,
+        "model_type": "embedding",
     }

@@ -1,9 +1,26 @@
-"""Passages on the wire."""
+"""Archives and passages on the wire, and why they were found."""
 
 from typing import Any
 
 from ricordo.api.wire.times import date, stamp
-from ricordo.domain.passage import Passage
+from ricordo.domain.passage import Archive, Passage, Relevance
+
+
+def archive_to_wire(archive: Archive) -> dict[str, Any]:
+    """An archive. The embedding model is named by its handle; how it is called is the server's business."""
+    return {
+        "id": archive.id,
+        "name": archive.name,
+        "description": archive.description,
+        "metadata": archive.metadata,
+        "embedding": archive.embedding,
+        "embedding_config": None,
+        "vector_db_provider": archive.vector_db,
+        "created_at": stamp(archive.created_at),
+        "updated_at": stamp(archive.updated_at),
+        "created_by_id": archive.created_by,
+        "last_updated_by_id": None,
+    }
 
 
 def passage_to_wire(passage: Passage) -> dict[str, Any]:
@@ -28,11 +45,31 @@ def passage_to_wire(passage: Passage) -> dict[str, Any]:
     }
 
 
-def hit_to_wire(passage: Passage) -> dict[str, Any]:
+def hit_to_wire(passage: Passage, relevance: Relevance) -> dict[str, Any]:
     """A passage as an agent's search gives it."""
     return {
         "id": passage.id,
         "timestamp": date(passage.created_at),
         "content": passage.text,
         "tags": list(passage.tags),
+        "relevance": relevance_to_wire(relevance),
+    }
+
+
+def found_passage_to_wire(passage: Passage, relevance: Relevance) -> dict[str, Any]:
+    """A passage as a search of several archives gives it."""
+    return {
+        "passage": passage_to_wire(passage),
+        "score": relevance.score,
+        "metadata": relevance_to_wire(relevance),
+    }
+
+
+def relevance_to_wire(relevance: Relevance) -> dict[str, Any]:
+    """Why something was found."""
+    return {
+        "search_mode": relevance.mode,
+        "rrf_score": relevance.score,
+        "vector_rank": relevance.vector_rank,
+        "fts_rank": relevance.fts_rank,
     }

@@ -118,6 +118,31 @@ class ModelShape(ModelConfigShape):
     model_type: Literal["llm"]
 
 
+class EmbeddingConfigShape(Shape):
+    """How texts are embedded."""
+
+    embedding_endpoint_type: str
+    embedding_endpoint: str | None
+    embedding_model: str
+    embedding_dim: int
+    embedding_chunk_size: int
+    handle: str
+    batch_size: int
+    azure_endpoint: None
+    azure_version: None
+    azure_deployment: None
+
+
+class EmbeddingModelShape(EmbeddingConfigShape):
+    """An embedding model that can be used here."""
+
+    name: str
+    display_name: str
+    provider_name: str
+    provider_type: str
+    model_type: Literal["embedding"]
+
+
 class AgentShape(HostedFields):
     """An agent with everything that is attached to it."""
 
@@ -131,7 +156,7 @@ class AgentShape(HostedFields):
     model_settings: Json
     embedding: str | None
     llm_config: ModelConfigShape
-    embedding_config: Json | None
+    embedding_config: EmbeddingConfigShape | None
     compaction_settings: Json | None
     response_format: Json | None
     message_ids: list[str]
@@ -270,6 +295,15 @@ class PassageShape(Shape):
     last_updated_by_id: str | None
 
 
+class RelevanceShape(Shape):
+    """Why something was found: ranks count from 1, null where that kind of search did not find it."""
+
+    search_mode: str
+    rrf_score: float
+    vector_rank: int | None
+    fts_rank: int | None
+
+
 class PassageHitShape(Shape):
     """A passage that was found."""
 
@@ -277,6 +311,7 @@ class PassageHitShape(Shape):
     timestamp: str
     content: str
     tags: list[str]
+    relevance: RelevanceShape
 
 
 class PassageSearchShape(Shape):
@@ -284,6 +319,36 @@ class PassageSearchShape(Shape):
 
     results: list[PassageHitShape]
     count: int
+
+
+class FoundPassageShape(Shape):
+    """A passage that a search of several archives found."""
+
+    passage: PassageShape
+    score: float
+    metadata: RelevanceShape
+
+
+class ArchiveShape(Shape):
+    """An archive of passages."""
+
+    id: str
+    name: str
+    description: str | None
+    metadata: Json
+    embedding: str | None
+    embedding_config: Json | None
+    vector_db_provider: str
+    created_at: datetime
+    updated_at: datetime
+    created_by_id: str | None
+    last_updated_by_id: str | None
+
+
+class ImportedShape(Shape):
+    """The ids of imported messages, in the order in which they were sent."""
+
+    message_ids: list[str]
 
 
 class Note(Shape):

@@ -8,7 +8,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, ReasoningPart
 from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
-from ricordo.memory import recall
+from ricordo.memory.duplicates import Likeness, Standing, most_alike, standing_like
 from ricordo.memory.working import PassageDraft
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.search import MessageFilter, PassageFilter
@@ -16,6 +16,7 @@ from ricordo.tools.toolbox import ToolContext
 
 PAGE_SIZE = 5
 _MOST = 100
+_SHOWN = 120  # characters of a passage that a notice repeats
 
 
 async def conversation_search(
@@ -37,13 +38,14 @@ async def conversation_search(
     """
     where = zone(context.state.agent.timezone)
     wanted = MessageFilter(
-        agent_id=context.state.agent.id,
+        agent_ids=(context.state.agent.id,),
         roles=tuple(roles) if roles else ("user", "assistant"),
+        user_id=context.scope.subject_id,
         start=parse_date(start_date, where, name="start_date") if start_date else None,
         end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
     )
     _require_limit(limit)
-    found = await context.store.read(lambda tx: recall.find_messages(tx, query, wanted, limit))
+    found = await context.recall.messages(query, wanted, limit)
     if not found:
         return "No results found."
     now = context.store.clock.now()
@@ -60,8 +62,8 @@ async def conversation_search(
     return {"message": f"Showing {len(results)} results:", "results": results}
 
 
-def archival_memory_insert(context: ToolContext, content: str, tags: list[str] | None = None) -> str:
-    """Keep a passage in your archive, for as long as you exist.
+async def archival_memory_insert(context: ToolContext, content: str, tags: list[str] | None = None) -> str:
+    """Keep a passage in your archive, for as long as you exist. What stands there word for word is not kept twice.
 
     Args:
         content: The text to keep. Make it complete in itself: who, what, when.
@@ -70,8 +72,17 @@ def archival_memory_insert(context: ToolContext, content: str, tags: list[str] |
     if not content.strip():
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
+    pending = [Standing(other.id, other.text, other.tags) for other in context.memory.passages]
+    archived = await standing_like(context.recall, context.state.archives, content)
+    alike = most_alike(content, draft.tags, [*pending, *archived])
+    where = zone(context.state.agent.timezone)
+    if alike and alike.is_kept:
+        return f"Not archived again: the same text stands there already, as {_described(alike, where)}."
     context.memory.archive(draft)
-    return f"Archived as {draft.id}."
+    if alike is None:
+        return f"Archived as {draft.id}."
+    how = "The same text, under other tags," if alike.is_same else "Nearly the same"
+    return f"Archived as {draft.id}. {how} stands there already, as {_described(alike, where)}."
 
 
 async def archival_memory_search(
@@ -102,7 +113,7 @@ async def archival_memory_search(
         end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
     )
     _require_limit(top_k)
-    found = await context.store.read(lambda tx: recall.find_passages(tx, query, wanted, top_k))
+    found = await context.recall.passages(query, wanted, top_k)
     if not found:
         return "No results found."
     return [
@@ -124,6 +135,16 @@ def time_ago(micros: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
+
+
+def _described(alike: Likeness, where: tzinfo) -> str:
+    """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
+    standing = alike.standing
+    date = "this step" if standing.created_at is None else _timestamp(standing.created_at, where)[: len("2026-01-20")]
+    tags = f" [{', '.join(standing.tags)}]" if standing.tags else ""
+    shown = " ".join(standing.text.split())
+    shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+    return f'{standing.id} of {date}{tags}: "{shortened}"'
 
 
 def _cleaned(tags: list[str] | None) -> tuple[str, ...]:

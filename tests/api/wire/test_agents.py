@@ -5,7 +5,7 @@ import pytest
 from ricordo.api.wire.agents import agent_to_wire, memory_to_wire, settings_to_wire
 from ricordo.api.wire.schemas import AgentShape, MemoryShape
 from ricordo.domain.agent import AgentState
-from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ModelSettings
 from ricordo.domain.tool import ToolRule
 from tests.api.wire.fits import require_fits
 from tests.support import make
@@ -53,6 +53,15 @@ def test_a_bare_agent_fits_its_shape(state: AgentState) -> None:
 
     require_fits(AgentShape, wire)
     assert (wire["blocks"], wire["tools"], wire["tags"], wire["last_run_completion"]) == ([], [], [], None)
+    assert (wire["embedding"], wire["embedding_config"]) == (None, None)
+
+
+def test_an_agent_tells_how_its_texts_are_embedded(state: AgentState) -> None:
+    wire = agent_to_wire(state, INFO, EmbeddingInfo("scripted/e", "scripted", "e", "openai", 8))
+
+    require_fits(AgentShape, wire)
+    assert wire["embedding"] == wire["embedding_config"]["handle"] == "scripted/e"
+    assert wire["embedding_config"]["embedding_dim"] == 8
 
 
 def test_core_memory_fits_its_shape(state: AgentState) -> None:

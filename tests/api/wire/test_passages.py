@@ -1,5 +1,6 @@
-from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
-from ricordo.api.wire.schemas import PassageHitShape, PassageShape
+from ricordo.api.wire.passages import archive_to_wire, found_passage_to_wire, hit_to_wire, passage_to_wire
+from ricordo.api.wire.schemas import ArchiveShape, FoundPassageShape, PassageHitShape, PassageShape
+from ricordo.domain.passage import Relevance
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from tests.api.wire.fits import require_fits
 from tests.support import make
@@ -32,10 +33,14 @@ def test_a_passage_has_every_field_that_clients_expect() -> None:
     }
 
 
-def test_a_hit_has_a_timestamp_with_an_offset() -> None:
+WHY = Relevance(0.5, fts_rank=2, vector_rank=7, mode="hybrid")
+WHY_ON_THE_WIRE = {"search_mode": "hybrid", "rrf_score": 0.5, "vector_rank": 7, "fts_rank": 2}
+
+
+def test_a_hit_has_a_timestamp_with_an_offset_and_the_reason() -> None:
     passage = make.passage(make.archive(), "Tea.", tags=("a",))
 
-    wire = hit_to_wire(passage)
+    wire = hit_to_wire(passage, WHY)
 
     require_fits(PassageHitShape, wire)
     assert wire == {
@@ -43,4 +48,35 @@ def test_a_hit_has_a_timestamp_with_an_offset() -> None:
         "timestamp": "2026-01-01T00:00:00+00:00",
         "content": "Tea.",
         "tags": ["a"],
+        "relevance": WHY_ON_THE_WIRE,
+    }
+
+
+def test_a_found_passage_has_its_score_and_the_reason_beside_it() -> None:
+    passage = make.passage(make.archive())
+
+    wire = found_passage_to_wire(passage, WHY)
+
+    require_fits(FoundPassageShape, wire)
+    assert wire == {"passage": passage_to_wire(passage), "score": 0.5, "metadata": WHY_ON_THE_WIRE}
+
+
+def test_an_archive_has_every_field_that_clients_expect() -> None:
+    archive = make.archive("Notes", description="Of tea", embedding="openai/x", metadata={"n": 1}, created_by="user-1")
+
+    wire = archive_to_wire(archive)
+
+    require_fits(ArchiveShape, wire)
+    assert wire == {
+        "id": archive.id,
+        "name": "Notes",
+        "description": "Of tea",
+        "metadata": {"n": 1},
+        "embedding": "openai/x",
+        "embedding_config": None,
+        "vector_db_provider": "native",
+        "created_at": "2026-01-01T00:00:00.000000Z",
+        "updated_at": "2026-01-01T00:00:00.000000Z",
+        "created_by_id": "user-1",
+        "last_updated_by_id": None,
     }

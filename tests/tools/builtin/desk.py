@@ -8,8 +8,11 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
+from ricordo.llm.registry import Models
 from ricordo.memory.commit import commit
+from ricordo.memory.recall import Recall
 from ricordo.memory.working import WorkingMemory
+from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents
 from ricordo.storage.store import Store
 from ricordo.tools.builtin import plugin
@@ -18,6 +21,8 @@ from tests.support import make
 
 BOX = Toolbox(plugin.tools())
 ATTACHED = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in BOX}
+
+NO_EMBEDDERS = Models(Settings(find_local_models=False, embedding="none"), ProviderSettings.model_construct()).embedders
 
 
 @dataclass
@@ -28,9 +33,14 @@ class Desk:
     state: AgentState
     memory: WorkingMemory
 
+    @property
+    def recall(self) -> Recall:
+        """Search by words alone."""
+        return Recall(self.store, NO_EMBEDDERS)
+
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
         """The result of one tool call."""
-        context = ToolContext("call-1", self.state, self.memory, self.store, Scope())
+        context = ToolContext("call-1", self.state, self.memory, self.store, Scope(), self.recall)
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result

@@ -259,7 +259,7 @@ async def test_two_edits_of_one_step_build_on_each_other(store: SqliteStore) -> 
 
 def context(value: str) -> ToolContext:
     one = paper_desk(make.block("human", value))
-    return ToolContext("call-1", one.state, one.memory, one.store, Scope())
+    return ToolContext("call-1", one.state, one.memory, one.store, Scope(), one.recall)
 
 
 words = st.text(alphabet="ab \t\n☕", max_size=8)

@@ -1,0 +1,125 @@
+"""Past messages taken in: stored for recall, in their order and out of the window, without a turn.
+
+An import touches no window and asks no model, so it needs no lease and runs beside a turn. It goes in portions, between which
+turns have theirs; with an otid on each message a repeat stores only what is missing, wherever the first try was stopped.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from ricordo.domain.clock import parse_moment, zone
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Role, TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, Conflict, Invalid, NotFound
+from ricordo.storage import agents, conversations, messages
+from ricordo.storage.store import Store, Transaction
+
+PORTION = 250
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PastMessage:
+    """One message to import. `created_at` is ISO 8601, in the agent's time zone where it names none."""
+
+    role: Role
+    texts: tuple[str, ...]
+    name: str | None = None
+    created_at: str | None = None
+    otid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    scope: Scope
+    agent_id: str
+    conversation_id: str
+
+
+async def import_messages(
+    store: Store, scope: Scope, agent_id: str, past: Sequence[PastMessage], conversation_id: str | None = None
+) -> list[str]:
+    """Store the messages in the thread (None: the agent's default one); returns their ids in order.
+
+    The id of a message whose otid stands in the thread already is the one that stands there. A message without a date comes
+    right beside its neighbour in the list, and where none has one, all come right before now. Everything is checked before
+    anything is stored; raises NotFound, Invalid.
+    """
+    _require_different_otids(past)
+    thread = _Thread(scope, agent_id, conversation_id or conversations.default_id(agent_id))
+    timezone = await store.read(lambda tx: agents.load(tx, scope, agent_id, thread.conversation_id).agent.timezone)
+    times = _times(past, zone(timezone), store.clock.now())
+    ids: list[str] = []
+    for start in range(0, len(past), PORTION):
+        portion = slice(start, start + PORTION)
+        ids += await _store_portion(store, thread, past[portion], times[portion])
+    return ids
+
+
+async def _store_portion(store: Store, thread: _Thread, past: Sequence[PastMessage], times: Sequence[int]) -> list[str]:
+    for _ in range(_ATTEMPTS):
+        try:
+            return await store.write(lambda tx: _insert(tx, thread, past, times))
+        except Collision:
+            # On a database with several writers somebody stored one of these otids meanwhile: it is found there now.
+            continue
+    raise Conflict("Others keep storing messages with the same otids. Send the request again when they are done.")
+
+
+def _insert(tx: Transaction, thread: _Thread, past: Sequence[PastMessage], times: Sequence[int]) -> list[str]:
+    conversation = conversations.get(tx, thread.conversation_id)
+    # Deleted since the import began, perhaps: what belongs to nobody any more takes nothing in.
+    agents.require(tx, thread.scope, thread.agent_id)
+    if conversation is None or conversation.agent_id != thread.agent_id:
+        raise NotFound(f"Conversation with ID {thread.conversation_id} not found")
+    otids = [item.otid for item in past if item.otid]
+    known = {message.otid: message.id for message in messages.by_otids(tx, conversation.id, otids)} if otids else {}
+    stored: list[Message] = []
+    ids: list[str] = []
+    for item, created_at in zip(past, times, strict=True):
+        if item.otid and item.otid in known:
+            ids.append(known[item.otid])
+            continue
+        stored.append(_message(item, created_at, conversation, thread.scope))
+        ids.append(stored[-1].id)
+    if stored:
+        messages.insert_all(tx, stored)
+        conversations.add_past(tx, conversation.id, len(stored), max(message.created_at for message in stored))
+    return ids
+
+
+def _message(item: PastMessage, created_at: int, conversation: Conversation, scope: Scope) -> Message:
+    return Message(
+        id=new_id("message"),
+        agent_id=conversation.agent_id,
+        conversation_id=conversation.id,
+        role=item.role,
+        parts=tuple(TextPart(text) for text in item.texts),
+        created_at=created_at,
+        organization_id=conversation.organization_id,
+        user_id=scope.subject_id or conversation.user_id,
+        otid=item.otid,
+        name=item.name,
+    )
+
+
+def _require_different_otids(past: Sequence[PastMessage]) -> None:
+    counted = Counter(item.otid for item in past if item.otid)
+    if twice := next((otid for otid, count in counted.items() if count > 1), None):
+        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+
+
+def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:
+    given = [None if item.created_at is None else parse_moment(item.created_at, where) for item in past]
+    dated = next((place for place, moment in enumerate(given) if moment is not None), None)
+    # A microsecond apart, and none of them after what is said from now on.
+    before = now - len(given) if dated is None else (given[dated] or 0) - dated - 1
+    times: list[int] = []
+    for moment in given:
+        before = before + 1 if moment is None else moment
+        times.append(before)
+    return times

@@ -1,0 +1,60 @@
+"""Deleting agents, archives and messages, however many rows they have: gone at once for everyone, removed in portions.
+
+Between two portions other writers have their turn. What a kill interrupts is finished by the job that began with it.
+"""
+
+import logging
+
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import RicordoError
+from ricordo.runtime import Runtime
+from ricordo.storage import gone, indexed
+from ricordo.storage.index.dropping import models_of
+
+log = logging.getLogger(__name__)
+
+
+async def remove_archive(runtime: Runtime, scope: Scope, archive_id: str) -> None:
+    """Delete the archive with its passages; agents lose it at once. Raises NotFound."""
+    await runtime.store.write(lambda tx: gone.hide_archive(tx, scope, archive_id))
+    await _try_to_remove(runtime, "archive", archive_id)
+
+
+async def remove_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
+    """Delete the agent with its threads, messages, runs and steps; it is found no more at once. Raises NotFound."""
+    await runtime.store.write(lambda tx: gone.hide_agent(tx, scope, agent_id))
+    await _try_to_remove(runtime, "agent", agent_id)
+
+
+async def remove(runtime: Runtime, kind: gone.Kind, owner_id: str, newest: int = 0) -> None:
+    """Remove what belongs to a hidden owner, or a conversation's messages with a seq up to `newest`, to the last row."""
+    models = [] if kind == "conversation" else await runtime.store.read(lambda tx: models_of(tx, owner_id))
+    await _drop_outside(runtime, owner_id, models)
+    while await runtime.store.write(lambda tx: gone.remove_portion(tx, kind, owner_id, newest)):
+        pass
+
+
+async def _try_to_remove(runtime: Runtime, kind: gone.Kind, owner_id: str) -> None:
+    try:
+        await remove(runtime, kind, owner_id)
+    except RicordoError as error:
+        # It is gone for everyone, which is what was asked for; the job removes the rest once that is possible again.
+        log.warning("removal will go on later", extra={"owner": owner_id, "reason": str(error)})
+
+
+async def _drop_outside(runtime: Runtime, owner_id: str, models: list[str]) -> None:
+    if not (runtime.indexes and models):
+        return
+    home = await runtime.store.read(lambda tx: indexed.home_of(tx, owner_id))
+    index = runtime.indexes.get((home.vector_db if home else None) or runtime.indexing.messages_index or "")
+    if index is not None:
+        for model in models:
+            await index.drop(owner_id, model)
+
+
+async def _finish(runtime: Runtime, job: Job, _report: Report) -> None:
+    await remove(runtime, job.payload["kind"], job.payload["id"], job.payload["newest"])
+
+
+HANDLER = JobHandler(gone.REMOVAL, _finish)

@@ -1,0 +1,76 @@
+"""Searching messages and passages across agents and archives, or within one of them."""
+
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
+
+from fastapi import APIRouter, Response
+
+from ricordo.api.archive_bodies import MessageSearchBody, PassageSearchBody, ResultSearchBody
+from ricordo.api.call import Call, Here, answer
+from ricordo.api.wire.found import found_message_to_wire, result_to_wire
+from ricordo.api.wire.message_schemas import FoundMessageShape, MessageResultShape
+from ricordo.api.wire.passages import found_passage_to_wire
+from ricordo.api.wire.schemas import FoundPassageShape
+from ricordo.domain.clock import zone
+from ricordo.memory.recall import FoundMessage
+from ricordo.storage import agents, archives, conversations
+from ricordo.storage.search import MessageFilter, PassageFilter
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1", tags=["search"])
+_SPOKEN: tuple[str, ...] = ("user", "assistant")
+
+
+@router.post("/messages/search", response_model=list[FoundMessageShape])
+async def search_messages(here: Here, body: MessageSearchBody) -> Response:
+    """The best matching of what users and agents said, with one agent or with all, best first.
+
+    Dates without a zone are read in the agent's own, or in UTC where no agent is named. Without a query: the newest.
+    """
+    return answer([found_message_to_wire(hit.message, hit.relevance) for hit in await _messages(here, body)])
+
+
+@router.post("/agents/messages/search", response_model=list[MessageResultShape])
+async def search_stored_messages(here: Here, body: ResultSearchBody) -> Response:
+    """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
+    return answer([result_to_wire(hit.message, hit.relevance) for hit in await _messages(here, body)])
+
+
+@router.post("/passages/search", response_model=list[FoundPassageShape])
+async def search_passages(here: Here, body: PassageSearchBody) -> Response:
+    """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
+    body.refuse_unsupported()
+
+    def read(tx: Transaction) -> tuple[tuple[str, ...], tzinfo]:
+        ids = archives.ids(tx, here.scope)
+        where: tzinfo = UTC
+        if body.agent_id:
+            state = agents.load(tx, here.scope, body.agent_id)
+            ids, where = [archive.id for archive in state.archives], zone(state.agent.timezone)
+        if body.archive_id:
+            archives.get(tx, here.scope, body.archive_id)
+            ids = [id for id in ids if id == body.archive_id]
+        return tuple(ids), where
+
+    ids, where = await here.store.read(read)
+    start, end = body.span(where)
+    wanted = PassageFilter(ids, tuple(body.tags or ()), body.tag_match_mode == "all", here.scope.subject_id, start, end)
+    found = await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode)
+    return answer([found_passage_to_wire(hit.passage, hit.relevance) for hit in found])
+
+
+async def _messages(here: Call, body: MessageSearchBody) -> Sequence[FoundMessage]:
+    body.refuse_unsupported()
+
+    def read(tx: Transaction) -> tuple[tuple[str, ...], tzinfo]:
+        if not body.agent_id:
+            return tuple(agents.ids(tx, here.scope)), UTC
+        return (body.agent_id,), zone(agents.load(tx, here.scope, body.agent_id).agent.timezone)
+
+    ids, where = await here.store.read(read)
+    start, end = body.span(where)
+    thread = body.conversation_id
+    if thread == "default":
+        thread = conversations.default_id(body.agent_id) if body.agent_id else None
+    wanted = MessageFilter(ids, thread, tuple(body.roles or _SPOKEN), here.scope.subject_id, start, end)
+    return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode)

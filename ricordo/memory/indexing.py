@@ -1,0 +1,135 @@
+"""Keeping the index in order behind the searches: merging tails, embedding what has no vectors yet, changing models.
+
+Each function does a job that may be killed anywhere and run again. Every write is short; model and outside indexes are called in
+between.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ricordo.domain.job import Job, Report
+from ricordo.errors import Conflict, NotFound
+from ricordo.llm.embedding.registry import Embedders
+from ricordo.storage import indexed
+from ricordo.storage.index.query import Batch
+from ricordo.storage.indexed import Document, Home
+from ricordo.storage.store import Store
+from ricordo.storage.vector_index import VectorIndex, VectorRecord
+
+log = logging.getLogger(__name__)
+EMBEDDED_AT_ONCE = 256
+SWEPT_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """The parts that keep an index in order. `messages_index` names the outside index that messages go to, if they do."""
+
+    store: Store
+    embedders: Embedders
+    indexes: Mapping[str, VectorIndex]
+    messages_index: str | None = None
+
+    async def merge(self, job: Job, report: Report) -> None:
+        """Pack the tail of a space, then see to it that what was packed gets its vectors."""
+        kind, owner_id = job.payload["kind"], job.payload["owner_id"]
+        done = 0
+        while True:
+            await self._remove_outside(owner_id)
+            if not (rows := await self.store.write(lambda tx: indexed.merge(tx, kind, owner_id))):
+                break
+            done += rows
+            report(done, done)
+        if self.embedders.default_handle():
+            await self.store.write(lambda tx: indexed.ask_to_embed(tx, job.organization_id, owner_id))
+
+    async def embed(self, job: Job, report: Report) -> None:
+        """Give vectors to all of a space's documents that have none of its model, which may be another than the one that serves."""
+        owner_id = job.payload["owner_id"]
+        home = await self.store.read(lambda tx: indexed.home_of(tx, owner_id))
+        handle = self.wanted_model(home.embedding) if home else None
+        if home is None or handle is None:
+            return
+        index = self.index_of(home)
+        while batch := await self._next(owner_id, handle):
+            try:
+                await self._embed_batch(batch, index)
+            except Conflict:
+                # Another server was quicker, or the model's vectors have another size than those it made before.
+                if await self._next(owner_id, handle) == batch:
+                    log.warning("the model's vectors changed their size: embedding anew", extra={"embedding": handle})
+                    await self.store.write(lambda tx: indexed.drop_vectors_of(tx, owner_id, handle))
+            report(min(batch.start + len(batch.documents), batch.total), batch.total)
+        for model in await self.store.read(lambda tx: indexed.other_models(tx, owner_id)):
+            if index:
+                await index.drop(owner_id, model)
+            await self.store.write(lambda tx, model=model: indexed.drop_vectors_of(tx, owner_id, model))  # type: ignore[misc]
+
+    async def sweep(self, _job: Job, report: Report) -> None:
+        """Find spaces whose tails nobody merges or whose vectors nobody makes, and ask for it: after a kill, or another setting."""
+        after = ""
+        while owners := await self.store.read(lambda tx, after=after: indexed.owners(tx, after, SWEPT_AT_ONCE)):  # type: ignore[misc]
+            await self.store.write(lambda tx, owners=owners: indexed.ask_where_needed(tx, owners, self.wanted_model))  # type: ignore[misc]
+            after = owners[-1]
+        report(1, 1)
+
+    def wanted_model(self, embedding: str | None) -> str | None:
+        """The handle of the model for a space whose owner names this one: that, where it can be used here, else the default."""
+        if self.embedders.default_handle() is None:
+            return None
+        try:
+            return self.embedders.get(embedding).handle if embedding else self.embedders.default_handle()
+        except NotFound:
+            return self.embedders.default_handle()
+
+    def index_of(self, home: Home) -> VectorIndex | None:
+        """The outside index in which the owner's vectors are kept, if they are."""
+        return self.indexes.get(home.vector_db or self.messages_index or "")
+
+    async def _next(self, owner_id: str, handle: str) -> Batch | None:
+        return await self.store.read(lambda tx: indexed.next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
+
+    async def _embed_batch(self, batch: Batch, index: VectorIndex | None) -> None:
+        vectors, size = await self.vectors_for(batch, batch.owner_id, batch.embedding, index)
+        await self.store.write(lambda tx: indexed.add_vectors(tx, batch, vectors, size))
+
+    async def vectors_for(
+        self, batch: Batch, owner_id: str, handle: str, index: VectorIndex | None
+    ) -> tuple[dict[int, Sequence[float]], int]:
+        """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
+        documents = await self.store.read(lambda tx: indexed.documents_of(tx, batch))
+        embedder = self.embedders.get(handle)
+        # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
+        made = await embedder.embed([document.text for document in documents] or [""], purpose="document")
+        if index is None:
+            return {d.number: vector for d, vector in zip(documents, made, strict=False)}, len(made[0])
+        await index.upsert(
+            owner_id, handle, [_record(document, vector) for document, vector in zip(documents, made, strict=False)]
+        )
+        # The vectors lie elsewhere; here it is only noted how far they go.
+        return {}, 1
+
+    async def _remove_outside(self, owner_id: str) -> None:
+        if not self.indexes:
+            return
+        home = await self.store.read(lambda tx: indexed.home_of(tx, owner_id))
+        index = self.indexes.get((home.vector_db if home else None) or (self.messages_index or ""))
+        if index is None:
+            return
+        # Before the merge forgets them here: an outside index must not keep what was deleted.
+        gone, models = await self.store.read(lambda tx: indexed.leaving(tx, owner_id))
+        for model in models if gone else ():
+            await index.remove(owner_id, model, gone)
+
+
+def _record(document: Document, vector: Sequence[float]) -> VectorRecord:
+    return VectorRecord(
+        document.number,
+        vector,
+        document.created_at,
+        document.role,
+        document.thread,
+        document.user_id or "",
+        document.tags,
+    )

@@ -1,0 +1,230 @@
+"""Importing past messages: in order, out of the window, repeatable, beside running turns."""
+
+import asyncio
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.agents import history
+from ricordo.agents.history import PORTION, PastMessage, import_messages
+from ricordo.agents.removal import remove_agent
+from ricordo.domain.clock import to_micros
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.llm.scripted import call
+from ricordo.storage import conversations, messages
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Store
+from tests.agents.stage import Gate, Stage, roles, soon, text_of
+from tests.support import make
+from tests.support.clock import START
+from tests.support.statements import count_statements
+
+
+def past(*texts: str, **fields: Any) -> list[PastMessage]:
+    """Messages of the user with these texts."""
+    return [PastMessage("user", (text,), **fields) for text in texts]
+
+
+def numbered(size: int) -> list[PastMessage]:
+    """So many messages, each with an otid."""
+    return [PastMessage("user", (f"tea {place}",), otid=f"otid-{place}") for place in range(size)]
+
+
+async def imported(stage: Stage, agent_id: str, new: list[PastMessage], thread: str | None = None) -> list[str]:
+    """Import, and return the ids."""
+    return await import_messages(stage.store, Scope(), agent_id, new, thread)
+
+
+async def stored_ids(store: SqliteStore, agent_id: str) -> list[str]:
+    """The ids of what was imported into the thread, in order."""
+    wanted, equal = Page(limit=100_000, order="asc"), {"conversation_id": conversations.default_id(agent_id)}
+    return [m.id for m in await store.read(lambda tx: messages.page(tx, Scope(), wanted, role="user", **equal))]
+
+
+async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage: Stage) -> None:
+    agent = await stage.agent()
+    window = (await stage.thread(agent)).window
+    new = [
+        PastMessage("user", ("I like", "tea."), name="Ada"),
+        PastMessage("assistant", ("I see.",)),
+        PastMessage("user", ("And jasmine.",), created_at="2024-05-06T07:08:09Z"),
+    ]
+    ids = await imported(stage, agent, new)
+    stored = await stage.store.read(lambda tx: messages.by_ids(tx, ids))
+    assert [(m.role, m.text, m.name) for m in stored] == [
+        ("user", "I like\ntea.", "Ada"),
+        ("assistant", "I see.", None),
+        ("user", "And jasmine.", None),
+    ]
+    moment = to_micros(datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC))
+    assert [m.created_at for m in stored] == [moment - 2, moment - 1, moment]
+    thread = await stage.thread(agent)
+    assert (thread.window, thread.message_count, thread.last_message_at) == (window, 4, moment)
+    assert stage.model.requests == []
+    assert await stage.runs(agent) == []
+
+
+async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: Stage) -> None:
+    agent = await stage.agent()
+    await imported(stage, agent, past("The cat is called Minka."))
+    stage.lines += [call("conversation_search", query="cat"), "Minka."]
+    answer = await stage.say(agent, "What is the cat called?")
+    assert text_of(answer) == "Minka."
+    assert roles(stage.model.requests[0].messages) == "system user"
+    assert "The cat is called Minka." in answer.messages[1].tool_returns[0].content
+
+
+async def test_messages_without_a_date_come_right_before_now(stage: Stage) -> None:
+    agent = await stage.agent()
+    before = stage.store.clock.now()
+    ids = await imported(stage, agent, past(*"abcde"))
+    stored = await stage.store.read(lambda tx: messages.by_ids(tx, ids))
+    times = [message.created_at for message in stored]
+    assert times == list(range(times[0], times[0] + 5))
+    assert times[-1] < stage.store.clock.now()
+    assert times[0] > before - 10
+
+
+async def test_a_date_without_a_zone_is_read_in_the_agents_own(stage: Stage) -> None:
+    agent = await stage.agent(timezone="Asia/Tokyo")
+    (id,) = await imported(stage, agent, past("a", created_at="2024-05-06T09:00"))
+    (message,) = await stage.store.read(lambda tx: messages.by_ids(tx, [id]))
+    assert message.created_at == to_micros(datetime(2024, 5, 6, tzinfo=UTC))
+
+
+async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines.append("Hello.")
+    await stage.say(agent, "Good morning.")
+    before = (await stage.thread(agent)).last_message_at
+    await imported(stage, agent, past("a", created_at="2020-01-01"))
+    thread = await stage.thread(agent)
+    assert (thread.last_message_at, thread.message_count) == (before, 4)
+
+
+async def test_a_repeat_stores_nothing_twice(stage: Stage) -> None:
+    agent = await stage.agent()
+    new = numbered(3)
+    ids = await imported(stage, agent, new[:2])
+    again = await imported(stage, agent, [new[2], *new[:2], *past("without an otid")])
+    assert again[1:3] == ids
+    assert len(set(again)) == 4
+    assert (await stage.thread(agent)).message_count == 5
+
+
+class Dying:
+    """A store whose server is killed after some writes."""
+
+    def __init__(self, store: Store, writes: int) -> None:
+        self.clock, self._store, self._left = store.clock, store, writes
+        self.read = store.read
+
+    async def write(self, work: Any) -> Any:
+        """Write, unless the end has come."""
+        if not self._left:
+            raise asyncio.CancelledError
+        self._left -= 1
+        return await self._store.write(work)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, writes: int) -> None:
+    agent = await stage.agent()
+    new = numbered(2 * PORTION + 7)
+    with pytest.raises(asyncio.CancelledError):
+        await import_messages(Dying(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
+    stored = await stored_ids(stage.store, agent)
+    assert len(stored) == writes * PORTION
+    ids = await imported(stage, agent, new)
+    assert ids[: writes * PORTION] == stored
+    assert await stored_ids(stage.store, agent) == ids
+    assert (await stage.thread(agent)).message_count == 1 + len(new)
+
+
+async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines += [gate.line("Hello.")]
+    turn = await stage.begin(agent, "Good morning.")
+    await gate.reached()
+    importing = asyncio.create_task(imported(stage, agent, numbered(3 * PORTION)))
+    gate.open()
+    await soon(turn.wait())
+    ids = await soon(importing)
+    thread = await stage.thread(agent)
+    assert (len(thread.window), thread.message_count) == (3, 3 + len(ids))
+    assert not set(thread.window) & set(ids)
+
+
+async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage) -> None:
+    agent = await stage.agent()
+    with count_statements(stage.store) as counted:
+        await imported(stage, agent, numbered(PORTION))
+    written = [sql for sql in counted.statements if "INTO jobs" not in sql]
+    assert (len(written), counted.transactions) == (9, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"created_at": "yesterday"},
+        {"created_at": "0001-01-01T00:00:00+14:00"},
+        {"otid": "otid-0"},
+    ],
+)
+async def test_one_bad_message_refuses_all(stage: Stage, wrong: dict[str, str]) -> None:
+    agent = await stage.agent()
+    with pytest.raises(Invalid):
+        await imported(stage, agent, [*numbered(PORTION + 1), *past("a", **wrong)])
+    assert await stored_ids(stage.store, agent) == []
+
+
+async def test_a_thread_of_another_agent_takes_nothing_in(stage: Stage) -> None:
+    agent, other = await stage.agent(), await stage.agent()
+    thread = conversations.default_id(other)
+    for who, where in ((agent, thread), (agent, "conv-unknown"), ("agent-unknown", None)):
+        with pytest.raises(NotFound):
+            await imported(stage, who, past("a"), where)
+    second = make.conversation((await stage.state(agent)).agent, id="conv-2")
+    await stage.store.write(lambda tx: conversations.insert_one(tx, second))
+    (id,) = await imported(stage, agent, past("a"), "conv-2")
+    (message,) = await stage.store.read(lambda tx: messages.by_ids(tx, [id]))
+    assert message.conversation_id == "conv-2"
+    assert (await stage.thread(agent)).message_count == 1
+
+
+async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(stage: Stage) -> None:
+    agent = await stage.agent()
+    importing = asyncio.create_task(imported(stage, agent, numbered(20 * PORTION)))
+    while len(await stored_ids(stage.store, agent)) < PORTION:  # noqa: ASYNC110 - reading is the waiting
+        await asyncio.sleep(0)
+    await remove_agent(stage.runtime, Scope(), agent)
+    with pytest.raises(NotFound):
+        await soon(importing)
+    assert await stored_ids(stage.store, agent) == []
+
+
+moments = st.none() | st.integers(START, START + 50).map(
+    lambda micros: datetime.fromtimestamp(micros / 1e6, UTC).isoformat()
+)
+
+
+@given(st.lists(moments, max_size=12), st.integers(0, 10_000))
+def test_a_message_without_a_date_lies_beside_its_neighbours(given_dates: list[str | None], seed: int) -> None:
+    texts = [PastMessage("user", ("a",), created_at=date) for date in given_dates]
+    now = START + Random(seed).randrange(1_000)  # noqa: S311 - a test's chance
+    times = history._times(texts, UTC, now)
+    dated = [place for place, date in enumerate(given_dates) if date]
+    for place, date in enumerate(given_dates):
+        if date:
+            assert times[place] == to_micros(datetime.fromisoformat(date))
+        elif place:
+            assert times[place] == times[place - 1] + 1
+    if not dated and times:
+        assert times[-1] == now

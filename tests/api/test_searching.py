@@ -1,0 +1,201 @@
+"""Searching messages and passages over HTTP, across agents and archives or within one."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+from letta_client import NotFoundError
+from letta_client.types import AgentState
+
+from ricordo.api.wire.message_schemas import FoundMessageShape, MessageResultShape
+from ricordo.api.wire.schemas import FoundPassageShape
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import ReasoningPart, TextPart
+from tests.api.wire.fits import require_fits
+from tests.support import make
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+
+@pytest.fixture
+def two(client: StrictLetta) -> Iterator[tuple[AgentState, AgentState]]:
+    """Two agents, one of them in Tokyo, which nobody else sees once the test is over."""
+    agents = (
+        client.agents.create(model=MODEL, name="One"),
+        client.agents.create(model=MODEL, name="Two", timezone="Asia/Tokyo"),
+    )
+    yield agents
+    for agent in agents:
+        client.agents.delete(agent.id)
+
+
+def say(http: httpx2.Client, agent: AgentState, *said: tuple[str, str, str]) -> list[str]:
+    """Store past messages, each as (role, text, date); returns their ids."""
+    past = [{"role": role, "content": text, "created_at": date} for role, text, date in said]
+    ids: list[str] = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past}).json()["message_ids"]
+    return ids
+
+
+def test_messages_are_found_across_agents_best_first_with_the_reason(
+    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
+) -> None:
+    (walk,) = say(http, two[0], ("user", "We spoke of jasmine once, on a long walk.", "2025-01-01"))
+    tea, noted = say(
+        http, two[1], ("user", "Jasmine tea, only jasmine tea.", "2025-01-02"), ("assistant", "Noted.", "2025-01-03")
+    )
+
+    found = client.messages.search(query="jasmine tea")
+
+    assert [hit.message_id for hit in found][:2] == [tea, walk]
+    first = found[0]
+    assert (first.message_type, first.agent_id, first.conversation_id) == (
+        "user_message",
+        two[1].id,
+        "conv-" + two[1].id.removeprefix("agent-"),
+    )
+    assert first.created_at == datetime(2025, 1, 1, 15, tzinfo=UTC)  # midnight in Tokyo
+    raw = http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
+    for hit in raw:
+        require_fits(FoundMessageShape, hit)
+    assert raw[0]["content"] == "Jasmine tea, only jasmine tea."
+    assert raw[0]["relevance"]["fts_rank"] == 1
+    assert raw[0]["relevance"]["rrf_score"] >= raw[1]["relevance"]["rrf_score"]
+    assert noted not in [hit.message_id for hit in client.messages.search(query="jasmine tea", limit=2)]
+
+
+def test_a_search_of_messages_is_narrowed_before_the_limit(
+    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
+) -> None:
+    one, tokyo = two
+    days = [
+        (role, f"Tea on day {day}.", f"2025-02-0{day}") for day, role in enumerate(("user", "assistant", "user"), 1)
+    ]
+    say(http, one, *days)
+    say(http, tokyo, *days)
+
+    def texts(**query: Any) -> set[str]:
+        hits = http.post("/v1/messages/search", json={"query": "tea", **query}).json()
+        return {f"{hit['agent_id'] == one.id:d}{hit['content'][-2]}" for hit in hits}
+
+    assert texts() == {"11", "12", "13", "01", "02", "03"}
+    assert texts(agent_id=one.id) == {"11", "12", "13"}
+    assert texts(agent_id=one.id, roles=["assistant"], limit=1) == {"12"}
+    assert texts(roles=["assistant"]) == {"12", "02"}
+    assert texts(agent_id=one.id, start_date="2025-02-02") == {"12", "13"}
+    assert texts(agent_id=one.id, end_date="2025-02-02") == {"11", "12"}
+    # Days are the agent's own, and UTC's where no agent is named.
+    assert texts(agent_id=tokyo.id, start_date="2025-02-02", end_date="2025-02-02") == {"02"}
+    assert texts(start_date="2025-02-02", end_date="2025-02-02") == {"12", "03"}
+    assert texts(agent_id=one.id, conversation_id="default") == {"11", "12", "13"}
+    assert texts(conversation_id="conv-" + one.id.removeprefix("agent-")) == {"11", "12", "13"}
+    assert texts(conversation_id=new_id("conv")) == set()
+    for mode in ("vector", "fts", "hybrid"):
+        assert len(client.messages.search(query="tea", agent_id=one.id, search_mode=mode)) in (0, 3)
+    # Without words: the newest.
+    assert texts(query="", agent_id=one.id, limit=1) == texts(query=None, agent_id=one.id, limit=1) == {"13"}
+
+
+def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
+    http: httpx2.Client, server: ServerInThread, two: tuple[AgentState, AgentState]
+) -> None:
+    one = make.agent(id=two[0].id)
+    thought = (ReasoningPart("She asks for tea."), TextPart("Your jasmine tea is ready."))
+    spoken = make.message(one, role="assistant", parts=thought, model="model")
+    rolled = make.result(one, "roll_dice", "jasmine six")
+    server.run(make.stored_messages(server.runtime.store, spoken, rolled))
+
+    def search(**query: Any) -> list[dict[str, Any]]:
+        body = {"query": "jasmine", "agent_id": one.id, **query}
+        hits: list[dict[str, Any]] = http.post("/v1/agents/messages/search", json=body).json()
+        for hit in hits:
+            require_fits(MessageResultShape, hit)
+        return hits
+
+    (hit,) = search()
+    assert (hit["embedded_text"], hit["message"]["id"]) == ("Your jasmine tea is ready.", spoken.id)
+    assert hit["message"]["content"] == [{"type": "text", "text": "Your jasmine tea is ready."}]
+    assert (hit["fts_rank"], hit["vector_rank"], hit["rrf_score"] > 0) == (1, None, True)
+    (hit,) = search(roles=["tool"])
+    assert hit["message"]["tool_returns"] == [
+        {"tool_call_id": "call-1", "status": "success", "func_response": "jasmine six"}
+    ]
+
+
+def test_passages_are_found_across_archives_and_within_one(
+    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
+) -> None:
+    own = client.archives.create(name="Own")
+    loose = client.archives.create(name="Loose")
+    client.agents.archives.attach(own.id, agent_id=two[1].id)
+    for day, tags in ((1, ["a"]), (2, ["a", "b"]), (3, ["b"])):
+        for archive in (own, loose):
+            client.archives.passages.create(
+                archive.id, text=f"Oolong on day {day}", tags=tags, created_at=f"2025-03-0{day}T00:00+09:00"
+            )
+
+    def days(**query: Any) -> list[str]:
+        wanted: dict[str, Any] = {"query": "oolong", "limit": 100} | query
+        found = client.passages.search(**wanted)
+        return sorted(f"{hit.passage.archive_id == own.id:d}{hit.passage.text[-1]}" for hit in found)
+
+    assert days() == ["01", "02", "03", "11", "12", "13"]
+    assert days(archive_id=own.id) == days(agent_id=two[1].id) == ["11", "12", "13"]
+    assert days(agent_id=two[1].id, archive_id=loose.id) == days(agent_id=two[0].id) == []
+    assert days(archive_id=own.id, tags=["a", "b"], tag_match_mode="all") == ["12"]
+    assert days(archive_id=own.id, tags=["b"]) == ["12", "13"]
+    assert days(agent_id=two[1].id, start_date="2025-03-02", end_date="2025-03-02") == ["12"]
+    assert days(archive_id=own.id, start_date="2025-03-02") == ["13"]
+    assert days(archive_id=own.id, query=None, limit=1) == ["13"]
+    raw = http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
+    for hit in raw:
+        require_fits(FoundPassageShape, hit)
+    assert raw[0]["metadata"]["fts_rank"] == 1
+    assert [hit["score"] for hit in raw] == sorted((hit["score"] for hit in raw), reverse=True)
+    for archive in (own, loose):
+        client.archives.delete(archive.id)
+    assert days() == []
+
+
+@pytest.mark.parametrize("path", ["messages", "agents/messages", "passages"])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"limit": 0}, 422),
+        ({"limit": 101}, 422),
+        ({"search_mode": "magic"}, 422),
+        ({"start_date": "yesterday"}, 400),
+        ({"end_date": "32.13.2025"}, 400),
+        ({"project_id": "project-1"}, 422),
+        ({"template_id": "template-1"}, 422),
+        ({"agent_id": new_id("agent")}, 404),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(
+    http: httpx2.Client, server: ServerInThread, path: str, body: dict[str, Any], status: int
+) -> None:
+    rows = server.rows()
+    assert http.post(f"/v1/{path}/search", json={"query": "tea", **body}).status_code == status
+    assert server.rows() == rows
+
+
+def test_an_archive_or_a_role_that_is_none_is_refused(client: StrictLetta, http: httpx2.Client) -> None:
+    with pytest.raises(NotFoundError):
+        client.passages.search(query="tea", archive_id=new_id("archive"))
+    assert http.post("/v1/messages/search", json={"query": "tea", "roles": ["tool"]}).status_code == 422
+
+
+def test_a_query_is_words_and_never_syntax(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+    say(http, agent, ("user", "Sencha", "2025-01-01"))
+    for query in (
+        '"',
+        "sencha OR",
+        "NEAR(",
+        "sencha*",
+        "text:sencha",
+        "-sencha",
+        "'; DROP TABLE messages; --",
+        "\x01 %s",
+    ):
+        assert len(client.messages.search(query=query, agent_id=agent.id)) <= 1
+        client.passages.search(query=query)
