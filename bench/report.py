@@ -5,6 +5,7 @@ import platform
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -43,12 +44,12 @@ def show(figures: list[Figure]) -> None:
     Console(width=110).print(table)
 
 
-def keep(figures: list[Figure]) -> Path:
-    """Write the figures, with the machine they were measured on, as JSON; returns where."""
+def keep(figures: list[Figure], **more: Any) -> Path:
+    """Write the figures, with the machine they were measured on and whatever else, as JSON; returns where."""
     RESULTS.mkdir(exist_ok=True)
     moment = datetime.now(UTC)
     path = RESULTS / f"{moment:%Y%m%dT%H%M%S}.json"
     machine = {"python": platform.python_version(), "system": platform.platform(), "measured_at": moment.isoformat()}
     rows = [asdict(figure) | {"verdict": figure.verdict} for figure in figures]
-    path.write_text(json.dumps({"machine": machine, "figures": rows}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": machine, "figures": rows, **more}, indent=2) + "\n")
     return path

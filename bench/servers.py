@@ -47,21 +47,22 @@ def model_server() -> Iterator[str]:
 
 
 @contextmanager
-def ricordo(model_url: str, data_dir: Path | None = None) -> Iterator[Server]:
-    """A server with that model, on a fresh folder unless one is given."""
+def ricordo(model_url: str, data_dir: Path | None = None, **environment: str) -> Iterator[Server]:
+    """A server with that model, on a fresh folder unless one is given; `environment` adds to the settings."""
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         port = free_port()
-        environment = {
+        variables = {
             **os.environ,
             "OPENAI_BASE_URL": model_url,
             "OPENAI_API_KEY": "bench",
             "RICORDO_FIND_LOCAL_MODELS": "false",
             "RICORDO_DATA_DIR": str(data_dir or folder),
             "RICORDO_LOG_LEVEL": "warning",
+            **environment,
         }
         command = [str(Path(sys.executable).with_name("ricordo")), "serve", "--port", str(port)]
         began = time.perf_counter()
-        with _process(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        with _process(command, env=variables, stdout=subprocess.DEVNULL) as process:
             url = f"http://127.0.0.1:{port}"
             _wait_until_healthy(url, process)
             yield Server(url, psutil.Process(process.pid), time.perf_counter() - began)

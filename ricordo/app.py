@@ -9,69 +9,103 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from ricordo import __version__
-from ricordo.agents.closing import close_all
-from ricordo.api import agents, archival, blocks, health, messages, models, runs, steps, tools
+from ricordo.agents import removal, sweep
+from ricordo.agents.closing import close_all, close_expired
+from ricordo.api import (
+    agents,
+    archival,
+    archives,
+    blocks,
+    health,
+    importing,
+    jobs,
+    messages,
+    models,
+    runs,
+    searching,
+    steps,
+    tools,
+)
 from ricordo.api.errors import install_error_shapes
 from ricordo.api.guard import Guard
+from ricordo.background import upkeep
+from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
-from ricordo.llm.chat import ChatModel
+from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
-from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.storage.database import is_shared, open_store
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
 from ricordo.web import home
 
 log = logging.getLogger(__name__)
-_FACES = (health, agents, messages, blocks, tools, archival, models, runs, steps)
+_FACES = (health, agents, messages, blocks, tools, archival, models, runs, steps, jobs, archives, importing, searching)
 
 
 @asynccontextmanager
 async def open_runtime(
-    settings: Settings, providers: ProviderSettings, *, extra_models: Sequence[ChatModel] = ()
+    settings: Settings,
+    providers: ProviderSettings,
+    vectors: VectorSettings | None = None,
+    *,
+    extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> AsyncIterator[Runtime]:
     """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed."""
     plugins = load_plugins()
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
-    store = await asyncio.to_thread(open_sqlite, settings.database_path, durability=settings.durability)
-    runtime = Runtime(settings, store, models, toolbox, plugins)
+    indexes = plugins.vector_indexes(vectors or VectorSettings())
+    store = await asyncio.to_thread(open_store, settings)
+    runtime = Runtime(settings, store, models, toolbox, plugins, indexes)
     try:
-        # This server is the only one on its data folder, so whoever held these runs is gone.
-        healed = await store.write(close_all)
+        # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
+        healed = await store.write(close_expired if is_shared(settings) else close_all)
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
-        yield runtime
+        handlers = (removal.HANDLER, *upkeep.HANDLERS, *((sweep.HANDLER,) if is_shared(settings) else ()))
+        async with background_work(runtime, handlers, address=settings.postgres_url):
+            yield runtime
     finally:
         await finish_turns(runtime)
+        for index in indexes.values():
+            await index.close()
         await models.close()
         await store.close()
 
 
 def open_models(
-    settings: Settings, providers: ProviderSettings, plugins: Plugins, extra_models: Sequence[ChatModel] = ()
+    settings: Settings, providers: ProviderSettings, plugins: Plugins, extra_models: Sequence[ChatModel | Embedder] = ()
 ) -> Models:
     """The models of the configured providers, of plugins, and the librarian; nobody is called."""
     offered = plugins.providers()
     models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
     for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider)), *extra_models):
-        models.add(model)
+        if isinstance(model, Embedder):
+            models.embedders.add(model)
+        else:
+            models.add(model)
     return models
 
 
 def create_app(
-    settings: Settings, providers: ProviderSettings | None = None, *, extra_models: Sequence[ChatModel] = ()
+    settings: Settings,
+    providers: ProviderSettings | None = None,
+    vectors: VectorSettings | None = None,
+    *,
+    extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> FastAPI:
     """The whole server as an ASGI app; `extra_models` join those that settings and plugins bring."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_runtime(settings, providers or ProviderSettings(), extra_models=extra_models) as runtime:
+        opened = open_runtime(settings, providers or ProviderSettings(), vectors, extra_models=extra_models)
+        async with opened as runtime:
             app.state.runtime = runtime
             for router in runtime.plugins.routes():
                 app.include_router(router)

@@ -1,14 +1,17 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ricordo.domain.event import Event
 from ricordo.llm.registry import Models
+from ricordo.memory.indexing import Indexing
+from ricordo.memory.recall import Recall
 from ricordo.plugins import Plugins
 from ricordo.settings import Settings
 from ricordo.storage.store import Store
+from ricordo.storage.vector_index import VectorIndex
 from ricordo.tools.toolbox import Toolbox
 
 
@@ -30,12 +33,19 @@ class LiveTurn(Protocol):
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `live` holds the turns of this process by run id."""
+    """What a running server is made of. `indexes` are outside vector indexes by name, `live` the turns of this process by run id."""
 
     settings: Settings
     store: Store
     models: Models
     toolbox: Toolbox
     plugins: Plugins
+    indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     is_stopping: bool = False
+    recall: Recall = field(init=False)
+    indexing: Indexing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recall = Recall(self.store, self.models.embedders, self.indexes)
+        self.indexing = Indexing(self.store, self.models.embedders, self.indexes)

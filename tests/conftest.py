@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ricordo.domain.scope import Scope
+from ricordo.storage.postgres import PostgresStore
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
+from tests.support import postgres
 from tests.support.clock import ManualClock
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
@@ -28,12 +30,42 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+# Tests in these folders run on both databases; elsewhere a module that does says `DATABASES = BOTH`. The same name says where
+# a module in one of these folders is about one database alone.
+BOTH = ("sqlite", "postgresql")
+_ON_BOTH = ("storage", "memory")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that use a store on each database they are for."""
+    if "database" in metafunc.fixturenames:
+        is_on_both = metafunc.definition.path.parent.name in _ON_BOTH
+        databases = getattr(metafunc.module, "DATABASES", BOTH if is_on_both else BOTH[:1])
+        if databases != BOTH[:1]:
+            metafunc.parametrize("database", databases, indirect=True)
+
+
+def pytest_unconfigure() -> None:
+    """End the PostgreSQL of the tests, also after Ctrl-C."""
+    postgres.stop_server()
+
+
 @pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-    """An empty store on a file of its own."""
-    opened = open_sqlite(tmp_path / "ricordo.db", clock=clock)
-    yield opened
-    await opened.close()
+def database(request: pytest.FixtureRequest) -> str:
+    """Which database the store of this test is on."""
+    return str(getattr(request, "param", BOTH[0]))
+
+
+@pytest.fixture
+async def store(database: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore | PostgresStore]:
+    """An empty store on a database of its own."""
+    if database == "postgresql":
+        async with postgres.new_store(clock, tmp_path) as opened:
+            yield opened
+        return
+    file = open_sqlite(tmp_path / "ricordo.db", clock=clock)
+    yield file
+    await file.close()
 
 
 @pytest.fixture

@@ -44,13 +44,19 @@ LATE = {
     "jinja2",
     "numpy",
     "openai",
+    "procrastinate",
+    "psycopg",
     "pydantic_ai",
     "rich",
+    "ricordo.storage.postgres",
     "sqlalchemy",
+    "tokenizers",
     "typer",
     "uvicorn",
     "uvloop",
 }
+# Modules of our own that bring numpy: the doors to the search index import them at the first search.
+INDEX = "ricordo.storage.index"
 # Outside things, and the one place that talks to each.
 DOORS = {
     "sqlalchemy": {"storage"},
@@ -224,7 +230,8 @@ def late_imports(modules: Iterable[Module]) -> list[str]:
         start_counts = module.part in ("cli", "app")
         for imported in module.imports:
             root = imported.target.split(".")[0]
-            allowed = root in LATE or (start_counts and (root == "ricordo" or root in sys.stdlib_module_names))
+            is_slow = bool({root, imported.target} & LATE) or imported.target.startswith(INDEX)
+            allowed = is_slow or (start_counts and (root == "ricordo" or root in sys.stdlib_module_names))
             if imported.when == "call" and not allowed:
                 faults.append(f"{module.path}:{imported.line} imports {imported.target} in a function")
     return faults

@@ -29,6 +29,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+database = typer.Typer(help="The database: move it to another.", no_args_is_help=True)
+app.add_typer(database, name="db")
+search = typer.Typer(help="The search index.", no_args_is_help=True)
+app.add_typer(search, name="search")
+
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
@@ -104,6 +109,36 @@ def list_settings() -> None:
 
         is_valid = show_settings()
     raise typer.Exit(0 if is_valid else 1)
+
+
+@database.command("migrate-to")
+def move_database(
+    url: str = typer.Argument(help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."),
+    force: bool = typer.Option(
+        False, help="Copy although servers use the old one. What they write meanwhile may be lost."
+    ),
+    replace: bool = typer.Option(False, help="Begin a copy anew that was interrupted."),
+    replace_nul: bool = typer.Option(False, help="Write a sign for each NUL character, which PostgreSQL cannot keep."),
+) -> None:
+    """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
+    with _plainly():
+        from ricordo.cli.database import migrate_to
+        from ricordo.storage.copying import Choices
+
+        migrate_to(url, Choices(force, replace, replace_nul))
+
+
+@search.command("reindex")
+def rebuild_index(
+    vectors_only: bool = typer.Option(False, "--vectors-only", help="Leave the words; make only the vectors anew."),
+    space: list[str] = typer.Option([], help="Id of an agent or archive, as often as wanted.  [all]"),
+) -> None:
+    """Build the search index anew from what is kept. Searches go on with the old one until the new one is ready."""
+    with _plainly():
+        from ricordo.cli.search import reindex
+
+        is_whole = reindex(space, vectors_only=vectors_only)
+    raise typer.Exit(0 if is_whole else 1)
 
 
 @contextmanager

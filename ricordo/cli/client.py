@@ -72,6 +72,10 @@ class Client:
         """The handles of all models."""
         return [str(model["handle"]) for model in self._ask("GET", "/v1/models/")]
 
+    def queue(self) -> Json:
+        """How the queue of jobs stands."""
+        return self._object("GET", "/v1/jobs/queue")
+
     def search(self, agent_id: str, words: str) -> list[Json]:
         """The archived passages that fit, best first."""
         answer = self._object("GET", f"/v1/agents/{agent_id}/archival-memory/search", query={"query": words})

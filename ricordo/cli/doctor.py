@@ -13,20 +13,24 @@ from typing import Literal
 import typer
 
 from ricordo import __version__
+from ricordo.api.wire.jobs import queue_to_wire
 from ricordo.app import open_models
-from ricordo.cli.client import Client
+from ricordo.cli.client import Client, Json
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
 from ricordo.errors import Invalid, RicordoError
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.check import Absent, Broken, InUse, Sound, check_database
+from ricordo.storage.check import Absent, Broken, InUse, Shared, Sound, check
+from ricordo.storage.job_queue import queue_of_file
 from ricordo.storage.migrations import MIGRATIONS
 
 Verdict = Literal["ok", "warning", "wrong"]
+DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
+_LONG_WAIT = 60  # seconds
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
 _EXTRAS = (
     ("anthropic_api_key", "anthropic", "anthropic"),
@@ -54,7 +58,9 @@ def examine() -> Iterator[Finding]:
             yield Finding("settings", fault, "wrong")
         return
     yield _data_folder(settings.data_dir)
-    yield _database(settings)
+    database = check(settings)
+    yield _database(settings, database)
+    yield from _jobs(settings, database)
     yield from _providers(providers)
     try:
         plugins = load_plugins()
@@ -89,9 +95,9 @@ def _data_folder(folder: Path) -> Finding:
     return Finding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
 
 
-def _database(settings: Settings) -> Finding:
+def _database(settings: Settings, database: DatabaseState) -> Finding:
     path = settings.database_path
-    match check_database(path):
+    match database:
         case Absent():
             return Finding("database", f"{path}, made at the first start")
         case InUse():
@@ -99,12 +105,20 @@ def _database(settings: Settings) -> Finding:
         case Broken(reason):
             return Finding("database", reason, "wrong")
         case Sound(schema, size):
-            known = len(MIGRATIONS)
-            if schema > known:
-                reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
-                return Finding("database", f"{path} {reason}", "wrong")
-            later = "" if schema == known else f", will become {known} at the next start, after a backup"
-            return Finding("database", f"{path}, schema {schema}{later}, {_size(size)}, sound")
+            return _schema(str(path), schema, f"{_size(size)}, sound")
+        case Shared(schema, size, server, name, vectors):
+            with_vectors = f"with pgvector {vectors}" if vectors else "without pgvector"
+            return _schema(f"{name} on PostgreSQL {server}", schema, f"{_size(size)}, {with_vectors}")
+
+
+def _schema(name: str, schema: int, rest: str) -> Finding:
+    known = len(MIGRATIONS)
+    if schema > known:
+        reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
+        return Finding("database", f"{name} {reason}", "wrong")
+    later = "" if schema == known else f", will become {known} at the next start, after a backup"
+    made = f"schema {schema}{later}" if schema else "tables made at the first start"
+    return Finding("database", f"{name}, {made}, {rest}")
 
 
 def _running_server(settings: Settings) -> Finding:
@@ -119,6 +133,39 @@ def _running_server(settings: Settings) -> Finding:
     finally:
         client.close()
     return Finding("database", f"in use by a running server; {reason}", "warning")
+
+
+def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
+    try:
+        if isinstance(database, InUse):
+            queue = _asked_queue(settings)
+        elif isinstance(database, Sound):
+            read = queue_of_file(settings.database_path)
+            queue = queue_to_wire(read) if read else None
+        else:
+            return
+    except RicordoError as error:
+        yield Finding("jobs", str(error), "warning")
+        return
+    if queue is None:
+        return
+    late = queue["oldest_wait_seconds"]
+    waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
+    text = f"{waiting}, {queue['running']} running, {queue['failed']} failed of late"
+    yield Finding("jobs", text, "warning" if isinstance(database, InUse) and late > _LONG_WAIT else "ok")
+    for job in queue["errors"]:
+        tries = f"{job['attempts']} of {job['most_attempts']} tries"
+        yield Finding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
+
+
+def _asked_queue(settings: Settings) -> Json | None:
+    """The queue as the running server tells it; None where no server is found, which `database` tells already."""
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    client = Client(address_of(settings.host, settings.port), key)
+    try:
+        return client.queue() if client.version() else None
+    finally:
+        client.close()
 
 
 def _providers(providers: ProviderSettings) -> Iterator[Finding]:

@@ -62,3 +62,16 @@ def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int
     except (ValueError, OverflowError) as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
+
+
+def parse_moment(text: str, where: tzinfo, *, name: str = "created_at") -> int:
+    """Read the moment at which something was made, as `parse_date` does; raises Invalid where it could not be shown again."""
+    micros = parse_date(text, where, name=name)
+    try:
+        to_datetime(micros)
+    except OverflowError as error:
+        # Within its own zone it is a date; in UTC, as it would be shown, it lies beyond the calendar.
+        raise Invalid(
+            f"{name} {text} lies beyond the calendar. Choose a moment between the years 1 and 9999."
+        ) from error
+    return micros

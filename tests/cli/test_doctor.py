@@ -8,7 +8,12 @@ import pytest
 
 from ricordo import __version__
 from ricordo.cli.doctor import examine, show
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.storage import jobs
+from ricordo.storage.migrations import MIGRATIONS
 from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.store import Transaction
 from tests.cli.conftest import Shell, environment
 from tests.support.serving import ServerInThread, serving
 
@@ -72,7 +77,7 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next(data: Path) -> 
     await open_sqlite(data / "ricordo.db").close()
     verdict, text = (await _in_thread())["database"]
     assert verdict == "ok"
-    assert "schema 1" in text
+    assert f"schema {len(MIGRATIONS)}" in text
     assert text.endswith("sound")
     await open_sqlite(data / "ricordo.db").close()
 
@@ -121,3 +126,35 @@ def test_a_running_server_is_asked(data: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def _port(server: ServerInThread) -> str:
     return server.url.rpartition(":")[2]
+
+
+async def test_the_jobs_of_a_database_at_rest_are_counted(data: Path) -> None:
+    await _with_a_failed_job(data)
+    found = await _in_thread()
+    assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed of late")
+    assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
+
+
+async def test_the_jobs_of_a_running_server_are_asked_for(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _with_a_failed_job(data)
+    with serving(data, api_key="a key of its own") as server:
+        monkeypatch.setenv("RICORDO_PORT", _port(server))
+        assert (await _in_thread())["jobs"][0] == "warning"  # a server says nothing without its key
+        monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
+        found = await _in_thread()
+    assert found["jobs"][1].endswith("0 running, 1 failed of late")
+    assert "The service is down." in found["job error"][1]
+
+
+async def _with_a_failed_job(data: Path) -> None:
+    """A database with one job that failed and one that waits for years."""
+    store = open_sqlite(data / "ricordo.db")
+
+    def work(tx: Transaction) -> None:
+        jobs.add(tx, Job("embed", LOCAL_ORGANIZATION, most_attempts=1))
+        (held,) = jobs.claim(tx, "elsewhere", 1)
+        jobs.fail(tx, held, {"type": "Unavailable", "message": "The service is down."})
+        jobs.add(tx, Job("later", LOCAL_ORGANIZATION, not_before=4_000_000_000_000_000))
+
+    await store.write(work)
+    await store.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.clock import SystemClock, parse_date, to_datetime, to_micros, zone
+from ricordo.domain.clock import SystemClock, parse_date, parse_moment, to_datetime, to_micros, zone
 from ricordo.errors import Invalid
 from tests.support.clock import START, ManualClock
 
@@ -82,3 +82,12 @@ def test_the_clock_of_the_tests_moves_by_one_microsecond_and_by_what_it_is_told(
     assert clock.now() == first + 1
     clock.advance(1.5)
     assert clock.now() == first + 2 + 1_500_000
+
+
+def test_a_moment_that_could_not_be_shown_again_is_refused() -> None:
+    assert parse_moment("2024-05-06T07:08:09+02:00", UTC) == to_micros(datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC))
+    for text in ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"):
+        with pytest.raises(Invalid, match=r"created_at .* lies beyond the calendar"):
+            parse_moment(text, UTC)
+    with pytest.raises(Invalid, match="Invalid made_at format"):
+        parse_moment("soon", UTC, name="made_at")

@@ -1,0 +1,114 @@
+"""Conversations and questions in LoCoMo's format, and how well an answer's evidence was found.
+
+The data has a licence of its own and is not part of this repository; any other file of the same format does as well.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+# A question of the last category asks about what was never said: what is found for it is reported apart.
+ANSWERABLE = (1, 2, 3, 4)
+_EVIDENCE = re.compile(r"D?(\d+):0*(\d+)")
+_A_TURN = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one speaker said at once. `id` is LoCoMo's own, as D3:14."""
+
+    id: str
+    session: int
+    speaker: str
+    text: str
+    said_at: datetime
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and the ids of the turns that answer it."""
+
+    text: str
+    category: int
+    evidence: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Two people's turns in order, and the questions about them that name their evidence."""
+
+    id: str
+    speakers: tuple[str, str]
+    turns: tuple[Turn, ...]
+    questions: tuple[Question, ...]
+
+    def sessions(self) -> list[list[Turn]]:
+        """The turns of each session, in order."""
+        grouped: dict[int, list[Turn]] = {}
+        for turn in self.turns:
+            grouped.setdefault(turn.session, []).append(turn)
+        return list(grouped.values())
+
+
+def read(path: Path) -> list[Conversation]:
+    """The conversations of a file; questions whose evidence names no turn are left out."""
+    return [_conversation(sample) for sample in json.loads(path.read_text("utf-8"))]
+
+
+def recall(found: Sequence[str], evidence: frozenset[str], first: int) -> float:
+    """The share of the evidence among the first results."""
+    return len(evidence & set(found[:first])) / len(evidence)
+
+
+def ndcg(found: Sequence[str], evidence: frozenset[str], first: int = 10) -> float:
+    """How early the evidence stands among the first results: 1 where nothing stands before it."""
+    gained = sum(1 / math.log2(place + 2) for place, id in enumerate(found[:first]) if id in evidence)
+    return gained / sum(1 / math.log2(place + 2) for place in range(min(first, len(evidence))))
+
+
+def _conversation(sample: dict[str, Any]) -> Conversation:
+    said = sample["conversation"]
+    numbers = sorted(int(match[1]) for key in said if (match := re.fullmatch(r"session_(\d+)", key)))
+    starts = [_moment(said[f"session_{number}_date_time"]) for number in numbers]
+    turns: list[Turn] = []
+    for place, number in enumerate(numbers):
+        session, later = said[f"session_{number}"], [start for start in starts if start > starts[place]]
+        # A long session must not run into the one that was next.
+        pace = min([_A_TURN, *((start - starts[place]) / (len(session) + 1) for start in later)])
+        turns += [_turn(turn, number, starts[place] + index * pace) for index, turn in enumerate(session)]
+    known = {_key(turn.id): turn.id for turn in turns}
+    questions = [_question(item, known) for item in sample["qa"]]
+    return Conversation(
+        str(sample["sample_id"]),
+        (said["speaker_a"], said["speaker_b"]),
+        tuple(turns),
+        tuple(question for question in questions if question.evidence),
+    )
+
+
+def _turn(turn: dict[str, Any], session: int, said_at: datetime) -> Turn:
+    photo = f" [shared a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
+    return Turn(turn["dia_id"], session, turn["speaker"], f"{turn['text']}{photo}", said_at)
+
+
+def _question(item: dict[str, Any], known: dict[tuple[int, int], str]) -> Question:
+    # Some evidence is malformed, as "D:11:26" or several ids in one text.
+    named = {(int(m[1]), int(m[2])) for text in item.get("evidence", ()) for m in _EVIDENCE.finditer(text)}
+    return Question(item["question"], item["category"], frozenset(known[key] for key in named if key in known))
+
+
+def _key(id: str) -> tuple[int, int]:
+    match = _EVIDENCE.fullmatch(id)
+    if match is None:
+        raise ValueError(f"{id} is no id of a turn; they look like D3:14.")
+    return int(match[1]), int(match[2])
+
+
+def _moment(text: str) -> datetime:
+    return datetime.strptime(text, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)

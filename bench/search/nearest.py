@@ -1,0 +1,55 @@
+"""Whether a first look at one bit a dimension misses what an exact comparison finds, and what both take."""
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.search.texts import Writer
+from ricordo.llm.embedding.embedded import EmbeddedModel, is_installed
+from ricordo.storage.index import vectors
+
+BEST = 10
+QUESTIONS = 200
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Recall of the ten nearest against exact search, and milliseconds a search with one thread: ours, and comparing all."""
+
+    recall: float
+    took: float
+    exact_took: float
+
+
+def measure(count: int) -> Nearest | None:
+    """Search among so many embedded texts; None where no embedding model is installed."""
+    if not is_installed():
+        return None
+    writer = Writer(5)
+    texts = writer.texts(count)
+    rows = asyncio.run(_embedded(texts))
+    asked = asyncio.run(_embedded(writer.questions(texts, QUESTIONS)))
+    kept = vectors.vectors_from(rows.astype(np.float16))
+    compared, may = rows.astype(np.float32), np.ones(count, dtype=np.bool_)
+    found, ours, exact = [], [], []
+    for query in asked:
+        began = time.perf_counter()
+        near = vectors.similarities(kept, query, count, may, np.empty(0, dtype=np.int64))
+        middle = time.perf_counter()
+        every = compared @ query
+        nearest = np.partition(every, count - BEST)[count - BEST :]
+        ours.append((middle - began) * 1000)
+        exact.append((time.perf_counter() - middle) * 1000)
+        best = np.sort(near[~np.isnan(near)])[::-1][:BEST]
+        # Half precision moves a similarity by less than this; equal texts may stand for each other.
+        found.append(float(np.mean(best >= nearest.min() - 1e-3)))
+    return Nearest(statistics.fmean(found), statistics.median(ours), statistics.median(exact))
+
+
+async def _embedded(texts: list[str]) -> "np.ndarray[tuple[int, int], np.dtype[np.float32]]":
+    model = EmbeddedModel()
+    parts = [np.array(await model.embed(texts[at : at + 512]), dtype=np.float32) for at in range(0, len(texts), 512)]
+    return np.concatenate(parts)

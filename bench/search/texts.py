@@ -1,0 +1,50 @@
+"""Texts that are shaped like talk, from a seed: few words make most of it, sentences differ in length, and words never end."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+COMMON = (
+    "the of and to in i you that it is was for on are with as be at have this from or had by but what all were we when your "
+    "can said there so not my me do about"
+).split()
+WORDS = 40_000
+SPEAKERS = ("Ada", "Noor")
+_MIDDLE_LENGTH, _SPREAD, _LONGEST = 18, 0.6, 120
+_ASKED = 4
+
+
+class Writer:
+    """Writes texts and asks for them. The same seed gives the same texts and the same questions."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._words = np.array([*COMMON, *_invented(WORDS)])
+        # A word's frequency is one by its rank, as in every language.
+        weights = 1 / np.arange(1, len(self._words) + 1)
+        self._up_to = np.cumsum(weights / weights.sum())
+
+    def texts(self, count: int) -> list[str]:
+        """So many texts, of 2 to 120 words."""
+        lengths = np.exp(self._random.normal(np.log(_MIDDLE_LENGTH), _SPREAD, count)).astype(int).clip(2, _LONGEST)
+        ranks = np.searchsorted(self._up_to, self._random.random(lengths.sum())).clip(0, len(self._words) - 1)
+        parts = np.split(self._words[ranks], np.cumsum(lengths)[:-1])
+        return [" ".join(part.tolist()).capitalize() + "." for part in parts]
+
+    def questions(self, texts: Sequence[str], count: int) -> list[str]:
+        """Questions for some of these texts: a few words of one among those that every question has."""
+        asked = []
+        for place in self._random.integers(0, len(texts), count):
+            said = [word for word in texts[place].lower().rstrip(".").split() if word not in COMMON]
+            chosen = self._random.permutation(sorted(set(said)))[:_ASKED].tolist()
+            speaker = SPEAKERS[int(self._random.integers(0, 2))]
+            asked.append(f"What did {speaker} say about the {' and '.join(chosen) or 'rest'}?")
+        return asked
+
+
+def _invented(count: int) -> list[str]:
+    syllables = [first + second for first, second in product("bdfglmnprstvz", ("a", "e", "i", "o", "u", "an", "or"))]
+    made = ["".join(parts) for parts in product(syllables, repeat=3)]
+    order = np.random.default_rng(1).permutation(len(made))[:count]
+    return [made[place] for place in order]

@@ -1,0 +1,107 @@
+"""`ricordo search reindex`: builds the search index anew. Jobs do the work, so the next server finishes what a kill interrupts."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from ricordo.app import open_runtime
+from ricordo.cli.progress import Progress
+from ricordo.domain.job import ENDED, Job
+from ricordo.errors import NotFound
+from ricordo.logs import set_up_logs
+from ricordo.settings import load_settings
+from ricordo.storage import rebuilding
+from ricordo.storage.held import address
+from ricordo.storage.store import Store, Transaction
+
+_LOOK_EVERY = 0.2  # seconds
+_ASKED_AT_ONCE = 100
+
+
+def reindex(spaces: Sequence[str], *, vectors_only: bool) -> bool:
+    """Build these spaces anew, or all; tells whether each one was. Raises Conflict where a server has the file, NotFound."""
+    return asyncio.run(_reindex(spaces, vectors_only=vectors_only))
+
+
+async def _reindex(spaces: Sequence[str], *, vectors_only: bool) -> bool:
+    settings, providers = load_settings()
+    if settings.postgres_url is None and not settings.database_path.exists():
+        raise NotFound(f"There is no database at {settings.database_path}, so there is nothing to index.")
+    set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
+    async with open_runtime(settings, providers) as runtime:
+        if vectors_only and runtime.models.embedders.default_handle() is None:
+            raise NotFound("There is no embedding model to make vectors with. Name one in RICORDO_EMBEDDING.")
+        wanted = await _wanted(runtime.store, spaces)
+        documents = await _count(runtime.store, wanted)
+        typer.echo(f"{sum(documents.values()):,} documents in {len(wanted):,} spaces of {address(settings)}")
+        is_whole = True
+        watch = _Watch(runtime.store, documents)
+        try:
+            for first in range(0, len(wanted), _ASKED_AT_ONCE):
+                is_whole &= await watch.build(wanted[first : first + _ASKED_AT_ONCE], vectors_only=vectors_only)
+        finally:
+            watch.progress.end()
+    typer.echo(
+        "The index is new." if is_whole else "Where it failed, the old index serves on. Mend the cause, then repeat."
+    )
+    return is_whole
+
+
+async def _wanted(store: Store, spaces: Sequence[str]) -> list[tuple[str, str]]:
+    """The spaces, by their owners and those's organisations."""
+    wanted: list[tuple[str, str]] = []
+    after = ""
+    while found := await store.read(lambda tx, after=after: rebuilding.some_owners(tx, after)):  # type: ignore[misc]
+        wanted += [one for one in found if not spaces or one[0] in spaces]
+        after = found[-1][0]
+    if missing := set(spaces) - {owner_id for owner_id, _ in wanted}:
+        raise NotFound(f"No agent and no archive has this id: {', '.join(sorted(missing))}.")
+    return wanted
+
+
+async def _count(store: Store, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
+    return await store.read(lambda tx: {owner_id: rebuilding.count_documents(tx, owner_id) for owner_id, _ in wanted})
+
+
+class _Watch:
+    """Has spaces built, and shows how far that is. `documents` says how many each one has."""
+
+    def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
+        self.progress = Progress()
+        self._store = store
+        self._documents = documents
+        self._done = 0
+        self._told: set[str] = set()
+
+    async def build(self, spaces: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
+        """Tells whether each of these was built."""
+
+        def ask(tx: Transaction) -> list[Job]:
+            return [rebuilding.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in spaces]
+
+        ids = [job.id for job in await self._store.write(ask)]
+        while True:
+            found = await self._store.read(lambda tx: rebuilding.read_jobs(tx, ids))
+            self._show(found)
+            if all(job.status in ENDED for job in found):
+                break
+            await asyncio.sleep(_LOOK_EVERY)
+        self._done += sum(self._documents[owner_id] for owner_id, _ in spaces)
+        return len(found) == len(ids) and all(job.status == "done" for job in found)
+
+    def _show(self, found: Sequence[Job]) -> None:
+        done = sum(self._documents[job.payload["owner_id"]] * _share(job) for job in found)
+        self.progress.show("indexed", self._done + int(done), sum(self._documents.values()))
+        for job in found:
+            if job.error and job.status != "done" and job.id not in self._told:
+                self._told.add(job.id)
+                self.progress.end()
+                again = "" if job.status in ENDED else " It is tried again."
+                typer.echo(f"{job.payload['owner_id']}: {job.error['message']}{again}", err=True)
+
+
+def _share(job: Job) -> float:
+    if job.status in ENDED:
+        return 1
+    return job.progress["done"] / max(job.progress["total"], 1) if job.progress else 0
