@@ -31,6 +31,7 @@ from ricordo.api.guard import Guard
 from ricordo.background import upkeep
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
@@ -60,6 +61,10 @@ async def open_runtime(
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or VectorSettings())
+    if (place := settings.message_vectors) not in ("native", "pgvector", *indexes):
+        raise Invalid(
+            f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set its variables, or leave it out."
+        )
     store = await asyncio.to_thread(open_store, settings)
     runtime = Runtime(settings, store, models, toolbox, plugins, indexes)
     try:

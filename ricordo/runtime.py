@@ -33,7 +33,7 @@ class LiveTurn(Protocol):
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `indexes` are outside vector indexes by name, `live` the turns of this process by run id."""
+    """What a running server is made of. `indexes` are outside vector indexes by name, `live` this process's turns by run id."""
 
     settings: Settings
     store: Store
@@ -47,5 +47,6 @@ class Runtime:
     indexing: Indexing = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recall = Recall(self.store, self.models.embedders, self.indexes)
-        self.indexing = Indexing(self.store, self.models.embedders, self.indexes)
+        embedders, place = self.models.embedders, self.settings.message_vectors
+        self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
+        self.indexing = Indexing(self.store, embedders, self.indexes, messages_index=place)

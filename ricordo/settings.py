@@ -171,6 +171,11 @@ class Settings(BaseSettings):
     def _expand(cls, path: Path) -> Path:
         return _absolute(path)
 
+    message_vectors: str = Field(
+        "native",
+        description="Where vectors of messages are kept: native, or a vector database as archives name it, as pgvector.",
+    )
+
     @field_validator("embedding")
     @classmethod
     def _require_handle(cls, handle: str | None) -> str | None:

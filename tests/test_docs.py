@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.plugins import HOOKS
-from ricordo.settings import PREFIX, ProviderSettings, Settings
+from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
 from tests.support.process import server_process
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +66,8 @@ def test_every_command_that_is_named_exists() -> None:
 
 def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    known |= {name.upper() for name in ProviderSettings.model_fields}
+    known |= {name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)}
+    known.add("RICORDO_VECTOR_PREFIX")
     text = "\n".join(page.read_text() for page in PAGES if page.parent.name != "decisions")
     named = set(re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text))
     assert "RICORDO_API_KEY" in named

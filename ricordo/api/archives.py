@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -45,7 +46,7 @@ async def create(here: Here, body: ArchiveBody) -> Response:
         )
         return archives.insert_one(tx, archive)
 
-    return answer(archive_to_wire(await here.store.write(insert)))
+    return answer(_view(here, await here.store.write(insert)))
 
 
 @router.get("/archives/", response_model=list[ArchiveShape])
@@ -53,13 +54,13 @@ async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, 
     """Archives, newest first unless told otherwise; those of an agent, or with this very name."""
     page = paging.page()
     found = await here.store.read(lambda tx: archives.page(tx, here.scope, page, agent_id=agent_id, name=name))
-    return answer([archive_to_wire(archive) for archive in found])
+    return answer([_view(here, archive) for archive in found])
 
 
 @router.get("/archives/{archive_id}", response_model=ArchiveShape)
 async def retrieve(here: Here, archive_id: str) -> Response:
     """One archive."""
-    return answer(archive_to_wire(await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
+    return answer(_view(here, await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
 
 
 @router.patch("/archives/{archive_id}", response_model=ArchiveShape)
@@ -78,7 +79,7 @@ async def modify(here: Here, archive_id: str, body: ArchiveChange) -> Response:
         archives.update(tx, changed)
         return changed
 
-    return answer(archive_to_wire(await here.store.write(change)))
+    return answer(_view(here, await here.store.write(change)))
 
 
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
@@ -189,6 +190,12 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
         created_at=now if moment is None else moment,
         updated_at=now,
     )
+
+
+def _view(here: Call, archive: Archive) -> dict[str, Any]:
+    embedders = here.runtime.models.embedders
+    handle = archive.embedding or embedders.default_handle()
+    return archive_to_wire(archive, embedders.info(handle) if handle else None)
 
 
 def _require_both(tx: Transaction, here: Call, agent_id: str, archive_id: str) -> None:

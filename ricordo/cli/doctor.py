@@ -137,7 +137,7 @@ def _running_server(settings: Settings) -> Finding:
 
 def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
     try:
-        if isinstance(database, InUse):
+        if isinstance(database, InUse | Shared):
             queue = _asked_queue(settings)
         elif isinstance(database, Sound):
             read = queue_of_file(settings.database_path)
@@ -152,7 +152,7 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
     text = f"{waiting}, {queue['running']} running, {queue['failed']} failed of late"
-    yield Finding("jobs", text, "warning" if isinstance(database, InUse) and late > _LONG_WAIT else "ok")
+    yield Finding("jobs", text, "ok" if isinstance(database, Sound) or late <= _LONG_WAIT else "warning")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
         yield Finding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
@@ -181,7 +181,8 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
     models = open_models(settings, providers, plugins)
     try:
         found = await models.find_local()
-        return [_local_models(settings, [info.handle for info in found]), await _default_model(settings, models)]
+        local = _local_models(settings, [info.handle for info in found])
+        return [local, await _default_model(settings, models), await _embedding(models)]
     finally:
         await models.close()
 
@@ -219,3 +220,14 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
+
+
+async def _embedding(models: Models) -> Finding:
+    handle = models.embedders.default_handle()
+    if handle is None:
+        return Finding("embedding", "none: search goes by words alone (RICORDO_EMBEDDING)")
+    try:
+        await models.embedders.require(handle)
+    except RicordoError as error:
+        return Finding("embedding", str(error), "wrong")
+    return Finding("embedding", handle)

@@ -10,9 +10,10 @@ import typer
 from dotenv import dotenv_values
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
 
 from ricordo.errors import Invalid
-from ricordo.settings import PREFIX, ProviderSettings, Settings, load_settings
+from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings, load_settings
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -35,6 +36,9 @@ def show_settings() -> bool:
     typer.echo("Providers of models, by their usual variables. None is called that is not set.\n")
     for provider in listed_providers():
         _show(provider)
+    typer.echo("Services that can keep vectors. One is called only for what chose it.\n")
+    for service in _by_their_variables(VectorSettings):
+        _show(service)
     try:
         load_settings()
     except Invalid as error:
@@ -50,12 +54,12 @@ def listed_settings() -> list[Listed]:
 
 def listed_providers() -> list[Listed]:
     """The providers' variables; one with two names is listed by the name that is set."""
-    return list(_providers())
+    return list(_by_their_variables(ProviderSettings))
 
 
-def _providers() -> Iterator[Listed]:
+def _by_their_variables(settings: type[BaseSettings]) -> Iterator[Listed]:
     given = _given()
-    for name, field in ProviderSettings.model_fields.items():
+    for name, field in settings.model_fields.items():
         alias = field.validation_alias
         names = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
         variable = next((choice for choice in names if choice.upper() in given), names[0]).upper()

@@ -2,19 +2,21 @@
 
 from typing import Any
 
+from ricordo.api.wire.models import embedding_config_to_wire
 from ricordo.api.wire.times import date, stamp
+from ricordo.domain.model import EmbeddingInfo
 from ricordo.domain.passage import Archive, Passage, Relevance
 
 
-def archive_to_wire(archive: Archive) -> dict[str, Any]:
-    """An archive. The embedding model is named by its handle; how it is called is the server's business."""
+def archive_to_wire(archive: Archive, embedding: EmbeddingInfo | None) -> dict[str, Any]:
+    """An archive, with the model its texts are embedded with, if they are."""
     return {
         "id": archive.id,
         "name": archive.name,
         "description": archive.description,
         "metadata": archive.metadata,
-        "embedding": archive.embedding,
-        "embedding_config": None,
+        "embedding": embedding.handle if embedding else None,
+        "embedding_config": embedding_config_to_wire(embedding) if embedding else None,
         "vector_db_provider": archive.vector_db,
         "created_at": stamp(archive.created_at),
         "updated_at": stamp(archive.updated_at),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import bindparam, delete, exists, insert, select, update
+from sqlalchemy import bindparam, delete, exists, select, update
 
 from ricordo.storage.index.packing import (
     DOCUMENT_CHUNK,
@@ -39,7 +39,7 @@ TAKEN_OUT_AT_ONCE = 64
 
 _Json = jobs.c.payload.type
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id")).with_for_update()
-_NEW_SPACE = insert(search_spaces)
+_NEW_SPACE = Missing(search_spaces)
 _TAIL = (
     select(search_tail.c.seq, search_tail.c.document, search_tail.c.data)
     .where(search_tail.c.owner_id == bindparam("owner_id"))
@@ -98,13 +98,14 @@ _PATCH_VECTORS = (
 
 def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE) -> int:
     """Pack the oldest rows of the space's tail, at most so many; returns how many there were."""
+    # The lock comes first: whoever waited for it must see the tail that the other left.
+    space = tx.first(_SPACE, {"owner_id": owner_id})
     found = tx.all(_TAIL, {"owner_id": owner_id, "most": most})
     if not found:
         return 0
-    space = tx.first(_SPACE, {"owner_id": owner_id})
     if space is None:
         tx.run(_NEW_SPACE, {"owner_id": owner_id, "kind": kind})
-        space = tx.first(_SPACE, {"owner_id": owner_id})
+        return merge(tx, kind, owner_id, most)
     rows = _some([unpack(row.seq, row.document, row.data) for row in found])
     added, removed = _settle(rows)
     gone = _take_out(tx, space.seq, removed) if removed else 0

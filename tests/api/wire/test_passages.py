@@ -1,5 +1,7 @@
+from ricordo.api.wire.models import embedding_config_to_wire
 from ricordo.api.wire.passages import archive_to_wire, found_passage_to_wire, hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import ArchiveShape, FoundPassageShape, PassageHitShape, PassageShape
+from ricordo.domain.model import EmbeddingInfo
 from ricordo.domain.passage import Relevance
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from tests.api.wire.fits import require_fits
@@ -64,16 +66,19 @@ def test_a_found_passage_has_its_score_and_the_reason_beside_it() -> None:
 def test_an_archive_has_every_field_that_clients_expect() -> None:
     archive = make.archive("Notes", description="Of tea", embedding="openai/x", metadata={"n": 1}, created_by="user-1")
 
-    wire = archive_to_wire(archive)
+    info = EmbeddingInfo("openai/x", "openai", "x", "openai", 1536)
+
+    wire = archive_to_wire(archive, info)
 
     require_fits(ArchiveShape, wire)
+    assert archive_to_wire(archive, None)["embedding_config"] is None
     assert wire == {
         "id": archive.id,
         "name": "Notes",
         "description": "Of tea",
         "metadata": {"n": 1},
         "embedding": "openai/x",
-        "embedding_config": None,
+        "embedding_config": embedding_config_to_wire(info),
         "vector_db_provider": "native",
         "created_at": "2026-01-01T00:00:00.000000Z",
         "updated_at": "2026-01-01T00:00:00.000000Z",
