@@ -18,7 +18,7 @@ _WRITES_A_SECOND = 10
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds a search: wall at the client, the middle one and the twentieth slowest of each hundred; server's processor time."""
+    """Milliseconds a search: wall at the client, the middle one and one that five in a hundred exceed; the server's processor."""
 
     p50: float
     p95: float

@@ -38,6 +38,7 @@ TAGS = 20
 MINUTES_APART = 5
 _MINUTE = 60_000_000
 _QUESTIONS = 300
+SEED = 11
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ class Wanted:
     rows: int
     others: int
     kinds: tuple[str, ...] = ("messages", "passages")
-    seed: int = 11
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Filler:
         self.filled = Filled()
         self._store = store
         self._wanted = wanted
-        self._writer = Writer(wanted.seed)
+        self._writer = Writer(SEED)
 
     async def fill(self) -> Filled:
         """All of it: the others first, so that the large ones meet a database that is full already."""
@@ -143,7 +143,7 @@ class Filler:
         if not embedded.is_installed():
             return False
         work = Indexing(self._store, _Only(), {})  # type: ignore[arg-type]
-        await work.embed(Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), lambda done, total: None)
+        await work.embed(Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
         return True
 
 
@@ -158,6 +158,10 @@ class _Only:
 
     def default_handle(self) -> str:
         return self._model.handle
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Nobody watches how far it is."""
 
 
 def _insert_messages(tx: Transaction, agent_id: str, texts: list[str], first: int) -> None:

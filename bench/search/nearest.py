@@ -6,12 +6,14 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.search.texts import Writer
 from ricordo.llm.embedding.embedded import EmbeddedModel, is_installed
-from ricordo.storage.index import vectors
+from ricordo.storage.index import fusion, vectors
 
 BEST = 10
+Rows = npt.NDArray[np.float32]
 QUESTIONS = 200
 
 
@@ -39,7 +41,7 @@ def measure(count: int) -> Nearest | None:
         began = time.perf_counter()
         near = vectors.similarities(kept, query, count, may, np.empty(0, dtype=np.int64))
         middle = time.perf_counter()
-        every = compared @ query
+        every = compared @ fusion.focus(query, kept.common)
         nearest = np.partition(every, count - BEST)[count - BEST :]
         ours.append((middle - began) * 1000)
         exact.append((time.perf_counter() - middle) * 1000)
@@ -49,7 +51,8 @@ def measure(count: int) -> Nearest | None:
     return Nearest(statistics.fmean(found), statistics.median(ours), statistics.median(exact))
 
 
-async def _embedded(texts: list[str]) -> "np.ndarray[tuple[int, int], np.dtype[np.float32]]":
+async def _embedded(texts: list[str]) -> Rows:
+    """The texts' vectors by the embedded model, of length 1, one a row."""
     model = EmbeddedModel()
     parts = [np.array(await model.embed(texts[at : at + 512]), dtype=np.float32) for at in range(0, len(texts), 512)]
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""The databases that are measured, each with a server on it: SQLite in a folder, and a PostgreSQL from the wheel that carries one."""
+"""The databases that are measured, with their servers: SQLite in a folder, and a PostgreSQL from the wheel that carries one."""
 
 import json
 import os

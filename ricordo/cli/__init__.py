@@ -115,10 +115,12 @@ def list_settings() -> None:
 def move_database(
     url: str = typer.Argument(help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."),
     force: bool = typer.Option(
-        False, help="Copy although servers use the old one. What they write meanwhile may be lost."
+        False, "--force", help="Copy although servers use the old one. What they write meanwhile may be lost."
     ),
-    replace: bool = typer.Option(False, help="Begin a copy anew that was interrupted."),
-    replace_nul: bool = typer.Option(False, help="Write a sign for each NUL character, which PostgreSQL cannot keep."),
+    replace: bool = typer.Option(False, "--replace", help="Begin a copy anew that was interrupted."),
+    replace_nul: bool = typer.Option(
+        False, "--replace-nul", help="Write a sign for each NUL character, which PostgreSQL cannot keep."
+    ),
 ) -> None:
     """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
     with _plainly():

@@ -30,6 +30,8 @@ def _tell(source: Settings, target: Settings, moved: Moved) -> None:
     shown = address(target).replace(":***@", ":<password>@")
     how = "take RICORDO_DATABASE_URL away" if is_usual else f"set RICORDO_DATABASE_URL={shown}"
     typer.echo(f"To use the new database, {how} and start the server.")
+    if moved.leaves_vectors:
+        typer.echo("Vectors that lie in pgvector stay behind. Make them anew: ricordo search reindex --vectors-only")
     typer.echo(
         f"The old one, {address(source)}, is as it was. Keep it until you trust the new one, and start no server on it."
     )

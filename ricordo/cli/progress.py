@@ -27,7 +27,8 @@ class Progress:
         self._shown_at = now
         line = f"{what}: {done:,} of {total:,}"
         if self._is_live:
-            typer.echo(f"\r\x1b[K{line}", nl=is_end)
+            sys.stdout.write(f"\r\x1b[K{line}" + "\n" * is_end)
+            sys.stdout.flush()
             self._is_open = not is_end
         else:
             typer.echo(line)

@@ -8,6 +8,7 @@ from filelock import FileLock, Timeout
 from ricordo.errors import Unavailable
 from ricordo.settings import Settings
 from ricordo.storage.database import MISSING
+from ricordo.storage.migrations import HALF_COPIED, UNFINISHED
 from ricordo.storage.sqlite import first_connection, make_engine
 
 
@@ -60,9 +61,10 @@ def check_postgres(url: str) -> Shared | Broken:
     except ImportError:
         return Broken(MISSING)
     try:
-        return Shared(*postgres.look(url))
+        found = Shared(*postgres.look(url))
     except Unavailable as error:
         return Broken(str(error))
+    return Broken(UNFINISHED) if found.schema == HALF_COPIED else found
 
 
 def check_database(path: Path) -> Absent | InUse | Sound | Broken:
@@ -95,4 +97,6 @@ def _read(path: Path) -> Sound | Broken:
             schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
     finally:
         engine.dispose()
+    if schema == HALF_COPIED:
+        return Broken(f"{path} cannot be used. {UNFINISHED}")
     return Sound(int(schema), path.stat().st_size)

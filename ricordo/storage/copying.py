@@ -45,10 +45,11 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved and compared: rows by table, and one hash over all of them."""
+    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be made anew."""
 
     rows: Mapping[str, int]
     digests: Mapping[str, str]
+    leaves_vectors: bool = False
 
 
 def move(source: Settings, target: Settings, choices: Choices, report: Report) -> Moved:
@@ -88,8 +89,12 @@ def _copy_all(old: Connection, new: Connection, choices: Choices, report: Report
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
             "database is as it was. See that nobody else writes to the new one, then repeat with --replace."
         )
+    with reading(old):
+        leaves_vectors = _has_pgvector(old)
     _finish(new)
-    return Moved({n: d.rows for n, d in digests.items()}, {n: d.text() for n, d in digests.items()})
+    rows = {name: digest.rows for name, digest in digests.items()}
+    hashes = {name: digest.text() for name, digest in digests.items()}
+    return Moved(rows, hashes, leaves_vectors)
 
 
 def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> Digest:
@@ -156,6 +161,13 @@ def _held(new: Connection, names: set[str]) -> dict[str, int]:
             if rows:
                 held[table.name] = rows
     return held
+
+
+def _has_pgvector(old: Connection) -> bool:
+    """Whether vectors lie in pgvector's own table, which other databases do not have."""
+    if old.dialect.name != "postgresql" or not inspect(old).has_table("search_pgvector"):
+        return False
+    return bool(old.exec_driver_sql("SELECT EXISTS (SELECT FROM search_pgvector)").scalar_one())
 
 
 def _delete_all(new: Connection) -> None:

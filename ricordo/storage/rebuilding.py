@@ -73,7 +73,8 @@ _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.is_single,
 )
 _JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id")).with_for_update()
+_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
+_SPACE_HELD = _SPACE.with_for_update()
 _DROP_SEEN = delete(search_tail).where(search_tail.c.seq.op("IN")(_IDS))
 _RENAME = (
     update(search_spaces)
@@ -173,7 +174,7 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     home = indexed.home_of(tx, owner_id)
     if home is None or home.organization_id == NOBODY:
         return
-    old = tx.first(_SPACE, {"owner_id": owner_id})
+    old = tx.first(_SPACE_HELD, {"owner_id": owner_id})
     generation = old.generation + 1 if old else 1
     tx.run(_DROP_SEEN, {"ids": list(seen)})
     for name, becomes in ((owner_id, old_name(owner_id)), (new_name(owner_id), owner_id)):
@@ -197,7 +198,7 @@ def add_new_vectors(
         return False
     from ricordo.storage.index import embedding
 
-    space = tx.first(_SPACE, {"owner_id": batch.owner_id})
+    space = tx.first(_SPACE_HELD, {"owner_id": batch.owner_id})
     tx.run(_DROP_MODEL, {"space": space.seq, "embedding": handle})
     tx.run(_RENAME_MODEL, {"in_space": space.seq, "from_name": batch.embedding, "to_name": handle})
     embedding.serve(tx, space, handle, space.vectors)

@@ -9,7 +9,10 @@ import pytest
 
 from ricordo.integrations import PineconeIndex, QdrantIndex, TurbopufferIndex
 from ricordo.integrations.vector_service import Patience
+from ricordo.storage.pgvector import PgVectorIndex
+from ricordo.storage.postgres import open_postgres
 from ricordo.storage.vector_index import VectorIndex
+from tests.support import postgres
 from tests.support.json_server import KEY, JsonServer
 from tests.support.pinecone_server import PineconeServer
 from tests.support.qdrant_server import QdrantServer
@@ -39,6 +42,25 @@ KINDS = {
 }
 
 
+class OnTestsDatabase(PgVectorIndex):
+    """The index in the database of this server, with a store that ends with it; the database is empty again then."""
+
+    def __init__(self) -> None:
+        server = postgres.server()
+        self._opened = open_postgres(server.shared_database(), connections=2, backups=server.folder)
+        super().__init__(self._opened)
+
+    async def close(self) -> None:
+        """Let go of both."""
+        await super().close()
+        await self._opened.close()
+        postgres.server().empty()
+
+
+# Whatever keeps the contract of a vector index; the others above are services, each with its own ways to fail.
+CONTRACT = {**KINDS, "pgvector": Kind("pgvector", None, lambda _url, _key, _patience: OnTestsDatabase())}
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[dict[str, JsonServer]]:
     """One server of each kind, started when it is needed and stopped at the end."""
@@ -53,7 +75,7 @@ def start(servers: dict[str, JsonServer]) -> Callable[[str], Any]:
     """Gives the server of a kind, empty."""
 
     def started(name: str) -> JsonServer | None:
-        make = KINDS[name].server
+        make = CONTRACT[name].server
         if make and name not in servers:
             servers[name] = make()
         if make:
@@ -63,10 +85,10 @@ def start(servers: dict[str, JsonServer]) -> Callable[[str], Any]:
     return started
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CONTRACT)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each adapter in turn."""
-    return KINDS[request.param]
+    return CONTRACT[request.param]
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from ricordo.memory.indexing import Indexing
 from ricordo.memory.recall import Recall
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import copying, jobs, messages, runs
+from ricordo.storage.check import Broken, check_database, check_postgres
 from ricordo.storage.content import TABLES, Digest, hash_of, portions
 from ricordo.storage.copying import Choices, Moved
 from ricordo.storage.database import open_store
@@ -241,6 +242,9 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     assert killed.returncode == 9
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(last)
+    looked = check_database(last.database_path)
+    assert isinstance(looked, Broken)
+    assert "half-finished copy" in looked.reason
     with pytest.raises(Unavailable, match="half-finished copy"):
         await move(last, at(tmp_path / "third"))
     with pytest.raises(Conflict, match="--replace"):
@@ -260,6 +264,7 @@ async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings
         await _in_thread_of_its_own(lambda: copying.move(first, on_postgres, Choices(), breaks))
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(on_postgres)
+    assert isinstance(await asyncio.to_thread(check_postgres, on_postgres.postgres_url or ""), Broken)
     await move(first, on_postgres, Choices(replace=True))
     assert await hash_in(on_postgres) == await hash_in(first)
 
@@ -306,6 +311,18 @@ async def test_a_target_that_holds_anything_is_refused_and_left_alone(
     with pytest.raises(Conflict, match="another program"):
         await move(first, on_postgres)
     assert postgres.server().run("SELECT count(*) FROM orders", name_of(on_postgres)) == [(0,)]
+
+
+async def test_vectors_that_stay_behind_in_pgvector_are_told_of(
+    first: Settings, last: Settings, on_postgres: Settings
+) -> None:
+    assert not (await move(first, on_postgres)).leaves_vectors
+    postgres.server().run(
+        "INSERT INTO search_pgvector (space, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
+        " VALUES ('archive-1', 'some/model', 1, 2, 0, '', '', '', '{}', '[0,1]')",
+        name_of(on_postgres),
+    )
+    assert (await move(on_postgres, last)).leaves_vectors
 
 
 def _made(settings: Settings) -> Path:

@@ -22,15 +22,14 @@ class Said:
 
 
 def audit(database: Path, said: list[Said], bells: Path) -> list[str]:
-    """Everything that is wrong."""
+    """Everything that is wrong in a SQLite file."""
     with closing(sqlite3.connect(database)) as tables:
-        return [
-            *_files(tables),
-            *_runs(tables),
-            *_said(tables, said),
-            *_threads(tables),
-            *_effects(tables, bells),
-        ]
+        return [*_files(tables), *audit_tables(tables, said, bells)]
+
+
+def audit_tables(tables: Any, said: list[Said], bells: Path) -> list[str]:
+    """Everything that is wrong in the tables; `tables.execute(sql, values)` takes `?` for a value and gives JSON as text."""
+    return [*_runs(tables), *_said(tables, said), *_threads(tables), *_effects(tables, bells)]
 
 
 def _files(tables: sqlite3.Connection) -> list[str]:
@@ -66,7 +65,7 @@ def _said(tables: sqlite3.Connection, said: list[Said]) -> list[str]:
 def _threads(tables: sqlite3.Connection) -> list[str]:
     """The window holds the whole history in its order (nothing is compacted here), and calls have their results in it."""
     faults = []
-    threads = tables.execute("SELECT id, window, message_count FROM conversations").fetchall()
+    threads = tables.execute('SELECT id, "window", message_count FROM conversations').fetchall()
     for thread, window, count in threads:
         rows = tables.execute(
             "SELECT id, role, parts FROM messages WHERE conversation_id = ? ORDER BY created_at, seq", (thread,)

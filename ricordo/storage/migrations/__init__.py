@@ -40,7 +40,13 @@ def create_tickets(connection: Connection) -> None:
         run_file(connection, "0003")
 
 
-MIGRATIONS: Sequence[Migration] = (create_spine, create_index_and_jobs, create_tickets)
+def create_pgvector(connection: Connection) -> None:
+    """A table for archives that chose pgvector, where PostgreSQL has that extension; else nothing, and it is made later."""
+    if connection.dialect.name == "postgresql":
+        run_file(connection, "0004")
+
+
+MIGRATIONS: Sequence[Migration] = (create_spine, create_index_and_jobs, create_tickets, create_pgvector)
 
 
 def migrate(

@@ -1,0 +1,32 @@
+-- Vectors that pgvector searches, for archives that chose it. It can be run again: where the extension is not installed, or may
+-- not be created by this user, it does nothing, and the next start of a server tries once more. The type has no dimension, since
+-- models differ; spaces with many vectors get an index of their own, which is no part of the schema.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN
+        RETURN;
+    END IF;
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN insufficient_privilege THEN
+        RETURN;
+    END;
+    -- Filters before the limit need 0.8.
+    IF (SELECT string_to_array(extversion, '.')::int[] < ARRAY[0, 8] FROM pg_extension WHERE extname = 'vector') THEN
+        RETURN;
+    END IF;
+    CREATE TABLE IF NOT EXISTS search_pgvector (
+        space TEXT COLLATE "C" NOT NULL,
+        model TEXT COLLATE "C" NOT NULL,
+        document BIGINT NOT NULL,
+        dimension BIGINT NOT NULL,
+        created_at BIGINT NOT NULL,
+        role TEXT COLLATE "C" NOT NULL,
+        thread TEXT COLLATE "C" NOT NULL,
+        user_id TEXT COLLATE "C" NOT NULL,
+        tags TEXT[] COLLATE "C" NOT NULL,
+        embedding VECTOR NOT NULL,
+        CONSTRAINT pk_search_pgvector PRIMARY KEY (space, model, document)
+    );
+END
+$$

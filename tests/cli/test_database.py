@@ -1,0 +1,89 @@
+"""`ricordo db migrate-to`: what it says, what it refuses, and that no password is ever shown."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ricordo.cli.progress import Progress
+from ricordo.storage.sqlite import open_sqlite
+from tests.cli.conftest import Shell
+from tests.support import make, postgres
+
+
+def fill(path: Path) -> str:
+    """A database with an agent and what it said; returns the agent's id."""
+
+    async def work() -> str:
+        store = open_sqlite(path)
+        state = await make.stored_agent(store)
+        await make.stored_messages(store, make.message(state.agent, "Jasmine tea."))
+        await store.close()
+        return state.agent.id
+
+    return asyncio.run(work())
+
+
+def test_everything_moves_to_postgresql_and_back(shell: Shell) -> None:
+    fill(shell.data / "ricordo.db")
+    url = postgres.server().new_database().replace("postgres@", "postgres:s3cret@")
+    try:
+        there = shell.run("db", "migrate-to", url)
+        assert there.returncode == 0, there.stderr
+        assert "copied messages: 2 of 2" in there.stdout
+        assert "compared messages: 2 of 2" in there.stdout
+        assert "Their numbers and their hashes are equal." in there.stdout
+        assert "set RICORDO_DATABASE_URL=postgresql://postgres:<password>@" in there.stdout
+        again = shell.run("db", "migrate-to", url)
+        assert again.returncode == 2
+        assert "is not empty" in again.stderr
+        (shell.data / "ricordo.db").rename(shell.data / "old.db")
+        back = shell.run("db", "migrate-to", f"sqlite:///{shell.data}/ricordo.db", RICORDO_DATABASE_URL=url)
+        assert back.returncode == 0, back.stderr
+        assert "take RICORDO_DATABASE_URL away" in back.stdout
+        for done in (there, again, back):
+            assert "s3cret" not in done.stdout + done.stderr
+    finally:
+        postgres.server().drop(url.replace("postgres:s3cret@", "postgres@"))
+
+
+def test_a_running_server_keeps_its_database(shell: Shell) -> None:
+    with shell.serving():
+        refused = shell.run("db", "migrate-to", f"sqlite:///{shell.folder}/other.db")
+    assert refused.returncode == 2
+    assert "Another Ricordo server is using" in refused.stderr
+    assert not (shell.folder / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://somewhere/else", "must be sqlite:///path"),
+        ("postgresql://me:s3cret@127.0.0.1:1/ricordo", "postgresql://me:***@127.0.0.1:1/ricordo cannot be opened"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(shell: Shell, url: str, says: str) -> None:
+    fill(shell.data / "ricordo.db")
+    refused = shell.run("db", "migrate-to", url)
+    assert refused.returncode == 2
+    assert says in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "s3cret" not in refused.stdout + refused.stderr
+
+
+def test_progress_is_a_line_now_and_then_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = iter([0.0, 1.0, 6.0, 7.0])
+    progress = Progress(is_live=False, clock=lambda: next(moments))
+    for done in (1, 2, 3, 4):
+        progress.show("copied messages", done, 4)
+    progress.end()
+    assert capsys.readouterr().out == "copied messages: 1 of 4\ncopied messages: 3 of 4\ncopied messages: 4 of 4\n"
+
+
+def test_progress_is_one_changing_line_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = iter([0.0, 0.05, 0.2])
+    progress = Progress(is_live=True, clock=lambda: next(moments))
+    for done in (1, 2, 3):
+        progress.show("indexed", done, 4000)
+    progress.end()
+    assert capsys.readouterr().out == "\r\x1b[Kindexed: 1 of 4,000\r\x1b[Kindexed: 3 of 4,000\n"

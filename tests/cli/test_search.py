@@ -1,0 +1,116 @@
+"""`ricordo search reindex`: what was lost is found again, on a database at rest and beside servers on PostgreSQL."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, select
+
+from ricordo.settings import Settings
+from ricordo.storage import search
+from ricordo.storage.database import open_store
+from ricordo.storage.index.tables import search_documents, search_postings, search_spaces, search_tail
+from ricordo.storage.search import MessageFilter, Query
+from ricordo.storage.store import Transaction
+from tests.cli.conftest import Shell
+from tests.support import make, postgres
+
+WORDS_ALONE = {"RICORDO_EMBEDDING": "none"}
+
+
+def fill_and_damage(settings: Settings) -> list[str]:
+    """A database with two agents whose index is lost; returns their ids."""
+
+    async def work() -> list[str]:
+        store = open_store(settings)
+        ids = []
+        for name in ("Nina", "Otto"):
+            state = await make.stored_agent(store, make.agent(name))
+            await make.stored_messages(store, make.message(state.agent, f"{name} likes jasmine tea."))
+            ids.append(state.agent.id)
+
+        def damage(tx: Transaction) -> None:
+            for table in (search_spaces, search_tail, search_documents, search_postings):
+                tx.run(delete(table))
+
+        await store.write(damage)
+        await store.close()
+        return ids
+
+    return asyncio.run(work())
+
+
+def found_in(settings: Settings, ids: list[str]) -> list[int]:
+    """How many messages of each agent a search finds."""
+
+    async def work() -> list[int]:
+        store = open_store(settings)
+        found = [
+            await store.read(lambda tx, id=id: search.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5))  # type: ignore[misc]
+            for id in ids
+        ]
+        left = await store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+        assert {row.owner_id for row in left} <= set(ids)
+        await store.close()
+        return [len(one.hits) for one in found]
+
+    return asyncio.run(work())
+
+
+def at(shell: Shell, url: str | None = None) -> Settings:
+    return Settings(data_dir=shell.data, database_url=url)
+
+
+def test_a_lost_index_is_built_anew(shell: Shell) -> None:
+    ids = fill_and_damage(at(shell))
+    assert found_in(at(shell), ids) == [0, 0]
+    one = shell.run("search", "reindex", "--space", ids[1], **WORDS_ALONE)
+    assert one.returncode == 0, one.stderr
+    assert "1 documents in 1 spaces" in one.stdout
+    assert found_in(at(shell), ids) == [0, 1]
+    every = shell.run("search", "reindex", **WORDS_ALONE)
+    assert every.returncode == 0, every.stderr
+    assert "indexed: 2 of 2\n" in every.stdout
+    assert "The index is new." in every.stdout
+    assert found_in(at(shell), ids) == [1, 1]
+
+
+def test_a_running_server_on_postgresql_is_no_hindrance(shell: Shell) -> None:
+    url = postgres.server().new_database()
+    try:
+        ids = fill_and_damage(at(shell, url))
+        with shell.serving(RICORDO_DATABASE_URL=url, **WORDS_ALONE):
+            done = shell.run("search", "reindex", RICORDO_DATABASE_URL=url, **WORDS_ALONE)
+        assert done.returncode == 0, done.stderr
+        assert found_in(at(shell, url), ids) == [1, 1]
+    finally:
+        postgres.server().drop(url)
+
+
+def test_a_running_server_on_sqlite_is_to_be_stopped_first(shell: Shell) -> None:
+    with shell.serving():
+        refused = shell.run("search", "reindex")
+    assert refused.returncode == 2
+    assert "Another Ricordo server is using" in refused.stderr
+    assert "Stop it" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--space", "agent-nobody"], "No agent and no archive has this id: agent-nobody"),
+        (["--vectors-only"], "There is no embedding model"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is(shell: Shell, arguments: list[str], says: str) -> None:
+    fill_and_damage(at(shell))
+    refused = shell.run("search", "reindex", *arguments, **WORDS_ALONE)
+    assert refused.returncode == 2
+    assert says in refused.stderr
+
+
+def test_without_a_database_none_is_made(shell: Shell) -> None:
+    refused = shell.run("search", "reindex")
+    assert refused.returncode == 2
+    assert "nothing to index" in refused.stderr
+    assert not Path(shell.data).exists()
