@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -43,6 +44,9 @@ from ricordo.storage.database import is_shared, open_store
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
 from ricordo.web import home
+
+# Searches are many and small: on several threads each takes ten times the CPU. numpy is imported later, and reads this then.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
 _FACES = (health, agents, messages, blocks, tools, archival, models, runs, steps, jobs, archives, importing, searching)

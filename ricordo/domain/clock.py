@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from ricordo.errors import Invalid
 
 SECOND = 1_000_000
+_DAY = 24 * 3600 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,10 +69,10 @@ def parse_moment(text: str, where: tzinfo, *, name: str = "created_at") -> int:
     """Read the moment at which something was made, as `parse_date` does; raises Invalid where it could not be shown again."""
     micros = parse_date(text, where, name=name)
     try:
-        to_datetime(micros)
+        # A day to spare: it is shown in any time zone, and what has no date of its own is put right beside it.
+        to_datetime(micros - _DAY), to_datetime(micros + _DAY)
     except OverflowError as error:
-        # Within its own zone it is a date; in UTC, as it would be shown, it lies beyond the calendar.
         raise Invalid(
-            f"{name} {text} lies beyond the calendar. Choose a moment between the years 1 and 9999."
+            f"{name} {text} lies beyond the calendar. Choose a moment from 0001-01-02 to 9999-12-30, in UTC."
         ) from error
     return micros

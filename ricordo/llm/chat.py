@@ -1,6 +1,6 @@
 """The one door to models: what every chat model and embedder offers."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from ricordo.domain.model import Chunk, EmbeddingInfo, EmbeddingPurpose, ModelInfo, ModelReply, ModelRequest
@@ -41,6 +41,15 @@ class Embedder(Protocol):
 
         Raises ModelError once what may succeed was tried again, Unavailable where a part must be installed first.
         """
+        ...
+
+
+@runtime_checkable
+class KnowsWords(Protocol):
+    """What an embedder may offer besides: words near in meaning to those of a question."""
+
+    async def related(self, text: str) -> Mapping[str, Sequence[str]]:
+        """By word, nearest first; the word itself and its other forms may be among them."""
         ...
 
 

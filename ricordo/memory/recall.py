@@ -13,6 +13,7 @@ from typing import TypeVar
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Passage, Relevance
 from ricordo.errors import RicordoError
+from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.storage import archives, messages, search
 from ricordo.storage.search import Found, MessageFilter, PassageFilter, Query, SearchMode
@@ -109,8 +110,16 @@ class Recall:
 
     async def _ask(self, text: str, mode: SearchMode) -> Query:
         default = self._embedders.default_handle()
-        wants_vectors = mode != "fts" and default is not None and bool(text.strip())
-        return Query(text, mode, await self._embed(text, [str(default)]) if wants_vectors else {})
+        if mode == "fts" or default is None or not text.strip():
+            return Query(text, mode)
+        return Query(text, mode, await self._embed(text, [default]), related=await self._related(text, default))
+
+    async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
+        try:
+            embedder = self._embedders.get(handle)
+            return await embedder.related(text) if isinstance(embedder, KnowsWords) else {}
+        except RicordoError:
+            return {}  # `_embed` has said why
 
     async def _embed(self, text: str, handles: Sequence[str] | frozenset[str]) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}

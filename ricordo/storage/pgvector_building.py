@@ -96,6 +96,8 @@ class Builder:
         self._due: dict[Place, float] = {}
         self._looked: dict[Place, float] = {}
         self._changed = asyncio.Event()
+        # Before the database's lock, so that those of one process wait for each other.
+        self._alone_here = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._connection: Any = None
         self._is_closed = False
@@ -110,15 +112,17 @@ class Builder:
             self._ask(place, time.monotonic())
 
     async def build(self, place: Place) -> bool:
-        """Build the place's index if it has enough vectors; tells whether it has one now. Not while another one is built."""
+        """Build the place's index if it has enough vectors; tells whether it has one now. Not while another server builds one."""
         if len(self._looked) >= _MOST_REMEMBERED:
             self._looked.clear()
-        self._looked[place] = time.monotonic()
-        return await asyncio.to_thread(self._build, place)
+        async with self._alone_here:
+            self._looked[place] = time.monotonic()
+            return await asyncio.to_thread(self._build, place)
 
     async def tidy(self) -> bool:
         """Remove the indexes that are broken or empty; False where somebody builds, whose next pass does it."""
-        return await asyncio.to_thread(self._tidy_alone)
+        async with self._alone_here:
+            return await asyncio.to_thread(self._tidy_alone)
 
     async def close(self) -> None:
         """Stop what is being built: the next server removes what is left of it, and begins anew."""
@@ -161,12 +165,12 @@ class Builder:
         with self._alone() as connection:
             if connection is None:
                 return self._is_built(place)
+            self._tidy(connection)
             if connection.execute(_IS_BUILT, {"name": place.index}).scalar_one():
                 return True
             most = {**place.values, "most": self._plan.least}
             if connection.execute(_COUNT_UP_TO, most).scalar_one() < self._plan.least or self._is_closed:
                 return False
-            self._tidy(connection)
             self._create(connection, place)
             return True
 

@@ -91,3 +91,17 @@ def test_a_moment_that_could_not_be_shown_again_is_refused() -> None:
             parse_moment(text, UTC)
     with pytest.raises(Invalid, match="Invalid made_at format"):
         parse_moment("soon", UTC, name="made_at")
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T20:00:00Z", "9999-12-31", "0001-01-01", "0001-01-01T03:00:00Z"])
+def test_a_moment_at_the_calendars_edge_is_refused_since_other_zones_and_neighbours_fall_beyond_it(text: str) -> None:
+    with pytest.raises(Invalid, match="lies beyond the calendar"):
+        parse_moment(text, UTC)
+
+
+@pytest.mark.parametrize("text", ["9999-12-30", "0001-01-03"])
+@pytest.mark.parametrize("place", ["Pacific/Kiritimati", "Etc/GMT+12"])
+def test_the_first_and_last_moments_that_are_taken_can_be_shown_in_every_zone(text: str, place: str) -> None:
+    moment = parse_moment(text, zone(place))
+    assert to_datetime(moment - 10_000).astimezone(zone("Etc/GMT+12"))
+    assert to_datetime(moment + 10_000).astimezone(zone("Pacific/Kiritimati"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.job import Job
@@ -139,7 +140,7 @@ async def test_postgresql_searches_by_the_index_that_was_built_for_it(index: PgV
     values = pgvector._values(place, unit(1), 10, ANY)
 
     def plan(statement: Any) -> Callable[[Any], str]:
-        sql = pgvector.text("EXPLAIN " + statement.element.text)
+        sql = text("EXPLAIN " + statement.element.text)
         return lambda tx: "\n".join(row[0] for row in tx.connection.execute(sql, values))
 
     assert place.index in await store.read(plan(pgvector._near(8)))
@@ -160,11 +161,20 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
 
 
 async def test_a_filter_counts_before_the_limit_of_the_index_too(index: PgVectorIndex, asked: list[str]) -> None:
-    await index.upsert("archive-1", "model", records(600))
+    await index.upsert("archive-1", "model", records(3000))
     assert await index.build("archive-1", "model", 8)
-    wanted = VectorFilter(tags=("rare",))
-    assert sorted(await documents(index, wanted=wanted)) == list(range(591, 601))
-    assert asked[0] == "near"
+    wanted = VectorFilter(start=1500)  # half of them: those are found on the way through the index
+    assert min(await documents(index, wanted=wanted)) >= 1500
+    assert len(await documents(index, wanted=wanted)) == 10
+    assert asked == ["near", "near"]
+
+
+async def test_where_a_filter_admits_few_they_are_compared_exactly(index: PgVectorIndex, asked: list[str]) -> None:
+    await index.upsert("archive-1", "model", records(3000))
+    assert await index.build("archive-1", "model", 8)
+    for wanted in (VectorFilter(tags=("rare",)), VectorFilter(tags=("rare",), all_tags=True), VectorFilter(start=2991)):
+        assert sorted(await documents(index, wanted=wanted)) == list(range(2991, 3001))
+    assert asked == ["exact"] * 3
 
 
 async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
@@ -172,9 +182,8 @@ async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
 ) -> None:
     await index.upsert("archive-1", "model", records(600))
     assert await index.build("archive-1", "model", 8)
-    monkeypatch.setattr(pgvector, "_LOOKED_AT", 1)
-    monkeypatch.setattr(pgvector, "_IN_VIEW", 1)
-    assert sorted(await documents(index, wanted=VectorFilter(tags=("rare",)))) == list(range(591, 601))
+    monkeypatch.setattr(pgvector, "_ENOUGH", 0)  # as where PostgreSQL expects more than there are
+    assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(range(591, 601))
     assert asked == ["near", "exact"]
 
 

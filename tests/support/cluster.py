@@ -32,6 +32,10 @@ _BUSY = "Cannot send a new message"
 _GONE = "The server that ran this turn is gone."
 _QUICK_TRIES = 3
 _JOBS_AT_ONCE = 5
+_AGE_RUN = """UPDATE runs SET lease_expires_at = 0
+    WHERE ended_at IS NULL AND id IN (SELECT run_id FROM messages WHERE otid = ?)"""
+_DROP_IDLE_TICKETS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running')"""
 _LIMIT = 120.0  # seconds for anything to come to rest
 
 
@@ -129,10 +133,6 @@ class _Campaign:
         try:
             await self._make_agents()
             talking = [asyncio.create_task(self._talk(number)) for number in range(self.size.clients)]
-            t = time.monotonic()
-            P = lambda w: print(
-                w, round(time.monotonic() - t, 1), len(self.said), self.kills, len(self.settling), flush=True
-            )
             await asyncio.gather(self._kill_and_start(), self._add_jobs(), *talking)
             await asyncio.gather(*self.settling)
             await self._come_to_rest()
@@ -256,8 +256,7 @@ class _Campaign:
         except httpx2.TransportError:
             outcome = "broken"
             if self.size.hurries:
-                sql = "UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL AND id IN"
-                self.tables.execute(f"{sql} (SELECT run_id FROM messages WHERE otid = ?)", (one.otid,))
+                self.tables.execute(_AGE_RUN, (one.otid,))
         if outcome in self.counted:
             self.counted[outcome] += 1
         return outcome
@@ -321,8 +320,7 @@ class _Campaign:
         self._hasten("search.merge")
         if self.size.hurries:
             # As two sweeps would: the tickets that a killed server had taken and not used.
-            running = "SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running'"
-            self.tables.execute(f"DELETE FROM procrastinate_jobs WHERE status = 'doing' AND NOT EXISTS ({running})")
+            self.tables.execute(_DROP_IDLE_TICKETS)
 
     async def _until(self, what: str, sql: str, nudge: Callable[[], None]) -> None:
         deadline = time.monotonic() + _LIMIT

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import importlib.util
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import orjson
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding.pooling import pooled
+from ricordo.llm.embedding.related import RelatedWords
 from ricordo.llm.embedding.texts import writable
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class EmbeddedModel:
         self._folder = folder
         self._loaded: tuple[Any, NDArray[np.float16]] | None = None
         self._loading = asyncio.Lock()
+        self._related: RelatedWords | None = None
 
     @property
     def info(self) -> EmbeddingInfo:
@@ -74,12 +76,24 @@ class EmbeddedModel:
 
         A text is read up to its first 8,000 characters. The purpose makes no difference to this model.
         """
+        loaded = await self._load()
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return _embed(*loaded, texts)
+        return await asyncio.to_thread(_embed, *loaded, texts)
+
+    async def related(self, text: str) -> Mapping[str, Sequence[str]]:
+        """For words of a question those near in meaning, nearest first. Raises Unavailable."""
+        loaded = await self._load()
+        async with self._loading:
+            if self._related is None:
+                self._related = await asyncio.to_thread(RelatedWords, *loaded)
+        return self._related.of(text)
+
+    async def _load(self) -> "tuple[Any, NDArray[np.float16]]":
         async with self._loading:
             if self._loaded is None:
                 self._loaded = await asyncio.to_thread(_load, self._folder)
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            return _embed(*self._loaded, texts)
-        return await asyncio.to_thread(_embed, *self._loaded, texts)
+        return self._loaded
 
 
 def is_installed() -> bool:

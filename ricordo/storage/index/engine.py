@@ -21,13 +21,13 @@ from ricordo.storage.index.tables import search_postings, search_terms
 from ricordo.storage.index.tail import ROLES, fingerprint, label_term
 from ricordo.storage.index.vectors import Floats, Vectors, read_vectors, similarities
 from ricordo.storage.index.view import Bools, View, join_views, moved, view_of
-from ricordo.storage.index.words import infix, other_forms, query_terms
+from ricordo.storage.index.words import infix, other_forms, query_terms, related_terms
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
 MOST_INFIXES = 8
 MOST_VARIANTS = 64
-# A word inside another, or inflected otherwise, is a weaker sign than the word itself.
+# A word inside another, inflected otherwise or near in meaning is a weaker sign than the word itself.
 VARIANT_WEIGHT = 0.5
 # Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
 COMPARED = 1000
@@ -38,7 +38,8 @@ def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Condition
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
         return Found()
-    words, forms = query_terms(query.text), other_forms(query.text)
+    words = query_terms(query.text)
+    forms = [*other_forms(query.text), *related_terms(query.related, words)]
     search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
     may = search.allowed(wanted)
     if not words:
@@ -122,7 +123,7 @@ class _Search:
         return may
 
     def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[scoring.Posting]:
-        """Where these words and their other forms stand; a word that stands nowhere, as part of others."""
+        """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
         found = {word: self.postings(word) for word in words}
         known = [_posting(postings, 1.0) for postings in found.values() if len(postings)]
         absent = [word for word, postings in found.items() if not len(postings)]

@@ -13,13 +13,15 @@ SearchMode = Literal["hybrid", "vector", "fts"]
 class Query:
     """What is looked for. `vectors` holds it embedded, by the handle of the model, each of length 1.
 
-    `nearest` is what an outside index found, by space: document numbers with their cosine similarity.
+    `nearest` is what an outside index found, by space: document numbers with their cosine similarity. `related` are words near in
+    meaning to words of the text, nearest first.
     """
 
     text: str
     mode: SearchMode = "hybrid"
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    related: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Slashes and colons separate. An emoji is a term, `C++` and `C#` are.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -60,6 +60,8 @@ _INFIX_LENGTH: Final = 5
 _LETTERS_ONLY = re.compile(rf"(?:[^\W\d_]|[{MARKS}])+")
 # What German, Dutch and the Romance languages add to a word; cut from it before it is looked for inside others.
 _INFLECTION = re.compile(r"(?<=.....)(?:en|er|es|em|e|n|s|a|o|i)$")
+# More words near in meaning to one than these blur what is asked.
+MOST_RELATED = 3
 _QUESTION_MARKS = ("?", "？", "؟", "⁇", "⁈", "՞", "፧")
 _AFTER_QUESTION = " \t\r\n\"')]}»”’*_!"
 
@@ -215,3 +217,15 @@ def _is_meant(word: str, position: int) -> bool:
 def is_question(text: str) -> bool:
     """Whether a text ends with a question, in any script."""
     return text.rstrip(_AFTER_QUESTION).endswith(_QUESTION_MARKS)
+
+
+def related_terms(related: Mapping[str, Sequence[str]], words: Sequence[str]) -> list[str]:
+    """Terms for words near in meaning to those asked for, a few for each of `words` that they are given for."""
+    found: dict[str, None] = {}
+    for word, nearest in related.items():
+        if terms(word)[:1] != terms(word) or not set(terms(word)) <= set(words):
+            continue
+        others = (near for other in nearest for near in terms(other)[:1])
+        new = [near for near in dict.fromkeys(others) if near not in words]
+        found |= dict.fromkeys(new[:MOST_RELATED])
+    return list(found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.storage.index.scripts import TERM_LENGTH, fold
 from ricordo.storage.index.stopwords import ENDINGS, STOP_WORDS
-from ricordo.storage.index.words import QUERY_TERMS, infix, language_of, other_forms, query_terms, terms
+from ricordo.storage.index.words import QUERY_TERMS, infix, language_of, other_forms, query_terms, related_terms, terms
 
 # Per language: what an agent was told, and questions with the number of the text that answers.
 TEXTS: dict[str, list[str]] = {
@@ -355,3 +355,11 @@ def test_the_time_grows_with_the_length_and_no_faster(piece):
 
     seconds(1_000)
     assert min(seconds(80_000) for _ in range(3)) < 16 * max(min(seconds(10_000) for _ in range(3)), 0.002)
+
+
+def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> None:
+    related = {"job": ("jobs", "work", "career", "task", "duty"), "the": ("this",), "hike": ("job", "walk")}
+    words = query_terms("the job and the hike")
+    found = related_terms(related, words)
+    assert found == [term for word in ("work", "career", "task", "walk") for term in terms(word)]
+    assert related_terms({}, words) == related_terms(related, []) == []
