@@ -63,7 +63,8 @@ _LEAVE = setter(
     where=_IS_HELD,
 )
 _HELD = select(jobs.c.id).where(jobs.c.status == "running", jobs.c.worker == bindparam("held_by"))
-_RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq)
+# A row that someone holds is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
+_RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
 _TWIN = select(jobs.c.id).where(
     jobs.c.kind == bindparam("kind"), jobs.c.key == bindparam("key"), jobs.c.status == "waiting", jobs.c.is_single

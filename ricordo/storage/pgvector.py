@@ -36,7 +36,7 @@ _REMOVED_AT_ONCE = 500
 _MOST_FROM_INDEX = 500
 _MOST_RESULTS = 1_000_000
 # How many candidates the index keeps in view, and how many vectors it looks at before it gives up on a filter.
-_IN_VIEW, _MOST_IN_VIEW = 300, 1000
+_IN_VIEW, _MOST_IN_VIEW = 400, 1000
 _LOOKED_AT = 20_000
 # Measured: the index pays where a filter admits this many times the limit. Below, reading all that it admits is faster, and exact.
 _ENOUGH = 20
@@ -48,6 +48,10 @@ _MISSING = (
 _OLD = (
     "pgvector {version} is too old; searching with filters needs 0.8. Install it on the PostgreSQL server, let an administrator "
     "run ALTER EXTENSION vector UPDATE in this database, then start Ricordo again."
+)
+_UNUSABLE = (
+    "The table search_pgvector could not be made, so archives cannot use pgvector. See that this database's user may create "
+    'tables, and that the extension "vector" lies in a schema of the search path, then start Ricordo again.'
 )
 _STATE = text(
     "SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS version,"
@@ -186,7 +190,7 @@ def what_is_missing(tx: Transaction) -> str | None:
         return _MISSING
     if tuple(int(part) for part in state.version.split(".")[:2]) < (0, 8):
         return _OLD.format(version=state.version)
-    return None if state.has_table else "The table search_pgvector is missing. Start Ricordo again, which makes it."
+    return None if state.has_table else _UNUSABLE
 
 
 def _make(tx: Transaction) -> None:

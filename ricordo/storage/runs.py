@@ -36,7 +36,8 @@ _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindp
 _BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
 _HELD = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
 _OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
-_EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now"))
+# A row that someone holds is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
+_EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(skip_locked=True)
 _OPEN_OF_CONVERSATION = _OPEN.where(runs.c.conversation_id == bindparam("conversation_id"))
 _OPEN_OF_AGENT = _OPEN.where(runs.c.agent_id == bindparam("agent_id"))
 _SAME_BODY = (
@@ -91,7 +92,7 @@ def hold(tx: Transaction, run_id: str) -> Run | None:
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """The open runs whose lease has expired, oldest first."""
+    """The open runs whose lease has expired, oldest first; nobody else changes them until this transaction ends."""
     return [_run(row) for row in tx.all(_EXPIRED, {"now": tx.clock.now()})]
 
 

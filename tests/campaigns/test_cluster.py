@@ -116,7 +116,7 @@ async def test_a_turn_that_begins_while_another_server_deletes_the_agent_ends_an
     here: Stage, there: Stage
 ) -> None:
     agent, gate = await here.agent(), Gate()
-    with Held(there.store, "UPDATE agents SET organization_id") as hiding:
+    with Held(there.store, "INSERT INTO jobs") as hiding:
         deleting = asyncio.create_task(delete_agent(there.runtime, Scope(), agent))
         await hiding.reached()
         first = await answering(here, agent, gate, "Too late.", "otid-1")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,9 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(400))
+    index._builder._looked[Place("archive-1", "model", 8)] = (
+        time.monotonic()
+    )  # or the first search would ask for the index
     before = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
     assert await index.build("archive-1", "model", 8)
     after = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
@@ -418,6 +422,20 @@ async def test_an_extension_that_is_too_old_is_not_used_and_the_log_says_what_to
     with caplog.at_level(logging.INFO, "ricordo.storage.pgvector"):
         assert await index_of(store) == {}
     assert "pgvector 0.7.4 is too old" in caplog.text
+    await store.close()
+    server().drop(url)
+
+
+async def test_an_extension_out_of_reach_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server().new_database(empty=True)
+    server().run("CREATE SCHEMA apart", name_in(url))
+    server().run("CREATE EXTENSION vector SCHEMA apart", name_in(url))
+    store = open_postgres(url, connections=1, backups=tmp_path)
+    with caplog.at_level(logging.INFO, "ricordo.storage.pgvector"):
+        assert await index_of(store) == {}
+    assert "lies in a schema of the search path" in caplog.text
     await store.close()
     server().drop(url)
 

@@ -16,10 +16,13 @@ from ricordo.storage.store import Transaction
 
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
 _SPACE_HELD = _SPACE.with_for_update()
-_STORED = select(
-    func.coalesce(func.sum(func.length(search_vectors.c.data)), 0).label("size"),
-    func.max(search_vectors.c.dimensions).label("dimensions"),
-).where(search_vectors.c.space == bindparam("space"), search_vectors.c.embedding == bindparam("embedding"))
+# Vectors are stored in the order of positions, so the last chunk tells how many there are.
+_LAST_STORED = (
+    select(search_vectors.c.chunk, search_vectors.c.dimensions, func.length(search_vectors.c.data).label("size"))
+    .where(search_vectors.c.space == bindparam("space"), search_vectors.c.embedding == bindparam("embedding"))
+    .order_by(search_vectors.c.chunk.desc())
+    .limit(1)
+)
 _SOME_DOCUMENTS = (
     select(search_documents.c.data)
     .where(
@@ -92,5 +95,7 @@ def _records(tx: Transaction, space: Any, start: int, most: int) -> Documents:
 
 def _stored(tx: Transaction, space: int, embedding: str) -> tuple[int, int]:
     """How many vectors of the model there are, and their dimensions."""
-    row = tx.first(_STORED, {"space": space, "embedding": embedding})
-    return (int(row.size) // (VECTOR.itemsize * row.dimensions), row.dimensions) if row.dimensions else (0, 0)
+    row = tx.first(_LAST_STORED, {"space": space, "embedding": embedding})
+    if row is None:
+        return 0, 0
+    return row.chunk * VECTOR_CHUNK + row.size // (VECTOR.itemsize * row.dimensions), row.dimensions

@@ -3,6 +3,7 @@
 A merge is one short transaction, under a lock on the space's row.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -33,10 +34,11 @@ from ricordo.storage.index.upsert import Appending, Missing
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
-MERGED_AT_ONCE = 512
+MERGED_AT_ONCE = 256
 # Taking a document out rewrites a blob for each of its words, so fewer of them make a transaction as long.
 TAKEN_OUT_AT_ONCE = 64
 
+_TIMES = [bytes((times,)) for times in range(256)]
 _Json = jobs.c.payload.type
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id")).with_for_update()
 _NEW_SPACE = Missing(search_spaces)
@@ -144,18 +146,19 @@ def _settle(rows: Iterable[TailRow]) -> tuple[list[TailRow], list[TailRow]]:
 def _append(tx: Transaction, space: int, position: int, rows: Sequence[TailRow]) -> None:
     if not rows:
         return
-    postings: dict[tuple[str, int], bytearray] = {}
-    for offset, row in enumerate(rows):
-        here = position + offset
+    chunks: dict[int, defaultdict[str, bytearray]] = {}
+    for here, row in enumerate(rows, position):
+        postings = chunks.setdefault(here // POSTING_CHUNK, defaultdict(bytearray))
+        place = here.to_bytes(4, "little")
         for term, times in occurrences(row).items():
-            record = here.to_bytes(4, "little") + bytes((times,))
-            postings.setdefault((term, here // POSTING_CHUNK), bytearray()).extend(record)
+            postings[term] += place + _TIMES[times]
     # In the order of the key, so that each page of the table is visited once.
-    tx.run(
-        _APPEND_POSTINGS,
-        [{"space": space, "term": t, "chunk": c, "data": bytes(d)} for (t, c), d in sorted(postings.items())],
-    )
-    words = sorted({term for term, _ in postings if not term.startswith(LABEL)})
+    for chunk, postings in chunks.items():
+        tx.run(
+            _APPEND_POSTINGS,
+            [{"space": space, "term": t, "chunk": chunk, "data": bytes(d)} for t, d in sorted(postings.items())],
+        )
+    words = sorted({term for postings in chunks.values() for term in postings if not term.startswith(LABEL)})
     tx.run(_ADD_TERMS, [{"space": space, "term": term} for term in words])
     records = document_records(list(rows))
     tx.run(_APPEND_DOCUMENTS, [{"space": space, **chunk} for chunk in chunks_of(records, position, DOCUMENT_CHUNK)])

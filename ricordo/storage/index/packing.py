@@ -1,5 +1,6 @@
 """How the index packs into blobs: a document's record, a posting's record, and which chunk holds which position."""
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -41,12 +42,12 @@ def document_records(rows: list[TailRow]) -> Documents:
 
 def occurrences(row: TailRow) -> dict[str, int]:
     """The terms of a row, labels among them, each with its `times`."""
-    counts: dict[str, int] = dict.fromkeys(row.labels, 1)
-    for term in row.text:
-        counts[term] = min(counts.get(term, 0) + 1, MOST_TIMES)
+    counts: dict[str, int] = dict(Counter(row.text))
+    if len(row.text) > MOST_TIMES:
+        counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
     for term in row.speaker:
         counts[term] = counts.get(term, 0) | NAMED
-    return counts
+    return counts | dict.fromkeys(row.labels, 1) if row.labels else counts
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:

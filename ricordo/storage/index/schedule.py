@@ -28,13 +28,15 @@ def note(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: 
     now = tx.clock.now()
     is_long = known.rows + rows >= LONG_TAIL
     is_first = now - known.asked_at >= MERGE_DELAY
+    asked = known if is_long else _Noted(known.rows + rows, known.asked_at)
     if is_long or is_first:
-        ask(tx, kind, owner_id, organization_id, not_before=now if is_long else now + MERGE_DELAY)
-    asked = _Noted(0 if is_long else known.rows + rows, now if is_first else known.asked_at)
+        is_new = ask(tx, kind, owner_id, organization_id, not_before=now if is_long else now + MERGE_DELAY)
+        # Rows that come after a merge which comes sooner than in that while must ask again.
+        asked = _Noted(0 if is_long else known.rows + rows, now if is_new and not is_long else 0)
     tx.followers.append(lambda: noted.__setitem__(owner_id, asked))
 
 
-def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> None:
+def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:
     """Ask for a merge of this space, unless one waits already; that one comes sooner, where it would come later."""
     added = jobs.add(
         tx,
@@ -49,3 +51,4 @@ def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_
     )
     if added is None and not_before <= tx.clock.now():
         jobs.hasten(tx, MERGE, owner_id)
+    return added is not None

@@ -1,16 +1,12 @@
--- Vectors that pgvector searches, for archives that chose it. It can be run again: where the extension is not installed, or may
--- not be created by this user, it does nothing, and the next start of a server tries once more. The type has no dimension, since
--- models differ; spaces with many vectors get an index of their own, which is no part of the schema.
+-- Vectors that pgvector searches, for archives that chose it. It can be run again: where the extension is not installed, or this
+-- user may not create it, nothing happens, and the next start of a server tries once more. The type has no dimension, since models
+-- differ; spaces with many vectors get an index of their own, which is no part of the schema.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN
         RETURN;
     END IF;
-    BEGIN
-        CREATE EXTENSION IF NOT EXISTS vector;
-    EXCEPTION WHEN insufficient_privilege THEN
-        RETURN;
-    END;
+    CREATE EXTENSION IF NOT EXISTS vector;
     -- Filters before the limit need 0.8.
     IF (SELECT string_to_array(extversion, '.')::int[] < ARRAY[0, 8] FROM pg_extension WHERE extname = 'vector') THEN
         RETURN;
@@ -28,5 +24,8 @@ BEGIN
         embedding VECTOR NOT NULL,
         CONSTRAINT pk_search_pgvector PRIMARY KEY (space, model, document)
     );
+EXCEPTION WHEN OTHERS THEN
+    -- Whatever it is, nobody needs pgvector to start; this block leaves nothing behind then.
+    RAISE WARNING 'pgvector cannot be used: %', SQLERRM;
 END
 $$
