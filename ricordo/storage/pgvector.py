@@ -36,7 +36,7 @@ _REMOVED_AT_ONCE = 500
 _MOST_FROM_INDEX = 500
 _MOST_RESULTS = 1_000_000
 # How many candidates the index keeps in view, and how many vectors it looks at before it gives up on a filter.
-_IN_VIEW, _MOST_IN_VIEW = 400, 1000
+_IN_VIEW, _MOST_IN_VIEW = 300, 1000
 _LOOKED_AT = 20_000
 # Measured: the index pays where a filter admits this many times the limit. Below, reading all that it admits is faster, and exact.
 _ENOUGH = 20

@@ -231,3 +231,19 @@ async def test_a_system_message_is_never_found(store: Store) -> None:
     agent = (await make.stored_agent(store, make.agent(system="Speak of dragons."))).agent
     for query in ("dragons", ""):
         assert await store.read(lambda tx, query=query: find_messages(tx, query, agent.id)) == []  # type: ignore[misc]
+
+
+async def test_of_a_very_long_text_the_beginning_is_found_and_the_merge_goes_on(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    book = " ".join(f"word{number}" for number in range(30_000))
+    long, short = await make.stored_messages(
+        store,
+        make.message(agent, book),
+        make.message(agent, "short tea", created_at=START + 86_400_000_000),
+    )
+    for _merged in range(2):
+        assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
+        assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
+        # Each in a transaction of its own, as the first has so many words.
+        assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 1
+    assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 0

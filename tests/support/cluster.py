@@ -1,8 +1,10 @@
 """The cluster campaign: two servers on one PostgreSQL, of which one is killed every few seconds while clients talk through both.
 
+At last one is frozen in the middle of a turn for longer than its lease, and comes back after the other has closed that turn.
+
 `await run_campaign(folder, turns=2000, kills=30)` raises AssertionError with the seed and the first faults, or returns what was
 done. By hand: `python -m tests.support.cluster --turns 2000`. What a killed server held is free again once its lease has run out;
-with `hurries` the leases of dead servers, and of them alone, are made to run out at once.
+with `hurries` all leases that are held at a kill are cut to a second, and the jobs of the killed server are free at once.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,19 +26,21 @@ from tests.support.cluster_audit import audit
 from tests.support.cluster_server import CONNECTIONS_OF_ONE, ClusterServer, Tables, cluster
 from tests.support.crash_audit import Said
 from tests.support.crash_model import PLANS, CrashModel
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Answer, ModelServer, Seen
 from tests.support.postgres import stop_server
 
 Outcome = Literal["answered", "interrupted", "busy", "broken", "slow", "wrong"]
 _BUSY = "Cannot send a new message"
 _GONE = "The server that ran this turn is gone."
+_FROZEN = "frozen"
 _QUICK_TRIES = 3
 _JOBS_AT_ONCE = 5
 _AGE_RUN = """UPDATE runs SET lease_expires_at = 0
     WHERE ended_at IS NULL AND id IN (SELECT run_id FROM messages WHERE otid = ?)"""
 _DROP_IDLE_TICKETS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running')"""
-_LIMIT = 120.0  # seconds for anything to come to rest
+_HURRIED_LEASE = 1_000_000  # microseconds
+_LIMIT = 240.0  # seconds for anything to come to rest
 
 
 @dataclass
@@ -71,13 +75,29 @@ class Size:
     hurries: bool = False
 
 
+class _Model(CrashModel):
+    """Takes its time over the message at which a server is frozen; `asked` tells that it has that message."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked = asyncio.Event()
+
+    def answer(self, seen: Seen) -> Answer:
+        """The next step of the plan in the last message."""
+        answer = super().answer(seen)
+        if _FROZEN.encode() not in seen.raw or not seen.body["messages"][-1]["content"].startswith(_FROZEN):
+            return answer
+        self.asked.set()
+        return replace(answer, delay=1.0)
+
+
 async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Report:
     """Kill and start while the clients talk, let everything come to rest, and check all that is stored."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
-    model = CrashModel(seed)
+    model = _Model(seed)
     async with ModelServer(model.answer, keeps=False) as listening, cluster(folder, listening.url) as (servers, tables):
-        campaign = _Campaign(servers, tables, size, random.Random(seed))  # noqa: S311
+        campaign = _Campaign(servers, tables, model, size, random.Random(seed))  # noqa: S311
         async with campaign.watching():
             await campaign.run()
         killed = {pid: moment for server in servers for pid, moment in server.killed.items()}
@@ -87,7 +107,7 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Rep
             if code := await asyncio.to_thread(server.stop):
                 faults.append(f"a server ended with {code}")
             faults += [line for line in server.log_text().splitlines() if "ERROR" in line or "Traceback" in line]
-        (attempts,) = tables.execute("SELECT coalesce(sum(attempts - 1), 0) FROM jobs WHERE attempts > 1").fetchone()
+        (attempts,) = tables.execute("SELECT coalesce(sum(attempts - 1), 0) FROM jobs WHERE attempts > 1").fetchall()[0]
     assert not faults, f"seed {seed}: {len(faults)} faults:\n" + "\n".join(faults[:12])
     return Report(
         seed=seed,
@@ -111,6 +131,7 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Rep
 class _Campaign:
     servers: list[ClusterServer]
     tables: Tables
+    model: _Model
     size: Size
     luck: random.Random
     agents: list[str] = field(default_factory=list)
@@ -122,7 +143,7 @@ class _Campaign:
     repeated: int = 0
     most_connections: int = 0
     kills: int = 0
-    settling: set[asyncio.Task[None]] = field(default_factory=set)
+    settling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     http: list[httpx2.AsyncClient] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -134,13 +155,15 @@ class _Campaign:
             await self._make_agents()
             talking = [asyncio.create_task(self._talk(number)) for number in range(self.size.clients)]
             await asyncio.gather(self._kill_and_start(), self._add_jobs(), *talking)
-            await asyncio.gather(*self.settling)
+            await asyncio.gather(*self.settling.values())
             await self._come_to_rest()
-            await asyncio.gather(
-                *(self._settle(self._new(agent, f"last{n}"), "") for n, agent in enumerate(self.agents))
-            )
+            await self._freeze()
+            last = [self._new(agent, f"last{number}") for number, agent in enumerate(self.agents)]
+            await asyncio.gather(*(self._settle(one, "") for one in last))
             await self._come_to_rest()
         finally:
+            for task in self.settling.values():
+                task.cancel()
             for client in self.http:
                 await client.aclose()
 
@@ -196,6 +219,9 @@ class _Campaign:
             if self.size.hurries:
                 sql = "UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running' AND worker LIKE ?"
                 self.tables.execute(sql, (f"%-{pid}-%",))
+                # The turns of the other server save a step before that, or are closed while they run, and have to bear it.
+                soon = time.time_ns() // 1000 + _HURRIED_LEASE
+                self.tables.execute("UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", (soon,))
             await asyncio.to_thread(victim.start)
 
     async def _add_jobs(self) -> None:
@@ -208,6 +234,25 @@ class _Campaign:
             self._hasten("search.merge")
             await asyncio.sleep(self.size.every / 4)
 
+    async def _freeze(self) -> None:
+        """Let a server stand still in a turn until the other has closed it and has answered there, then let it go on."""
+        one, next_one = self._new(self.agents[0], f"{_FROZEN}1"), self._new(self.agents[0], "next1")
+        first = asyncio.create_task(self._send(self.http[0], one, _body(one, "")))
+        await asyncio.wait_for(self.model.asked.wait(), _LIMIT)
+        self.servers[0].freeze()
+        try:
+            if self.size.hurries:
+                self.tables.execute(_AGE_RUN, (one.otid,))
+            outcomes = [await self._send(self.http[1], one, _body(one, ""))]
+            outcomes.append(await self._send(self.http[1], next_one, _body(next_one, "")))
+        finally:
+            self.servers[0].thaw()
+        outcomes.append(await first)
+        if outcomes != ["interrupted", "answered", "interrupted"]:
+            self.faults.append(f"a turn of a frozen server, one after it, and it again when it was back: {outcomes}")
+        added = await self.http[0].post("/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01})
+        self.jobs += added.json()
+
     def _hasten(self, kind: str) -> None:
         now = time.time_ns() // 1000
         sql = "UPDATE jobs SET not_before = ? WHERE status = 'waiting' AND kind = ? AND not_before > ?"
@@ -217,8 +262,12 @@ class _Campaign:
         luck = random.Random(f"{self.luck.random()}-{number}")  # noqa: S311
         turn = 0
         while not self._is_over:
+            waiting = {one.agent for one in self.said if one.otid in self.settling}
+            if not (free := [agent for agent in self.agents if agent not in waiting]):
+                await asyncio.sleep(0.1)
+                continue
             turn += 1
-            one, plan = self._new(luck.choice(self.agents), f"say{number}x{turn}"), luck.choice(PLANS)
+            one, plan = self._new(luck.choice(free), f"say{number}x{turn}"), luck.choice(PLANS)
             outcome = await self._attempt(one, plan)
             for _ in range(_QUICK_TRIES):
                 if outcome == "busy":
@@ -226,8 +275,7 @@ class _Campaign:
                     outcome = await self._attempt(one, plan)
             if outcome in ("busy", "broken", "slow"):
                 # Its agent may have to wait for a dead server's lease; there are others to talk with meanwhile.
-                task = asyncio.create_task(self._settle(one, plan))
-                self.settling.add(task)
+                self.settling[one.otid] = asyncio.create_task(self._settle(one, plan))
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until there is an end, for which a lease may have to run out."""
@@ -236,8 +284,9 @@ class _Campaign:
             self.repeated += 1
             if time.monotonic() > deadline:
                 self.faults.append(f"{one.token} came to no end")
-                return
+                break
             await asyncio.sleep(self.luck.uniform(0.1, 0.3) if self.size.hurries else self.luck.uniform(0.5, 1.5))
+        self.settling.pop(one.otid, None)
 
     def _new(self, agent: str, token: str) -> Said:
         self.said.append(Said(agent, token, f"otid-{token}"))
@@ -245,9 +294,8 @@ class _Campaign:
 
     async def _attempt(self, one: Said, plan: str) -> Outcome:
         """Send the message to some server, and take note of what comes back."""
-        message = {"role": "user", "content": f"{one.token} {plan}".strip(), "otid": one.otid}
         how = {"streaming": True, "stream_tokens": self.luck.random() < 0.5} if self.luck.random() < 0.5 else {}
-        body = {"messages": [message], "include_pings": True, **how}
+        body = _body(one, plan) | how
         try:
             async with asyncio.timeout(3 if self.size.hurries else 60):
                 outcome = await self._send(self.luck.choice(self.http), one, body)
@@ -255,8 +303,6 @@ class _Campaign:
             return "slow"
         except httpx2.TransportError:
             outcome = "broken"
-            if self.size.hurries:
-                self.tables.execute(_AGE_RUN, (one.otid,))
         if outcome in self.counted:
             self.counted[outcome] += 1
         return outcome
@@ -330,6 +376,11 @@ class _Campaign:
                 return
             await asyncio.sleep(0.2)
             nudge()
+
+
+def _body(one: Said, plan: str) -> dict[str, Any]:
+    message = {"role": "user", "content": f"{one.token} {plan}".strip(), "otid": one.otid}
+    return {"messages": [message], "include_pings": True}
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ async def cluster(folder: Path, model_url: str, count: int = 2) -> AsyncIterator
     environment = {
         "RICORDO_DATABASE_URL": address,
         "RICORDO_DATABASE_CONNECTIONS": str(CONNECTIONS),
+        "RICORDO_EMBEDDING": "none",  # each start would load the model anew
         "OPENAI_API_KEY": "campaign",
         "OPENAI_BASE_URL": model_url,
         BELLS: str(folder / "bells"),

@@ -42,8 +42,8 @@ class ServerProcess:
         self._folder = folder
         self._port = free_port()
         self._pid = 0
-        self._helper = beside._helper if beside else _helper(folder, environment, plugin)
-        self._asking = beside._asking if beside else threading.Lock()
+        self._helper: subprocess.Popen[str] = beside._helper if beside else _helper(folder, environment, plugin)
+        self._asking: threading.Lock = beside._asking if beside else threading.Lock()
 
     @property
     def url(self) -> str:

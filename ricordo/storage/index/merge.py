@@ -37,6 +37,7 @@ from ricordo.storage.tables import jobs
 MERGED_AT_ONCE = 256
 # Taking a document out rewrites a blob for each of its words, so fewer of them make a transaction as long.
 TAKEN_OUT_AT_ONCE = 64
+WORDS_AT_ONCE = 12_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
 _Json = jobs.c.payload.type
@@ -126,9 +127,14 @@ def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE)
 
 
 def _some(rows: list[TailRow]) -> list[TailRow]:
-    """As many of the first rows as one transaction should work on."""
-    gone = [place for place, row in enumerate(rows) if row.is_gone]
-    return rows if len(gone) <= TAKEN_OUT_AT_ONCE else rows[: gone[TAKEN_OUT_AT_ONCE]]
+    """As many of the first rows as one transaction should work on, one at least."""
+    gone = words = 0
+    for count, row in enumerate(rows):
+        gone += row.is_gone
+        words += len(row.text)
+        if count and (gone > TAKEN_OUT_AT_ONCE or words > WORDS_AT_ONCE):
+            return rows[:count]
+    return rows
 
 
 def _settle(rows: Iterable[TailRow]) -> tuple[list[TailRow], list[TailRow]]:

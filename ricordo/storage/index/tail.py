@@ -21,6 +21,9 @@ ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold: it finds documents by what they are marked with.
 LABEL = "\x01"
 _MOST_TERM = 512
+# So much of one text is indexed: a whole book in one message must not hold up everybody who writes.
+MOST_CHARACTERS = 200_000
+MOST_WORDS = 20_000
 _HEADER = struct.Struct("<??BqQQI")
 
 
@@ -76,7 +79,7 @@ def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[Entry], *, 
 
 def pack(entry: Entry, *, is_gone: bool = False) -> bytes:
     """The data of an entry's row."""
-    words = terms(entry.text)
+    words = terms(entry.text[:MOST_CHARACTERS])[:MOST_WORDS]
     header = _HEADER.pack(
         is_gone,
         is_question(entry.text),
