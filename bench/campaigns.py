@@ -1,6 +1,6 @@
-"""The long form of the campaigns in `tests/campaigns`: 300 kills, and 50 clients with 20 agents and 1,000 turns.
+"""The long form of the campaigns in `tests/campaigns`: 300 kills; 50 clients with 1,000 turns; two servers with 2,000 turns.
 
-Either raises AssertionError with its seed and the first faults; what it returns was without fault.
+Each raises AssertionError with its seed and the first faults; what it returns was without fault.
 """
 
 import asyncio
@@ -8,18 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.report import Figure
-from tests.support import concurrency, crash
+from tests.support import cluster, concurrency, crash
 
 KILLS = 300
 TURNS = 1_000
+SHARED = cluster.Size(turns=2_000, kills=20, every=5)
 
 
 def measure_campaigns() -> list[Figure]:
-    """Run both campaigns; tells what they did and how quickly a killed server was back."""
+    """Run the campaigns; tells what they did and how quickly a killed server was back."""
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         crashed = crash.run_campaign(Path(folder), kills=KILLS)
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         crowd = asyncio.run(concurrency.run_campaign(Path(folder), turns=TURNS))
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        shared = asyncio.run(cluster.run_campaign(Path(folder), SHARED))
     return [
         Figure("crash campaign: kills without a fault", crashed.kills, "", KILLS, more_is_better=True),
         Figure("  messages that were acknowledged", crashed.acknowledged, ""),
@@ -29,4 +32,13 @@ def measure_campaigns() -> list[Figure]:
         Figure("crowd of 50 clients: turns without a fault", crowd.turns, "", TURNS, more_is_better=True),
         Figure("  refusals as busy, tried again", crowd.busy, ""),
         Figure("  seconds in all", crowd.seconds, "s"),
+        Figure(
+            "two servers on one PostgreSQL: turns without a fault", shared.turns, "", SHARED.turns, more_is_better=True
+        ),
+        Figure("  kills of one of them", shared.kills, "", SHARED.kills, more_is_better=True),
+        Figure("  turns that a kill cut off, told as interrupted", shared.interrupted, ""),
+        Figure("  requests that a kill cut off, sent again", shared.broken, ""),
+        Figure("  jobs, none lost", shared.jobs, ""),
+        Figure("  most connections to PostgreSQL at once", shared.most_connections, ""),
+        Figure("  seconds in all", shared.seconds, "s"),
     ]

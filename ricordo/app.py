@@ -40,6 +40,7 @@ from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.storage import pgvector
 from ricordo.storage.database import is_shared, open_store
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
@@ -65,13 +66,12 @@ async def open_runtime(
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or VectorSettings())
-    if (place := settings.message_vectors) not in ("native", "pgvector", *indexes):
-        raise Invalid(
-            f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set its variables, or leave it out."
-        )
     store = await asyncio.to_thread(open_store, settings)
+    indexes |= await pgvector.index_of(store)
     runtime = Runtime(settings, store, models, toolbox, plugins, indexes)
     try:
+        if (place := settings.message_vectors) not in ("native", *indexes):
+            raise Invalid(f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out.")
         # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
         healed = await store.write(close_expired if is_shared(settings) else close_all)
         if healed:

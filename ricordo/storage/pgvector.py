@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 NAME = "pgvector"
-# Rows of one transaction: with an index that must be kept, each costs a millisecond.
-_AT_ONCE = 100
+# Rows of one transaction: with an index that must be kept, each costs some milliseconds.
+_AT_ONCE = 25
 _REMOVED_AT_ONCE = 500
 # Whoever wants more than this gets it by an exact search: no index is faster at that.
 _MOST_FROM_INDEX = 500

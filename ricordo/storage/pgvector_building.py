@@ -52,8 +52,8 @@ _COUNT = text(f"SELECT count(*) FROM search_pgvector WHERE {_IN_PLACE}")  # noqa
 class Plan:
     """When an approximate index is built, and how.
 
-    From `least` vectors on, once none came for `quiet` seconds: a row costs ten times as much once the index must be kept. A place
-    is looked at again after `again` seconds. Building may take `memory` bytes of the database server's.
+    From `least` vectors on, once none came for `quiet` seconds: a row costs three times as much once the index must be kept.
+    A place is looked at again after `again` seconds. Building may take `memory` bytes of the database server's.
     """
 
     least: int = 20_000
