@@ -201,6 +201,7 @@ class Worker:
         await asyncio.wait([work])
         error = None if work.cancelled() else work.exception()
         if this.is_lost:
+            await self._let_go(job)
             return
         if work.cancelled():
             await self._save(lambda tx: jobs.put_back(tx, this.current()), job)
@@ -208,6 +209,13 @@ class Worker:
             await self._fail(this, error)
         else:
             await self._save(lambda tx: jobs.finish(tx, this.current()), job)
+
+    async def _let_go(self, job: Job) -> None:
+        try:
+            await self._store.write(lambda tx: jobs.let_go(tx, job))
+        except Exception as error:
+            # Its key is free all the same once this worker was not heard of for a while.
+            log.warning("a cancelled job could not be let go", extra={"job": job.id, "error": type(error).__name__})
 
     async def _fail(self, this: _Running, error: BaseException) -> None:
         job, wait = this.job, None if is_final(error) else retry_after(this.job.attempts, self._chance)
@@ -223,6 +231,7 @@ class Worker:
             try:
                 if not await self._store.write(end):
                     log.warning("a job ended that this server had lost", extra={"job": job.id, "kind": job.kind})
+                    await self._let_go(job)
             except Exception as error:
                 log.warning("the end of a job could not be saved", extra={"job": job.id, "error": type(error).__name__})
             else:

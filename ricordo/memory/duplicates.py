@@ -35,9 +35,14 @@ class Likeness:
     is_kept: bool = False
 
 
-async def standing_like(recall: Recall, archives: Sequence[Archive], text: str) -> list[Standing]:
-    """The passages of these archives that may be like the text: those its own words find first."""
-    wanted = PassageFilter(tuple(archive.id for archive in archives))
+async def standing_like(
+    recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
+) -> list[Standing]:
+    """The passages of these archives that may be like the text: those its own words find first.
+
+    With `user_id` only those about this user and those about nobody in particular.
+    """
+    wanted = PassageFilter(tuple(archive.id for archive in archives), user_id=user_id)
     found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
     return [Standing(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
 

@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import TypeVar
 
 from ricordo.domain.message import Message
@@ -58,7 +59,7 @@ class Recall:
         self._embedders = embedders
         self._indexes = indexes or {}
         self._messages_index = messages_index
-        self._remembered: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
 
     async def messages(
         self, query: str, wanted: MessageFilter, limit: int, mode: SearchMode = "hybrid"
@@ -123,8 +124,10 @@ class Recall:
 
     async def _embed(self, text: str, handles: Sequence[str] | frozenset[str]) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
+        # A query may be a megabyte long, so of many of them only digests are kept.
+        digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
         for handle in handles:
-            key = (handle, text)
+            key = (handle, digest)
             if key not in self._remembered:
                 try:
                     self._remembered[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]

@@ -25,6 +25,8 @@ KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000
 # Sweeps come again and again: that they went well is worth knowing for an hour.
 PERIODIC = "every:"
+# A worker that was not heard of for so long counts as dead.
+SILENCE = 30 * SECOND
 _KEPT_PERIODIC_SECONDS = 3600
 _PRUNED_AT_ONCE = 500
 _BELL = "jobs.bell"
@@ -32,8 +34,10 @@ _BELL = "jobs.bell"
 _FIELDS = [column.name for column in jobs.c if column.name != "seq"]
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
+# A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
+_stops = (_other.c.status == "cancelled") & _other.c.worker.is_not(None) & (_other.c.heartbeat_at > bindparam("alive"))
 _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
-    select(literal(1)).where(_other.c.key == jobs.c.key, _other.c.status == "running").exists()
+    select(literal(1)).where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _stops).exists()
 )
 _IS_DUE = (jobs.c.status == "waiting") & (jobs.c.not_before <= bindparam("now"))
 _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
@@ -69,9 +73,7 @@ _STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
 _TWIN = select(jobs.c.id).where(
     jobs.c.kind == bindparam("kind"), jobs.c.key == bindparam("key"), jobs.c.status == "waiting", jobs.c.is_single
 )
-_CANCEL = setter(
-    jobs, *("status", "worker", "ended_at"), where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None)
-)
+_CANCEL = setter(jobs, *("status", "ended_at"), where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None))
 _HASTEN = setter(
     jobs,
     "not_before",
@@ -79,6 +81,11 @@ _HASTEN = setter(
     & (jobs.c.key == bindparam("of_key"))
     & (jobs.c.status == "waiting")
     & jobs.c.is_single,
+)
+_LET_GO = setter(
+    jobs,
+    "worker",
+    where=(jobs.c.id == bindparam("job_id")) & (jobs.c.worker == bindparam("held_by")) & (jobs.c.status == "cancelled"),
 )
 _DELETE = delete(jobs).where(jobs.c.id == bindparam("job_id"))
 _BY_ID = select(jobs).where(jobs.c.id == bindparam("id"), jobs.c.organization_id == bindparam("organization_id"))
@@ -125,14 +132,14 @@ def is_due(tx: Transaction) -> bool:
 def claim(tx: Transaction, worker: str, most: int) -> list[Job]:
     """Take up to so many jobs whose time has come, those that wait longest first, one of a key at a time."""
     claimed: list[Job] = []
-    while len(claimed) < most and (row := tx.first(_NEXT, {"now": tx.clock.now()})):
+    while len(claimed) < most and (row := tx.first(_NEXT, _now(tx))):
         claimed.append(_take(tx, job_of(row), worker))
     return claimed
 
 
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     """Take this job; None where it is not there to be taken: gone, taken, not due, or its key is busy."""
-    row = tx.first(_THIS, {"now": tx.clock.now(), "id": id})
+    row = tx.first(_THIS, {**_now(tx), "id": id})
     return _take(tx, job_of(row), worker) if row else None
 
 
@@ -187,13 +194,23 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     job = get(tx, scope, id)
     if job.status in ("done", "failed"):
         raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
-    tx.run(_CANCEL, new_values({"status": "cancelled", "worker": None, "ended_at": tx.clock.now()}) | {"job_id": id})
+    tx.run(_CANCEL, new_values({"status": "cancelled", "ended_at": tx.clock.now()}) | {"job_id": id})
     return get(tx, scope, id)
 
 
+def let_go(tx: Transaction, job: Job) -> bool:
+    """The worker of a cancelled job has stopped it: another of its key may run."""
+    return tx.run(_LET_GO, {"job_id": job.id, "held_by": job.worker, "new_worker": None}) > 0
+
+
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Delete a job, which also stops it where it runs; raises NotFound."""
+    """Delete a job; one that runs is cancelled, and its row stays for its key until it is pruned. Raises NotFound."""
     job = get(tx, scope, id)
+    if job.status == "running":
+        return cancel(tx, scope, id)
+    is_held = job.worker is not None and (job.heartbeat_at or 0) > _now(tx)["alive"]
+    if job.status == "cancelled" and is_held:
+        return job
     tx.run(_DELETE, {"job_id": id})
     return job
 
@@ -230,6 +247,11 @@ def prune(tx: Transaction) -> int:
     if not rows:
         return 0
     return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows])))
+
+
+def _now(tx: Transaction) -> dict[str, int]:
+    now = tx.clock.now()
+    return {"now": now, "alive": now - SILENCE}
 
 
 def _take(tx: Transaction, job: Job, worker: str) -> Job:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,25 @@ async def test_a_job_that_is_cancelled_or_deleted_stops(store: SqliteStore, tmp_
         assert (await until(store, other)).status == "done"
         if way == "cancel":
             assert (await get(store, job)).status == "cancelled"
+
+
+async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(store: SqliteStore, tmp_path: Path) -> None:
+    gates = {"first": Gate(), "second": Gate()}
+
+    async def run(runtime: Runtime, job: Job, report: Report) -> None:
+        await gates[str(job.payload["gate"])](runtime, job, report)
+
+    # The worker does not look for cancelled jobs within the test's time, so the first one goes on.
+    async with working(store, tmp_path, JobHandler("work", run), pace=replace(QUICK, beat=60.0)):
+        first = await add(store, payload={"gate": "first"}, key="space")
+        await gates["first"].began.wait()
+        second = await add(store, payload={"gate": "second"}, key="space")
+        await store.write(lambda tx: jobs.cancel(tx, Scope(), first.id))
+        await asyncio.sleep(0.1)
+        assert not gates["second"].began.is_set()
+        gates["first"].open.set()
+        gates["second"].open.set()
+        assert (await until(store, second)).status == "done"
 
 
 async def test_a_kind_that_nobody_knows_waits_a_day_and_then_says_what_to_do(

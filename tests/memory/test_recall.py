@@ -1,5 +1,6 @@
 """Finding messages and passages: by words, by meaning, with another model than the default's, and with one that fails."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
         assert await library.recall.passages("jasmine", wanted, 5)
     assert len(counted.statements) == 2
+
+
+async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_texts(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    texts = [f"{number} {'tea ' * 25_000}" for number in range(20)]
+    wanted = MessageFilter((state.agent.id,))
+    await library.recall.messages("jasmine", wanted, 5)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for text in [*texts, *texts]:
+        await library.recall.messages(text + " ", wanted, 5)
+        library.embedder.asked[1:] = []
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 1_000_000

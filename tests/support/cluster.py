@@ -210,7 +210,7 @@ class _Campaign:
         return len(self.said) >= self.size.turns and self.kills >= self.size.kills
 
     async def _kill_and_start(self) -> None:
-        while not self._is_over:
+        while self.kills < self.size.kills or not (self._is_over or self.size.hurries):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.6, 1.4))
             victim = self.luck.choice(self.servers)
             pid = victim.pid

@@ -54,6 +54,7 @@ class ServerProcess:
         """Start the server and wait until it answers."""
         began = time.monotonic()
         self._pid = int(self._ask(f"start {self._port} {self._folder / 'data'} {self.log}"))
+        limit = time.monotonic() + LIMIT  # the helper takes its time before it forks the first one
         with httpx2.Client(trust_env=False) as http:
             while True:
                 try:
@@ -61,7 +62,7 @@ class ServerProcess:
                         break
                 except httpx2.TransportError:
                     time.sleep(0.005)
-                assert time.monotonic() - began < LIMIT, f"The server did not start:\n{self.log_text()[-2000:]}"
+                assert time.monotonic() < limit, f"The server did not start:\n{self.log_text()[-2000:]}"
         self.starts.append(time.monotonic() - began)
 
     def kill(self) -> None:

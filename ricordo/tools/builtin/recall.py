@@ -73,7 +73,7 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     pending = [Standing(other.id, other.text, other.tags) for other in context.memory.passages]
-    archived = await standing_like(context.recall, context.state.archives, content)
+    archived = await standing_like(context.recall, context.state.archives, content, context.scope.subject_id)
     alike = most_alike(content, draft.tags, [*pending, *archived])
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
@@ -109,6 +109,7 @@ async def archival_memory_search(
         archive_ids=tuple(archive.id for archive in context.state.archives),
         tags=_cleaned(tags),
         all_tags=tag_match_mode == "all",
+        user_id=context.scope.subject_id,
         start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
         end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
     )

@@ -32,6 +32,7 @@ class Desk:
     store: Store
     state: AgentState
     memory: WorkingMemory
+    scope: Scope = Scope()
 
     @property
     def recall(self) -> Recall:
@@ -40,7 +41,7 @@ class Desk:
 
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
         """The result of one tool call."""
-        context = ToolContext("call-1", self.state, self.memory, self.store, Scope(), self.recall)
+        context = ToolContext("call-1", self.state, self.memory, self.store, self.scope, self.recall)
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result

@@ -1,5 +1,6 @@
 """The tools that search what was said and keep an archive."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -423,4 +424,17 @@ async def test_what_was_archived_in_this_very_step_counts_too(nina: Desk) -> Non
 async def test_another_agents_archive_says_nothing(nina: Desk, store: SqliteStore) -> None:
     other = await desk(store, name="Otto")
     await make.stored_archive(store, other.state.agent, "Ada loves jasmine tea.")
+    assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
+
+
+async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages(
+    nina: Desk, store: SqliteStore
+) -> None:
+    archive = await make.stored_archive(store, nina.state.agent)
+    owners = {"Ada loves jasmine tea.": "user-ada", "Bea loves jasmine tea too.": "user-bea", "Jasmine grows.": None}
+    new = [make.passage(archive, text, user_id=owner) for text, owner in owners.items()]
+    await store.write(lambda tx: archives.insert_passages(tx, archive, new))
+    await nina.save()
+    nina.scope = replace(nina.scope, subject_id="user-bea")
+    assert set(await filed(nina, "jasmine")) == {"Bea loves jasmine tea too.", "Jasmine grows."}
     assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
