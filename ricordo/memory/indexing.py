@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ricordo.domain.job import Job, Report
-from ricordo.errors import Conflict, NotFound
+from ricordo.errors import Conflict, ModelError, NotFound
+from ricordo.llm.chat import Embedder
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.storage import indexed
 from ricordo.storage.index.query import Batch
@@ -99,14 +100,12 @@ class Indexing:
     ) -> tuple[dict[int, Sequence[float]], int]:
         """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
         documents = await self.store.read(lambda tx: indexed.documents_of(tx, batch))
-        embedder = self.embedders.get(handle)
-        # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
-        made = await embedder.embed([document.text for document in documents] or [""], purpose="document")
+        made = await _embedded(self.embedders.get(handle), documents)
         if index is None:
-            return {d.number: vector for d, vector in zip(documents, made, strict=False)}, len(made[0])
-        await index.upsert(
-            owner_id, handle, [_record(document, vector) for document, vector in zip(documents, made, strict=False)]
-        )
+            # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
+            size = len(next(iter(made.values()), None) or (await self.embedders.get(handle).embed([""]))[0])
+            return made, size
+        await index.upsert(owner_id, handle, [_record(d, made[d.number]) for d in documents if d.number in made])
         # The vectors lie elsewhere; here it is only noted how far they go.
         return {}, 1
 
@@ -121,6 +120,25 @@ class Indexing:
         gone, models = await self.store.read(lambda tx: indexed.leaving(tx, owner_id))
         for model in models if gone else ():
             await index.remove(owner_id, model, gone)
+
+
+async def _embedded(embedder: Embedder, documents: Sequence[Document]) -> dict[int, Sequence[float]]:
+    """The vectors by document, without those of texts that the model's provider refuses: these are found by their words."""
+    if not documents:
+        return {}
+    try:
+        made = await embedder.embed([document.text for document in documents], purpose="document")
+    except ModelError as error:
+        if error.kind != "llm_bad_request":
+            raise
+        if len(documents) == 1:
+            log.warning(
+                "a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number}
+            )
+            return {}
+        half = len(documents) // 2
+        return await _embedded(embedder, documents[:half]) | await _embedded(embedder, documents[half:])
+    return {document.number: vector for document, vector in zip(documents, made, strict=True)}
 
 
 def _record(document: Document, vector: Sequence[float]) -> VectorRecord:

@@ -23,7 +23,7 @@ from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage import agents, runs
+from ricordo.storage import runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
@@ -40,6 +40,7 @@ from tests.agents.stage import (
     soon,
     text_of,
 )
+from tests.support import make
 from tests.support.clock import ManualClock
 
 

@@ -50,7 +50,7 @@ class Outside:
         self.held.pop((space, model), None)
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self, space: str, model: str, vector: Sequence[float], limit: int, _wanted: VectorFilter
     ) -> list[tuple[int, float]]:
         scored = [
             (document, sum(a * b for a, b in zip(record.vector, vector, strict=True)))
@@ -163,11 +163,30 @@ async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Li
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "note")
     await library.merge(archive.id)
-    library.embedder.fails(ModelError("unavailable", "It is away."))
+    library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):
         await library.embed(archive.id)
     await library.embed(archive.id)
     assert (await library.find(archive.id, "note"))[0].relevance.vector_rank == 1
+
+
+async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)), "forbidden")
+    await library.merge(archive.id)
+    made = library.embedder.embed
+
+    async def refuses(texts: Sequence[str], **options: object) -> list[list[float]]:
+        if "forbidden" in texts:
+            raise ModelError("llm_bad_request", "This text is against the rules.")
+        return await made(texts)
+
+    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    await library.embed(archive.id)
+    assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
+    assert (await library.find(archive.id, "forbidden"))[0].passage.text == "forbidden"
+    (space,) = await library.store.read(lambda tx: tx.all(select(search_spaces)))
+    assert space.vectors == 41
 
 
 async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(library: Library) -> None:

@@ -140,3 +140,43 @@ async def test_a_question_that_is_given_up_by_its_asker_makes_nobody_else_wait()
         await task
     opened.set()
     assert await embedder.embed(["tea"], purpose="query") == [unit(mark("tea"), "p")]
+
+
+class Censor(Provider):
+    """Refuses every request that holds a certain word."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
+
+    async def __call__(self, texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
+        if any(self.word in text for text in texts):
+            self.requests.append((texts, purpose))
+            raise ModelError("llm_bad_request", "refused")
+        return await super().__call__(texts, purpose)
+
+
+async def test_a_text_that_is_refused_for_what_it_says_gets_zeros_and_the_others_their_vectors(waits: Waits) -> None:
+    provider = Censor("forbidden")
+    embedder = RemoteEmbedder(INFO, waits.policy(), provider)
+    texts = [f"{n} forbidden" if n in (7, 300) else f"{n} allowed" for n in range(400)]
+    vectors = await embedder.embed(texts)
+    assert [place for place, vector in enumerate(vectors) if not any(vector)] == [7, 300]
+    assert {len(vector) for vector in vectors} == {6}
+    assert vectors[8] == unit(mark(texts[8]), "p")
+    assert len(provider.requests) < 50
+
+
+async def test_a_model_that_refuses_everything_gives_no_zeros_but_its_error(waits: Waits) -> None:
+    provider = Censor("")
+    embedder = RemoteEmbedder(INFO, waits.policy(), provider)
+    with pytest.raises(ModelError, match="refused"):
+        await embedder.embed([f"{n} text" for n in range(200)])
+    assert len(provider.requests) < 12
+
+
+async def test_a_question_that_is_refused_is_not_asked_again_in_pieces(waits: Waits) -> None:
+    provider = Censor("forbidden")
+    with pytest.raises(ModelError, match="refused"):
+        await RemoteEmbedder(INFO, waits.policy(), provider).embed(["forbidden"], purpose="query")
+    assert len(provider.requests) == 1

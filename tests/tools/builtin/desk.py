@@ -1,7 +1,7 @@
 """A stored agent with the built-in tools, and the way a turn calls them."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ricordo.domain.agent import AgentState
@@ -32,7 +32,7 @@ class Desk:
     store: Store
     state: AgentState
     memory: WorkingMemory
-    scope: Scope = Scope()
+    scope: Scope = field(default_factory=Scope)
 
     @property
     def recall(self) -> Recall:
