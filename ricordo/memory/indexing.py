@@ -123,21 +123,40 @@ class Indexing:
 
 
 async def _embedded(embedder: Embedder, documents: Sequence[Document]) -> dict[int, Sequence[float]]:
-    """The vectors by document, without those of texts that the model's provider refuses: these are found by their words."""
+    """The vectors by document, without those of texts that the model's provider refuses: these are found by their words.
+
+    Raises ModelError where it is not a text that is refused, but all that this model is asked.
+    """
     if not documents:
         return {}
     try:
-        made = await embedder.embed([document.text for document in documents], purpose="document")
+        return await _all_embedded(embedder, documents)
     except ModelError as error:
         if error.kind != "llm_bad_request":
             raise
-        if len(documents) == 1:
-            log.warning(
-                "a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number}
-            )
-            return {}
-        half = len(documents) // 2
-        return await _embedded(embedder, documents[:half]) | await _embedded(embedder, documents[half:])
+    # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
+    await embedder.embed(["words"], purpose="document")
+    return await _embedded_by_halves(embedder, documents)
+
+
+async def _embedded_by_halves(embedder: Embedder, documents: Sequence[Document]) -> dict[int, Sequence[float]]:
+    if len(documents) == 1:
+        log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number})
+        return {}
+    half = len(documents) // 2
+    made: dict[int, Sequence[float]] = {}
+    for part in (documents[:half], documents[half:]):
+        try:
+            made |= await _all_embedded(embedder, part)
+        except ModelError as error:
+            if error.kind != "llm_bad_request":
+                raise
+            made |= await _embedded_by_halves(embedder, part)
+    return made
+
+
+async def _all_embedded(embedder: Embedder, documents: Sequence[Document]) -> dict[int, Sequence[float]]:
+    made = await embedder.embed([document.text for document in documents], purpose="document")
     return {document.number: vector for document, vector in zip(documents, made, strict=True)}
 
 

@@ -170,6 +170,29 @@ async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Li
     assert (await library.find(archive.id, "note"))[0].relevance.vector_rank == 1
 
 
+async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_vector_for_good(library: Library) -> None:
+    # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)))
+    await library.merge(archive.id)
+    made, asked = library.embedder.embed, 0
+
+    async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
+        nonlocal asked
+        asked += 1
+        if any(text.strip() for text in texts):
+            raise ModelError("llm_bad_request", "There is no such model.")
+        return await made(texts)
+
+    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    with pytest.raises(ModelError, match="no such model"):
+        await library.embed(archive.id)
+    assert asked < 5
+    library.embedder.embed = made  # type: ignore[method-assign]
+    await library.embed(archive.id)
+    assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
+
+
 async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)), "forbidden")

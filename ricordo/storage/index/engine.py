@@ -5,22 +5,24 @@ search; one more where a word of the query is nowhere and is looked for inside o
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from sqlalchemy import String, bindparam, or_, select
 from sqlalchemy import cast as cast_to
 
+from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.storage.index import fusion, scoring
 from ricordo.storage.index.dates import named_times
-from ricordo.storage.index.packing import MOST_TIMES, NAMED, POSTING, Documents, Postings, read_documents, read_postings
+from ricordo.storage.index.packing import MOST_TIMES, NAMED, Documents, Postings, read_documents, read_postings
 from ricordo.storage.index.query import Conditions, Found, Hit, Query
 from ricordo.storage.index.reading import SpaceRow, memory_of, read_all_documents, read_index
 from ricordo.storage.index.tables import search_postings, search_terms
 from ricordo.storage.index.tail import ROLES, fingerprint, label_term
 from ricordo.storage.index.vectors import Floats, Vectors, read_vectors, similarities
-from ricordo.storage.index.view import Bools, View, join_views, moved, view_of
+from ricordo.storage.index.view import Bools, View, join_views, joined, moved, view_of
 from ricordo.storage.index.words import infix, other_forms, query_terms, related_terms
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
@@ -31,6 +33,7 @@ MOST_VARIANTS = 64
 VARIANT_WEIGHT = 0.5
 # Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
 COMPARED = 1000
+_DAY = 24 * 60 * 60 * SECOND
 
 
 def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Conditions, limit: int) -> Found:
@@ -45,12 +48,15 @@ def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Condition
     if not words:
         return Found(tuple(_newest(search.view, may, limit)))
     postings = search.postings_of(words, forms)
-    lexical = scoring.lexical(search.view.documents, postings if query.mode != "vector" else [])
-    similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
     documents = search.view.documents
-    times = named_times(query.text, tx.clock.now())
+    lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
+    similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
+    if query.mode == "vector" and similar is None:
+        # Nothing is embedded, or no model can be asked: words are better than no answer.
+        lexical = scoring.lexical(documents, postings)
+    times = _times(query.text[:1000], tx.clock.now() // _DAY)
     scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
-    best = fusion.top(documents, scored, may & (scored > 0), limit)
+    best = fusion.top(documents, scored, may, limit)
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
     hits = [
@@ -77,7 +83,7 @@ class _Search:
         ]
         self._rows = rows
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
-        self.view = join_views(views)
+        self.view = join_views(memory, self._owners, views)
         self._merged = {
             term: self._placed(
                 [
@@ -98,10 +104,12 @@ class _Search:
         for space, postings in found:
             start = self._starts[self._owners.index(space.owner_id)]
             placed.append(moved(postings, start) if start else postings)
-        return placed[0] if len(placed) == 1 else np.concatenate([np.empty(0, POSTING), *placed])
+        return joined(placed)
 
-    def allowed(self, wanted: Conditions) -> Bools:
-        """Which positions meet the conditions."""
+    def allowed(self, wanted: Conditions) -> Bools | None:
+        """Which positions meet the conditions; None for all, where nothing is gone."""
+        if wanted == Conditions() and self.view.documents.is_whole:
+            return None
         records = self.view.records
         may = self.view.alive.copy()
         if wanted.thread is not None:
@@ -141,7 +149,7 @@ class _Search:
         for part in inner:
             placed = self._placed(merged.get(part, []))
             tail = [self.view.tail[term] for term in in_tail[part][:MOST_VARIANTS]]
-            postings = np.concatenate([placed, *tail])
+            postings = joined([placed, *tail])
             postings = postings[self.view.alive[postings["position"]]]
             if len(postings):
                 together.append(_once(postings))
@@ -157,12 +165,14 @@ class _Search:
                     found.setdefault(part, []).append((by_seq[row.space], read_postings(row.data)))
         return found
 
-    def similar(self, query: Query, may: Bools, lexical: Floats) -> tuple[Floats | None, frozenset[str]]:
+    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Floats | None, frozenset[str]]:
         """Cosine similarities by position, None where nothing is embedded; and the models that should have embedded the query."""
         missing = {s.embedding for s in self._spaces if s.embedding and s.vectors and s.embedding not in query.vectors}
         usable = [space for space in self._spaces if space.embedding in query.vectors]
         vectors = read_vectors(self._tx, usable)
-        similar: Floats = np.full(len(may), np.nan, dtype=np.float32)
+        if not (vectors or query.nearest):
+            return None, frozenset(filter(None, missing))
+        similar: Floats = np.full(len(lexical), np.nan, dtype=np.float32)
         for place, owner in enumerate(self._owners):
             here = slice(self._starts[place], self._starts[place + 1])
             space = self._rows.get(owner)
@@ -170,8 +180,9 @@ class _Search:
                 similar[here] = _from_outside(self.view.records[here], query.nearest[owner])
             elif space and space.seq in vectors:
                 asked = np.asarray(query.vectors[str(space.embedding)], dtype=np.float32)
-                similar[here] = _compare(vectors[space.seq], asked, may[here], lexical[here])
-        similar[~self.view.alive] = np.nan
+                similar[here] = _compare(vectors[space.seq], asked, None if may is None else may[here], lexical[here])
+        if not self.view.documents.is_whole:
+            similar[~self.view.alive] = np.nan
         return (None if np.isnan(similar).all() else similar), frozenset(filter(None, missing))
 
 
@@ -179,9 +190,15 @@ def _records(space: SpaceRow | None, records: Mapping[int, Documents]) -> Docume
     return records[space.seq] if space else read_documents(b"")
 
 
+@lru_cache(maxsize=256)
+def _times(text: str, day: int) -> list[tuple[int, int]]:
+    """The times a question names: the same all day, and one question is asked of messages and of archives."""
+    return named_times(text, day * _DAY)
+
+
 def _posting(postings: Postings, weight: float) -> scoring.Posting:
-    times = postings["times"]
-    return scoring.Posting(postings["position"], times & np.uint8(MOST_TIMES), times >= NAMED, weight)
+    times = postings["times"].copy()
+    return scoring.Posting(postings["position"].astype(np.intp), times & np.uint8(MOST_TIMES), times >= NAMED, weight)
 
 
 def _once(postings: Postings) -> Postings:
@@ -193,10 +210,11 @@ def _once(postings: Postings) -> Postings:
     return once
 
 
-def _compare(vectors: Vectors, asked: Floats, may: Bools, lexical: Floats) -> Floats:
-    count = min(COMPARED, len(lexical))
-    also = np.argpartition(lexical, len(lexical) - count)[-count:] if count else np.empty(0, dtype=np.int64)
-    return similarities(vectors, asked, len(may), may, also[(lexical[also] > 0) & may[also]])
+def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Floats:
+    least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
+    hits = (lexical >= least) & (lexical > 0)
+    also = np.flatnonzero(hits if may is None else hits & may)
+    return similarities(vectors, asked, len(lexical), may, also)
 
 
 def _from_outside(records: Documents, nearest: Sequence[tuple[int, float]]) -> Floats:
@@ -207,8 +225,8 @@ def _from_outside(records: Documents, nearest: Sequence[tuple[int, float]]) -> F
     return similar
 
 
-def _newest(view: View, may: Bools, limit: int) -> list[Hit]:
-    best = fusion.top(view.documents, np.zeros(len(may), dtype=np.float32), may, limit)
+def _newest(view: View, may: Bools | None, limit: int) -> list[Hit]:
+    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, limit)
     return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 
 

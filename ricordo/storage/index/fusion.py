@@ -14,8 +14,6 @@ SIMILARITY_SHARE = 0.35
 # What the best score by words, 1, is compared with: being said by somebody the question names, or in a time it names.
 SPEAKER_BONUS = 0.15
 TIME_BONUS = 0.4
-# A question is seldom the answer to another.
-QUESTION_MALUS = 0.15
 # What the similarity of the turn before and after, and of those beside them, adds to a turn's own.
 NEARBY = (0.3, 0.15)
 # What all texts of a space have in common is found from a sample of so many, and not at all from fewer than the least.
@@ -23,6 +21,9 @@ LEAST_SAMPLE = 100
 MOST_SAMPLE = 2048
 DIRECTIONS = 3
 _ROUNDS = 8
+# The best are looked for among the best of so many groups for each, of at most so many scores.
+GROUPS = 4
+LARGEST_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,14 @@ def focus(query: Floats, common: Common | None) -> Floats:
     return np.asarray(rest - (common.directions @ rest) @ common.directions, dtype=np.float32)
 
 
-def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools:
-    """Which documents are said by somebody that these terms name, (n,)."""
+def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
+    """Which documents are said by somebody that these terms name, (n,); None where nobody is named."""
+    named = [posting for posting in postings if posting.named.any()]
+    if not named:
+        return None
     spoken: Bools = np.zeros(len(documents), dtype=np.bool_)
-    for posting in postings:
-        if posting.named.any():
-            spoken[posting.positions[posting.named]] = True
+    for posting in named:
+        spoken[posting.positions] |= posting.named
     return spoken
 
 
@@ -82,8 +85,9 @@ def fuse(
     `similar` holds similarities, NaN where none is known; `times` half-open ranges of microseconds; `may` says which
     documents are compared with each other (default: all that live), and what the others get has no meaning.
     """
-    may = documents.alive if may is None else may
-    best = float(lexical.max(where=may, initial=0))
+    if may is None and not documents.is_whole:
+        may = documents.alive
+    best = float(lexical.max(initial=0) if may is None else lexical.max(where=may, initial=0))
     score: Floats = lexical / np.float32(best or 1)
     if spoken is not None:
         score += np.float32(SPEAKER_BONUS) * spoken
@@ -94,7 +98,7 @@ def fuse(
         # Without any hit by words the similarity is all there is, and the bonuses stay what they are.
         score *= np.float32(1 - SIMILARITY_SHARE)
         score += np.float32(SIMILARITY_SHARE if best else 1) * vectors
-    score *= np.where(documents.asks, np.float32(1 - QUESTION_MALUS), np.float32(1))
+    score *= documents.worth
     return score
 
 
@@ -105,15 +109,16 @@ def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     return within
 
 
-def _scaled(documents: Documents, similar: Floats, may: Bools) -> Floats | None:
+def _scaled(documents: Documents, similar: Floats, may: Bools | None) -> Floats | None:
     """Similarities, helped by their neighbours', as shares of the way from the least to the most similar; 0 where unknown."""
-    known = np.flatnonzero(may & ~np.isnan(similar))
+    known = np.flatnonzero(~np.isnan(similar) if may is None else may & ~np.isnan(similar))
     if not len(known):
         return None
     values = similar[known]
+    compared = len(similar) if may is None else np.count_nonzero(may)
     # Where only the most similar were compared, the others are at most as similar as the least of those.
-    usual = values.mean() if 2 * len(known) >= np.count_nonzero(may) else values.min()
-    smoothed = _smooth(documents.layout, np.nan_to_num(similar - usual))[known]
+    usual = values.mean() if 2 * len(known) >= compared else values.min()
+    smoothed = _smooth(documents.layout, known, values - usual)
     low, high = smoothed.min(), smoothed.max()
     scaled: Floats = np.zeros(len(similar), dtype=np.float32)
     # Not quite 0 for the least similar: it was found, and comes last.
@@ -121,42 +126,59 @@ def _scaled(documents: Documents, similar: Floats, may: Bools) -> Floats | None:
     return scaled
 
 
-def _smooth(layout: Layout, values: Floats) -> Floats:
-    """Each value with shares of its neighbours'."""
+def _smooth(layout: Layout, known: Integers, values: Floats) -> Floats:
+    """The value of each known position with shares of its neighbours'; the unknown have none to give."""
     slots: Floats = np.zeros(layout.size, dtype=np.float32)
-    slots[layout.slot] = values
-    linked = slots[: layout.alone].copy()
+    slot = layout.slot[known]
+    slots[slot] = values
+    smoothed = values.copy()
+    is_linked = slot < layout.alone
+    linked = slot[is_linked]
     for offset, share in enumerate(NEARBY, 1):
-        shared = linked * np.float32(share)
-        slots[offset : layout.alone] += shared[:-offset]
-        slots[: max(layout.alone - offset, 0)] += shared[offset:]
-    return slots.take(layout.slot)
+        smoothed[is_linked] += (slots[linked - offset] + slots[linked + offset]) * np.float32(share)
+    return smoothed
 
 
-def top(documents: Documents, scores: Floats, mask: Bools, k: int) -> Integers:
-    """Positions of the k best that the mask allows, best first; of equals the newest first."""
-    allowed = np.flatnonzero(mask)
-    if not len(allowed) or k < 1:
-        return np.empty(0, dtype=np.int64)
-    values = scores[allowed]
-    if len(allowed) > k:
-        # All that equal the last of the best stay in, so that age decides between them.
-        near = values >= np.partition(values, len(values) - k)[len(values) - k]
-        allowed, values = allowed[near], values[near]
-    order = np.lexsort((-documents.number[allowed], -documents.created_at[allowed], -values))
-    return allowed[order[:k]]
+def top(documents: Documents, scores: Floats, mask: Bools | None, k: int) -> Integers:
+    """Positions of the k best above 0 that the mask allows, best first; of equals the newest first. Without a mask, all are."""
+    if mask is not None:
+        allowed = np.flatnonzero(mask)
+        best = allowed[_best(scores[allowed], k)]
+    else:
+        best = _best(scores, k)
+    order = np.lexsort((-documents.number[best], -documents.created_at[best], -scores[best]))
+    return best[order[:k]]
+
+
+def _best(scores: Floats, k: int) -> Integers:
+    """Where the k best above 0 are, with all that equal the last of them, and maybe a few more."""
+    least = bar(scores, k) if 0 < k < len(scores) else 0
+    return np.flatnonzero(scores >= least if least > 0 else scores > 0)
+
+
+def bar(scores: Floats, k: int) -> np.float32:
+    """What at least k of the scores (more than k) reach, and not many more: the k-th best of the best of each of many groups."""
+    size = min(len(scores) // (GROUPS * k), LARGEST_GROUP)
+    if size > 1:
+        count = len(scores) // size
+        scores = np.append(scores[: count * size].reshape(size, count).max(axis=0), scores[count * size :])
+    return np.float32(np.partition(scores, len(scores) - k)[len(scores) - k])
 
 
 def ranks(
-    best: Integers, may: Bools, lexical: Floats | None, similar: Floats | None
+    best: Integers, may: Bools | None, lexical: Floats | None, similar: Floats | None
 ) -> list[tuple[int | None, int | None]]:
     """For each of these positions its rank by words and by similarity among those that may be found: 1 first, None not found so."""
     by_words = _ranks(best, may, lexical, 0.0)
     return list(zip(by_words, _ranks(best, may, similar, -np.inf), strict=True))
 
 
-def _ranks(best: Integers, may: Bools, scores: Floats | None, none: float) -> list[int | None]:
-    if scores is None:
+def _ranks(best: Integers, may: Bools | None, scores: Floats | None, none: float) -> list[int | None]:
+    if scores is None or not len(best):
         return [None] * len(best)
-    compared = scores[may & (scores > none)]
-    return [1 + int(np.count_nonzero(compared > score)) if score > none else None for score in scores[best]]
+    own = scores[best]
+    found = own > none
+    least = own.min(where=found, initial=np.inf)
+    better = np.sort(scores[scores > least] if may is None else scores[may & (scores > least)])
+    counts = len(better) - np.searchsorted(better, own, "right")
+    return [1 + int(count) if is_found else None for count, is_found in zip(counts, found, strict=True)]

@@ -108,8 +108,11 @@ class Memory:
         with self._lock:
             self._size += size - self._held.pop(key, (None, 0))[1]
             self._held[key] = (value, size)
-            while self._size > self._most and len(self._held) > 1:
-                self._size -= self._held.popitem(last=False)[1][1]
+            # What is known of one space is used together, so a part of it never makes room for another.
+            others = [other for other in self._held if other[1] != key[1]] if self._size > self._most else []
+            for other in others:
+                if self._size > self._most:
+                    self._size -= self._held.pop(other)[1]
 
 
 def memory_of(tx: Transaction) -> Memory:
@@ -159,9 +162,14 @@ def read_all_documents(tx: Transaction, spaces: Sequence[SpaceRow]) -> dict[int,
         current |= _read_on(tx, stale)
         for space in spaces:
             if space.seq in stale:
-                records = current[space.seq]
-                memory.put(("documents", space.seq), (space.generation, records), records.nbytes)
+                current[space.seq] = current[space.seq][: space.documents]
+                keep_documents(memory, space, current[space.seq])
     return current
+
+
+def keep_documents(memory: Memory, space: SpaceRow, records: Documents) -> None:
+    """Remember these as the merged documents of the space."""
+    memory.put(("documents", space.seq), (space.generation, records), records.nbytes)
 
 
 def _read_on(tx: Transaction, stale: dict[int, Documents]) -> dict[int, Documents]:

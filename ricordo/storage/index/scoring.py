@@ -30,35 +30,56 @@ LENGTH_SHARE = 0.4
 LENGTH_REACH = 2
 # Rarity without this factor silences words that stand in half of a small space's documents.
 RARITY = 10.0
+_NAMED = 128
 # Below this share of all slots, touching only the slots around the hits is quicker than going over all.
 FEW_HITS = 1 / 128
+# A question is seldom the answer to another.
+QUESTION_MALUS = 0.15
+# Slots kept free for sessions that grow, as a share of all documents; and at least so many.
+RESERVE = 1 / 16
+LEAST_RESERVE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where documents stand: `slot` (n, int64) by position, all below `size`; from `alone` on nobody has neighbours.
 
-    `weakening` (size, float32) is the part of a hit's denominator that depends on how long its surroundings are, in tenths.
+    Each session has a room of slots, the last of them empty: `rooms` (int64, ascending) says where each begins, and from
+    `free` up to `alone` there are none yet. `around` (size, float32) is how many words a hit's surroundings have, `weakening`
+    (size, float32) the part of a hit's denominator that depends on it, in tenths.
     """
 
     slot: Integers
     size: int
     alone: int
+    rooms: Integers
+    free: int
+    around: Floats
     weakening: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The documents of a space by position, n of them: seq, microseconds UTC, whether each is still there, and whether it asks."""
+    """The documents of a space by position, n of them: seq, microseconds UTC, whether each is still there.
+
+    A score is multiplied with the document's `worth`. `count` are still there, and their surroundings have `words` in all.
+    """
 
     number: Integers
     created_at: Integers
     alive: Bools
-    asks: Bools
+    worth: Floats
+    count: int
+    words: float
     layout: Layout
 
     def __len__(self) -> int:
         return len(self.number)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is gone."""
+        return self.count == len(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +96,26 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> Documents:
     """From records with the fields number, created_at, thread, length (in words) and asks; dead ones are nobody's neighbours."""
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
-    asks = records["asks"] == 1
-    layout = arrange(records["thread"].astype(np.uint64), created_at, number, records["length"], alive)
-    return Documents(number, created_at, alive, asks, layout)
+    count = int(np.count_nonzero(alive))
+    slot, rooms, alone, size = _arrange(records["thread"].astype(np.uint64), created_at, number, alive)
+    around = _around(slot, size, alone, records["length"], alive)
+    words = float(around.take(slot).sum(where=alive, dtype=np.float64))
+    layout = Layout(slot, size, alone, rooms[:-1], int(rooms[-1]), around, weakening_of(around, words, count))
+    return Documents(number, created_at, alive, worth_of(records), count, words, layout)
 
 
-def arrange(
-    thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers, length: npt.NDArray[Any], alive: Bools
-) -> Layout:
-    """Lay documents out: those of one thread in the order of (created_at, number), sessions apart; thread 0 is none at all."""
+def worth_of(records: npt.NDArray[np.void]) -> Floats:
+    """What each record's score is multiplied with, (n,)."""
+    return np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
+
+
+def _arrange(
+    thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
+) -> tuple[Integers, Integers, int, int]:
+    """Lay documents out: those of one thread in the order of (created_at, number), sessions apart; thread 0 is none at all.
+
+    Returns each one's slot, where rooms begin and the last one ends, where those without neighbours begin and end.
+    """
     order = _in_order(thread, created_at, number)
     if not alive.all():
         order = np.flatnonzero(alive) if order is None else order[alive[order]]
@@ -93,9 +125,10 @@ def arrange(
     is_linked = ~(begins[1:] & begins[:-1])
     sessions = np.flatnonzero(begins[:-1][is_linked])
     count = int(np.count_nonzero(is_linked))
+    rooms = np.append(sessions, count) + np.arange(1, len(sessions) + 2) * REACH
     linked_slots: Integers = np.repeat(np.arange(1, len(sessions) + 1) * REACH, np.diff(sessions, append=count))
     linked_slots += np.arange(count)
-    alone = int(linked_slots[-1]) + REACH + 1 if count else 0
+    alone = int(rooms[-1]) + max(int(len(number) * RESERVE), LEAST_RESERVE)
     size = alone + len(number) - count
     slot = linked_slots
     if count < len(number):
@@ -108,7 +141,7 @@ def arrange(
     elif order is not None:
         slot = np.empty(len(number), dtype=np.int64)
         slot[order] = linked_slots
-    return Layout(slot, size, alone, _weakening(slot, size, alone, length, alive))
+    return slot, rooms, alone, size
 
 
 def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers) -> Integers | None:
@@ -118,35 +151,46 @@ def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Inte
     return np.lexsort((number, created_at, thread))
 
 
-def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
+def _around(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
     if not alive.all():
         lengths[slot[~alive]] = 0
-    around = lengths + 1
-    for offset in range(1, LENGTH_REACH + 1):
-        around[offset:alone] += lengths[: max(alone - offset, 0)]
-        around[: max(alone - offset, 0)] += lengths[offset:alone]
-    mean = float(around.take(slot)[alive].mean()) if alive.any() else 1.0
-    around *= np.float32(TENTHS * SATURATION * LENGTH_SHARE / mean)
-    around += np.float32(TENTHS * SATURATION * (1 - LENGTH_SHARE))
+    around = lengths.copy()
+    around[:alone] = with_neighbours(lengths[:alone])
+    around += 1
     return around
+
+
+def with_neighbours(lengths: Floats) -> Floats:
+    """Each length with those that stand up to two places before and after it."""
+    around = lengths.copy()
+    for offset in range(1, LENGTH_REACH + 1):
+        around[offset:] += lengths[:-offset]
+        around[:-offset] += lengths[offset:]
+    return around
+
+
+def weakening_of(around: Floats, words: float, count: int) -> Floats:
+    """See `Layout`: how much longer than usual the surroundings are decides."""
+    weakening = around * np.float32(TENTHS * SATURATION * LENGTH_SHARE * max(count, 1) / (words or 1))
+    weakening += np.float32(TENTHS * SATURATION * (1 - LENGTH_SHARE))
+    return weakening
 
 
 def lexical(documents: Documents, postings: Sequence[Posting]) -> Floats:
     """The score of each document, (n,): 0 without a hit in itself or in its neighbours, without an upper bound."""
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
-    count = int(np.count_nonzero(documents.alive))
     hits = np.zeros(layout.size, dtype=np.uint8)
     scratch = np.empty((2, layout.size), dtype=np.float32)
     for posting in postings:
         found = len(posting.positions)
         if not found:
             continue
-        rarity = np.log1p(RARITY * max(count - found + 0.5, 0.5) / (found + 0.5))
+        rarity = np.log1p(RARITY * max(documents.count - found + 0.5, 0.5) / (found + 0.5))
         weight = np.float32(posting.weight * rarity * (SATURATION + 1))
-        slots = layout.slot[posting.positions]
+        slots = layout.slot.take(posting.positions)
         if found < FEW_HITS * layout.size:
             _add_few(total, hits, layout, posting, slots, weight)
         else:
@@ -163,15 +207,16 @@ def _add_many(
     weight: np.float32,
     scratch: Floats,
 ) -> None:
-    times = np.minimum(posting.times, MOST_TIMES)
-    hits[:] = 0
-    hits[slots] = times
-    spread = _triangle(hits[: layout.alone])
+    # Scattering is what costs, so both numbers are put into one.
+    hits[slots] = np.minimum(posting.times, MOST_TIMES) + posting.named * np.uint8(_NAMED)
+    named = (hits >> np.uint8(7)) * np.uint8(TENTHS)
+    hits &= _NAMED - 1
+    linked = hits[: layout.alone]
+    spread = _fives(_fives(linked))
     hits *= TENTHS // 2
-    hits[: layout.alone] += spread
+    linked[REACH:-REACH] += spread
     hits[layout.alone :] *= 2
-    if posting.named.any():
-        hits[slots[posting.named]] += np.uint8(TENTHS)
+    hits += named
     gain, divisor = scratch
     np.copyto(gain, hits, casting="unsafe")
     np.add(gain, layout.weakening, out=divisor)
@@ -181,21 +226,10 @@ def _add_many(
     hits[:] = 0
 
 
-def _triangle(hits: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Each hit as 5 where it stands and 4, 3, 2, 1 on both sides: a run of five ones over a run of five ones."""
-    spread = np.zeros_like(hits)
-    spread[:-REACH] = _fives(_fives(hits))[REACH:]
-    return spread
-
-
 def _fives(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The sum of each value and the four before it."""
-    pairs = values.copy()
-    pairs[1:] += values[:-1]
-    sums = pairs.copy()
-    sums[2:] += pairs[:-2]
-    sums[4:] += values[:-4]
-    return sums
+    """The sums of each value and the four after it: twice, a hit counts 5 where it stands, and 4, 3, 2, 1 on both sides."""
+    pairs = values[1:] + values[:-1]
+    return (pairs[2:] + pairs[:-2])[1:] + values[:-REACH]
 
 
 _OFFSETS = np.arange(-REACH, REACH + 1)

@@ -1,4 +1,8 @@
-"""A space as one search sees it: its merged documents and its tail as one row of arrays, with postings for a query's terms."""
+"""A space as one search sees it: its merged documents and its tail as one row of arrays, with postings for a query's terms.
+
+The last view of a space is kept. Where documents came since, or were merged, it goes on from there; where some are gone, it is
+made anew.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ricordo.storage.index import scoring
+from ricordo.storage.index import growing, scoring
 from ricordo.storage.index.packing import POSTING, Documents, Postings, document_records, occurrences, read_documents
-from ricordo.storage.index.reading import Memory, SpaceRow
-from ricordo.storage.index.tail import unpack
+from ricordo.storage.index.reading import Memory, SpaceRow, keep_documents
+from ricordo.storage.index.tail import TailRow, unpack
 
 Bools = npt.NDArray[np.bool_]
+_NO_POSTINGS = np.empty(0, dtype=POSTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,39 +25,59 @@ class View:
     """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet."""
 
     records: Documents
-    alive: Bools
     documents: scoring.Documents
     tail: Mapping[str, Postings]
 
+    @property
+    def alive(self) -> Bools:
+        """Which positions hold a document that is still there."""
+        return self.documents.alive
+
     def postings(self, merged: Mapping[str, Postings], term: str) -> Postings:
         """Where the term stands, in ascending position as far as documents were merged in order."""
-        found = [postings for postings in (merged.get(term), self.tail.get(term)) if postings is not None]
-        if not found:
-            return _NO_POSTINGS
-        together = found[0] if len(found) == 1 else np.concatenate(found)
+        together = joined([postings for postings in (merged.get(term), self.tail.get(term)) if postings is not None])
         # Postings of documents that are gone leave the blobs with the next merge; until then they are passed over here.
-        return together if self.alive.all() else together[self.alive[together["position"]]]
+        return together if self.documents.is_whole else together[self.alive[together["position"]]]
 
 
-_NO_POSTINGS = np.empty(0, dtype=POSTING)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A view, and what it was made of: so many merged documents, and rows of the tail by their numbers.
+
+    `space` is None before the first merge. `is_plain` says that each of these rows is one more document, in their order.
+    `columns` is what more are appended to.
+    """
+
+    space: int | None
+    generation: int
+    merged: int
+    rows: tuple[int, ...]
+    is_plain: bool
+    view: View
+    columns: growing.Columns | None = None
 
 
 def view_of(memory: Memory, space: SpaceRow | None, records: Documents, tail: Sequence[Any]) -> View:
-    """The view of one space; the last one is kept, since most searches find nothing changed."""
-    key = (space.generation if space else 0, len(records), tuple(row.space for row in tail))
-    place = ("view", space.seq if space else tail[0].name)
-    known = memory.get(place)
-    if known and known[0] == key:
-        view: View = known[1]
-        return view
-    view = _make(records, tail)
-    memory.put(place, (key, view), view.records.nbytes + 64 * len(view.records))
+    """The view of one space, from its merged documents and the rows of its tail."""
+    place = ("view", space.owner_id if space else tail[0].name)
+    number, generation = (space.seq, space.generation) if space else (None, 0)
+    rows = tuple([row.space for row in tail])
+    known: _Kept | None = memory.get(place)
+    if known and (known.space not in (number, None) or known.generation != generation):
+        known = None
+    if known and (known.merged, known.rows) == (len(records), rows):
+        return known.view
+    view, is_plain, columns = (known and _continued(known, records, tail, rows)) or _made(records, tail)
+    kept = _Kept(number, generation, len(records), rows, is_plain, view, columns)
+    memory.put(place, kept, view.records.nbytes + 48 * len(view.records))
+    if space:
+        keep_documents(memory, space, view.records[: len(records)])
     return view
 
 
-def _make(merged: Documents, tail: Sequence[Any]) -> View:
+def _made(merged: Documents, tail: Sequence[Any]) -> tuple[View, bool, growing.Columns | None]:
     rows = [unpack(row.space, row.number, row.data) for row in tail]
-    came: dict[int, Any] = {}
+    came: dict[int, TailRow] = {}
     gone: set[int] = set()
     for row in rows:
         if not row.is_gone:
@@ -64,28 +89,82 @@ def _make(merged: Documents, tail: Sequence[Any]) -> View:
     alive = records["alive"] == 1
     if gone:
         alive[: len(merged)] &= ~np.isin(merged["number"], list(gone))
+    view = View(records, scoring.documents_of(records, alive), _postings(added, len(merged)))
+    return view, len(added) == len(rows), None
+
+
+def _continued(
+    known: _Kept, merged: Documents, tail: Sequence[Any], numbers: tuple[int, ...]
+) -> tuple[View, bool, growing.Columns | None] | None:
+    """What was known with the documents that came since; None where more happened than that."""
+    view, count = known.view, len(merged)
+    overlap = min(count, len(view.records))
+    taken = overlap - known.merged
+    waiting = known.rows[max(taken, 0) :]
+    if taken < 0 or (count > known.merged and not known.is_plain) or numbers[: len(waiting)] != waiting:
+        return None
+    if merged[known.merged : overlap].tobytes() != view.records[known.merged : overlap].tobytes():
+        return None
+    rows = [unpack(row.space, row.number, row.data) for row in tail[len(waiting) :]]
+    held = set(view.records["number"][count:].tolist())
+    if any(row.is_gone for row in rows) or len(held | {row.document for row in rows}) < len(held) + len(rows):
+        return None
+    new = joined([merged[overlap:], document_records(rows)])
+    columns, documents, records = known.columns, view.documents, view.records
+    if len(new):
+        grown = growing.extended(documents, columns or growing.columns_of(documents, records), new)
+        if grown is None:
+            return None
+        documents, columns, records = grown
+    postings = _beyond(view.tail, count) if taken else dict(view.tail)
+    for term, found in _postings(rows, len(records) - len(rows)).items():
+        postings[term] = joined([postings[term], found]) if term in postings else found
+    return View(records, documents, postings), known.is_plain, columns
+
+
+def _postings(rows: Sequence[TailRow], position: int) -> dict[str, Postings]:
+    """Where terms stand in these rows, the first of which has this position."""
     postings: dict[str, list[tuple[int, int]]] = {}
-    for position, row in enumerate(added, len(merged)):
+    for here, row in enumerate(rows, position):
         for term, times in occurrences(row).items():
-            postings.setdefault(term, []).append((position, times))
-    by_term = {term: np.array(found, dtype=POSTING) for term, found in postings.items()}
-    return View(records, alive, scoring.documents_of(records, alive), by_term)
+            postings.setdefault(term, []).append((here, times))
+    return {term: np.array(found, dtype=POSTING) for term, found in postings.items()}
 
 
-def join_views(views: Sequence[View]) -> View:
+def _beyond(tail: Mapping[str, Postings], position: int) -> dict[str, Postings]:
+    """The postings of documents from this position on: the others were merged."""
+    left = {term: found for term, found in tail.items() if found["position"][-1] >= position}
+    return {term: found[found["position"] >= position] for term, found in left.items()}
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Postings (or records of another kind) one after the other; as bytes, since field by field takes ten times as long."""
+    held = [array for array in arrays if len(array)]
+    if len(held) < 2:
+        return held[0] if held else (arrays[0] if arrays else _NO_POSTINGS)
+    return np.frombuffer(b"".join([array.tobytes() for array in held]), dtype=held[0].dtype)
+
+
+def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> View:
     """Several spaces as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
+    place = ("joined views", tuple(owners))
+    known = memory.get(place)
+    if known and all(before is view for before, view in zip(known[0], views, strict=True)):
+        same: View = known[1]
+        return same
     starts = np.cumsum([0, *(len(view.records) for view in views)])
-    records = np.concatenate([read_documents(b""), *(view.records for view in views)])
-    alive = records["alive"] == 1
+    records = joined([read_documents(b""), *(view.records for view in views)])
+    alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
     tail: dict[str, Postings] = {}
     for view, start in zip(views, starts, strict=False):
-        alive[start : start + len(view.alive)] = view.alive
         for term, postings in view.tail.items():
             placed = moved(postings, start)
-            tail[term] = np.concatenate([tail[term], placed]) if term in tail else placed
-    return View(records, alive, scoring.documents_of(records, alive), tail)
+            tail[term] = joined([tail[term], placed]) if term in tail else placed
+    together = View(records, scoring.documents_of(records, alive), tail)
+    memory.put(place, (tuple(views), together), records.nbytes + 48 * len(records))
+    return together
 
 
 def moved(postings: Postings, start: int) -> Postings:

@@ -40,7 +40,8 @@ async def conversation_search(
     wanted = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=tuple(roles) if roles else ("user", "assistant"),
-        user_id=context.scope.subject_id,
+        # In a conversation of one user's, what others said stays with them.
+        user_id=context.scope.subject_id or context.state.conversation.user_id,
         start=parse_date(start_date, where, name="start_date") if start_date else None,
         end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
     )
@@ -109,7 +110,8 @@ async def archival_memory_search(
         archive_ids=tuple(archive.id for archive in context.state.archives),
         tags=_cleaned(tags),
         all_tags=tag_match_mode == "all",
-        user_id=context.scope.subject_id,
+        # In a conversation of one user's, what others said stays with them.
+        user_id=context.scope.subject_id or context.state.conversation.user_id,
         start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
         end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
     )

@@ -94,7 +94,10 @@ def test_documents_that_may_not_be_found_do_not_change_how_the_others_compare() 
 
 def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
     name = Posting(np.array([0, 2]), np.array([1, 0], dtype=np.uint8), np.array([False, True]))
-    assert speaks(documents(3), [name]).tolist() == [False, False, True]
+    spoken = speaks(documents(3), [name])
+    assert spoken is not None
+    assert spoken.tolist() == [False, False, True]
+    assert speaks(documents(3), [Posting(np.array([0]), np.array([1], dtype=np.uint8), np.array([False]))]) is None
 
 
 def test_the_best_come_first_and_of_equals_the_newest() -> None:
@@ -108,16 +111,18 @@ def test_the_best_come_first_and_of_equals_the_newest() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=30),
-    k=st.integers(1, 12),
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
+    k=st.integers(0, 12),
 )
 def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int) -> None:
     found = documents(len(rows), created_at=[created for _, created, _ in rows])
     expected = sorted(
-        (n for n, row in enumerate(rows) if row[2]), key=lambda n: (rows[n][0], rows[n][1], n), reverse=True
+        (n for n, row in enumerate(rows) if row[0] and row[2]), key=lambda n: (rows[n][0], rows[n][1], n), reverse=True
     )
     mask = np.array([row[2] for row in rows])
-    assert top(found, floats(*(row[0] for row in rows)), mask, k).tolist() == expected[:k]
+    scores = floats(*(row[0] for row in rows))
+    assert top(found, scores, mask, k).tolist() == expected[:k]
+    assert top(found, scores * mask, None, k).tolist() == expected[:k]
 
 
 def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> None:

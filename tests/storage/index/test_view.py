@@ -1,0 +1,104 @@
+"""What a search remembers of a space: it goes on from there, and only what nothing can go on from is laid out anew."""
+
+import pytest
+
+from ricordo.domain.agent import Agent
+from ricordo.storage import messages, search
+from ricordo.storage.index import scoring
+from ricordo.storage.index.merge import merge
+from ricordo.storage.search import MessageFilter, Query
+from ricordo.storage.store import Store
+from tests.support import make
+from tests.support.clock import START
+
+MINUTE = 60_000_000
+
+
+class Counted:
+    """How often a space was laid out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        lay_out = scoring.documents_of
+
+        def counting(*of: object) -> scoring.Documents:
+            self.times += 1
+            return lay_out(*of)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(scoring, "documents_of", counting)
+
+
+@pytest.fixture
+def laid_out(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+async def say(store: Store, agent: Agent, *texts: str, minute: int = 0) -> list[str]:
+    said = [make.message(agent, text, created_at=START + (minute + n) * MINUTE) for n, text in enumerate(texts)]
+    await store.write(lambda tx: messages.insert_all(tx, said))
+    return [message.id for message in said]
+
+
+async def find(store: Store, query: str, *agents: Agent) -> list[str]:
+    wanted = MessageFilter(tuple(agent.id for agent in agents))
+    hits = (await store.read(lambda tx: search.find_messages(tx, Query(query), wanted, 9))).hits
+    found = await store.read(lambda tx: messages.by_numbers(tx, [hit.document for hit in hits]))
+    return [message.text for message in found]
+
+
+async def test_new_messages_and_a_merge_continue_what_is_remembered(store: Store, laid_out: Counted) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await say(store, agent, "tea", "rain")
+    assert await find(store, "tea", agent) == ["tea", "rain"]
+    for minute, text in enumerate(("tea house", "violin"), 9):
+        await say(store, agent, text, minute=minute)
+        assert text in await find(store, text, agent)
+    # Some of the tail is merged, then all of it and more than any search has seen.
+    await store.write(lambda tx: merge(tx, "messages", agent.id, 3))
+    assert "violin" in await find(store, "violin", agent)
+    await say(store, agent, "harbour", minute=30)
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await say(store, agent, "harbour snow", minute=40)
+    assert sorted(await find(store, "harbour", agent))[:2] == ["harbour", "harbour snow"]
+    assert len(await find(store, "tea rain violin harbour", agent)) == 6
+    assert laid_out.times == 1
+
+
+async def test_what_is_gone_lays_the_space_out_anew_once(store: Store, laid_out: Counted) -> None:
+    agent = (await make.stored_agent(store)).agent
+    gone, *_ = await say(store, agent, "tea", "tea bread", "snow")
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await find(store, "tea", agent)
+    await store.write(lambda tx: search.forget_messages(tx, [gone]))
+    for _ in range(2):
+        assert "tea" not in await find(store, "tea", agent)
+    assert laid_out.times == 2
+    await say(store, agent, "tea again", minute=9)
+    found = await find(store, "tea", agent)
+    assert "tea again" in found
+    assert "tea" not in found
+    assert laid_out.times == 2
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    assert await find(store, "tea", agent) == found
+
+
+async def test_a_message_that_leaves_the_tail_again_is_not_found(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await say(store, agent, "snow")
+    (gone,) = await say(store, agent, "tea", minute=5)
+    assert "tea" in await find(store, "tea", agent)
+    await store.write(lambda tx: search.forget_messages(tx, [gone]))
+    assert await find(store, "tea", agent) == []
+
+
+async def test_several_spaces_together_are_laid_out_once_until_one_changes(store: Store, laid_out: Counted) -> None:
+    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
+    await say(store, one, "tea")
+    await say(store, two, "tea house")
+    for _ in range(2):
+        assert sorted(await find(store, "tea", one, two)) == ["tea", "tea house"]
+    assert laid_out.times == 3
+    await say(store, two, "tea pot", minute=200)
+    assert len(await find(store, "tea", one, two)) == 3
+    assert laid_out.times == 4
+    assert await find(store, "house", one) == []
