@@ -1,4 +1,4 @@
-"""`python -m bench` measures in about two minutes; `--long` adds the campaigns: 300 kills, and 50 clients with 1,000 turns."""
+"""`python -m bench` measures in about two minutes; `--long` adds the campaigns: kills, crowds, and two servers on PostgreSQL."""
 
 import argparse
 import asyncio

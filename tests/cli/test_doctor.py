@@ -67,6 +67,7 @@ def test_a_model_that_nobody_has_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_provider_without_its_extra_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "key")
+    monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda module: module != "google.genai")
     verdict, text = findings()["providers"]
     assert verdict == "warning"
     assert "GEMINI_API_KEY is set" in text
