@@ -53,12 +53,12 @@ class Indexing:
         if home is None or handle is None:
             return
         index = self.index_of(home)
-        while batch := await self._next(owner_id, handle):
+        while batch := await self.next_batch(owner_id, handle):
             try:
                 await self._embed_batch(batch, index)
             except Conflict:
                 # Another server was quicker, or the model's vectors have another size than those it made before.
-                if await self._next(owner_id, handle) == batch:
+                if await self.next_batch(owner_id, handle) == batch:
                     log.warning("the model's vectors changed their size: embedding anew", extra={"embedding": handle})
                     await self.store.write(lambda tx: indexed.drop_vectors_of(tx, owner_id, handle))
             report(min(batch.start + len(batch.documents), batch.total), batch.total)
@@ -84,11 +84,12 @@ class Indexing:
         except NotFound:
             return self.embedders.default_handle()
 
-    def index_of(self, home: Home) -> VectorIndex | None:
-        """The outside index in which the owner's vectors are kept, if they are."""
-        return self.indexes.get(home.vector_db or self.messages_index or "")
+    def index_of(self, home: Home | None) -> VectorIndex | None:
+        """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that is gone."""
+        return self.indexes.get((home.vector_db if home else None) or self.messages_index or "")
 
-    async def _next(self, owner_id: str, handle: str) -> Batch | None:
+    async def next_batch(self, owner_id: str, handle: str) -> Batch | None:
+        """The next documents of a space to embed with this model; None where all have their vectors."""
         return await self.store.read(lambda tx: indexed.next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
 
     async def _embed_batch(self, batch: Batch, index: VectorIndex | None) -> None:
@@ -112,8 +113,7 @@ class Indexing:
     async def _remove_outside(self, owner_id: str) -> None:
         if not self.indexes:
             return
-        home = await self.store.read(lambda tx: indexed.home_of(tx, owner_id))
-        index = self.indexes.get((home.vector_db if home else None) or (self.messages_index or ""))
+        index = self.index_of(await self.store.read(lambda tx: indexed.home_of(tx, owner_id)))
         if index is None:
             return
         # Before the merge forgets them here: an outside index must not keep what was deleted.

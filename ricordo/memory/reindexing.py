@@ -5,9 +5,8 @@ Both are jobs: they may be killed anywhere and run again.
 
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict
-from ricordo.memory.indexing import EMBEDDED_AT_ONCE, Indexing
+from ricordo.memory.indexing import Indexing
 from ricordo.storage import indexed, rebuilding
-from ricordo.storage.index.query import Batch
 from ricordo.storage.indexed import Home
 from ricordo.storage.rebuilding import new_name
 
@@ -47,7 +46,7 @@ async def reembed(indexing: Indexing, job: Job, report: Report) -> None:
         await indexing.embed(job, report)
         return
     index, is_done = indexing.index_of(home), False
-    while not is_done and (batch := await _next(indexing, owner_id, new_name(handle))):
+    while not is_done and (batch := await indexing.next_batch(owner_id, new_name(handle))):
         vectors, size = await indexing.vectors_for(batch, owner_id, handle, index)
         try:
             is_done = await store.write(
@@ -77,16 +76,12 @@ async def _build(indexing: Indexing, owner_id: str, total: int, report: Report) 
 async def _embed(indexing: Indexing, home: Home, owner_id: str, handle: str, report: Report) -> None:
     """Give vectors to all documents of the new index."""
     index = indexing.index_of(home)
-    while batch := await _next(indexing, new_name(owner_id), handle):
+    while batch := await indexing.next_batch(new_name(owner_id), handle):
         vectors, size = await indexing.vectors_for(batch, owner_id, handle, index)
         await indexing.store.write(
             lambda tx, batch=batch, vectors=vectors, size=size: indexed.add_vectors(tx, batch, vectors, size)  # type: ignore[misc]
         )
         report(batch.start + len(batch.documents), batch.total)
-
-
-async def _next(indexing: Indexing, space: str, embedding: str) -> Batch | None:
-    return await indexing.store.read(lambda tx: indexed.next_batch(tx, space, embedding, EMBEDDED_AT_ONCE))
 
 
 async def _drop_remains(indexing: Indexing, owner_id: str) -> None:

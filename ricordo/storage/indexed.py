@@ -59,13 +59,13 @@ _MODELS = (
     .distinct()
 )
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
-_OWNERS = (
-    union_all(
-        select(search_spaces.c.owner_id),
-        select(search_tail.c.owner_id).distinct(),
-    )
-    .subquery()
-    .select()
+_KNOWN = union_all(select(search_spaces.c.owner_id), select(search_tail.c.owner_id)).subquery()
+_SOME_OWNERS = (
+    select(_KNOWN.c.owner_id)
+    .where(_KNOWN.c.owner_id > bindparam("after"))
+    .distinct()
+    .order_by(_KNOWN.c.owner_id)
+    .limit(bindparam("most"))
 )
 _STATES = select(search_spaces).where(search_spaces.c.owner_id.op("IN")(_IDS))
 _TAILS = (
@@ -184,9 +184,7 @@ def ask_to_embed(tx: Transaction, organization_id: str, owner_id: str) -> None:
 
 def owners(tx: Transaction, after: str, most: int) -> list[str]:
     """The owners of spaces and tails, in the order of their ids."""
-    found = _OWNERS.subquery()
-    statement = select(found.c.owner_id).where(found.c.owner_id > after).distinct()
-    return [row.owner_id for row in tx.all(statement.order_by(found.c.owner_id).limit(most))]
+    return [row.owner_id for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})]
 
 
 def ask_where_needed(tx: Transaction, owner_ids: Sequence[str], wanted: Callable[[str | None], str | None]) -> None:

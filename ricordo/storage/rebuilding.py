@@ -18,9 +18,9 @@ from ricordo.storage.index.dropping import drop_portion
 from ricordo.storage.index.query import Batch
 from ricordo.storage.index.tables import search_spaces, search_tail, search_vectors
 from ricordo.storage.index.tail import Entry
-from ricordo.storage.search import message_entry, passage_entry
+from ricordo.storage.search import message_entry, passage_entry, tags_of
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents, archives, messages, passages, passages_tags
+from ricordo.storage.tables import agents, archives, messages, passages
 from ricordo.storage.tables import jobs as jobs_table
 
 REINDEX = "search.reindex"
@@ -62,7 +62,6 @@ _COUNTS = {
     "messages": select(func.count().label("documents")).select_from(messages).where(_OF_AGENT),
     "passages": select(func.count().label("documents")).select_from(passages).where(_OF_ARCHIVE),
 }
-_TAGS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
 _WAITING = select(search_tail.c.seq).where(
     search_tail.c.owner_id == bindparam("owner_id"), search_tail.c.document.op("IN")(_IDS)
 )
@@ -210,9 +209,7 @@ def _messages(rows: Sequence[Any]) -> list[Entry]:
 
 
 def _passages(tx: Transaction, rows: Sequence[Any], threads: Mapping[int, int]) -> list[Entry]:
-    tags: dict[str, list[str]] = {}
-    for row in tx.all(_TAGS, {"ids": [row.id for row in rows]}):
-        tags.setdefault(row.passage_id, []).append(row.tag)
+    tags = tags_of(tx, [row.id for row in rows])
     return [
         passage_entry(
             row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), threads.get(row.seq, row.id)

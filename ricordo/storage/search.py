@@ -100,15 +100,21 @@ def forget_messages(tx: Transaction, ids: Sequence[str]) -> None:
 
 def forget_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
-    tags: dict[str, list[str]] = {}
-    for row in tx.all(_LABELS, {"ids": list(ids)}):
-        tags.setdefault(row.passage_id, []).append(row.tag)
+    tags = tags_of(tx, ids)
 
     def entry(row: Any) -> Entry:
         return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
 
     for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
         _put(tx, "passages", owner, organization, entries, is_gone=True)
+
+
+def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
+    """The tags of these passages, by the ids of those that have some."""
+    tags: dict[str, list[str]] = {}
+    for row in tx.all(_LABELS, {"ids": list(ids)}):
+        tags.setdefault(row.passage_id, []).append(row.tag)
+    return tags
 
 
 def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> Found:

@@ -16,7 +16,8 @@ from ricordo.storage.store import Store, Transaction
 from tests.support import make
 from tests.support.clock import START
 
-WORDS = ("cat", "dog", "fox", "owl", "elk")
+# None of them is a stop word in any language: three words with two "dog" count as Danish, where that means "however".
+WORDS = ("tiger", "fox", "owl", "elk", "zebra")
 TAGS = ("red", "green", "blue")
 some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
 times = st.integers(0, 5)

@@ -15,7 +15,7 @@ from sqlalchemy import cast as cast_to
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.storage.index import fusion, scoring
-from ricordo.storage.index.dates import named_times
+from ricordo.storage.index.dates import QUERY_LENGTH, named_times
 from ricordo.storage.index.packing import MOST_TIMES, NAMED, Documents, Postings, read_documents, read_postings
 from ricordo.storage.index.query import Conditions, Found, Hit, Query
 from ricordo.storage.index.reading import SpaceRow, memory_of, read_all_documents, read_index
@@ -54,7 +54,7 @@ def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Condition
     if query.mode == "vector" and similar is None:
         # Nothing is embedded, or no model can be asked: words are better than no answer.
         lexical = scoring.lexical(documents, postings)
-    times = _times(query.text[:1000], tx.clock.now() // _DAY)
+    times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
     best = fusion.top(documents, scored, may, limit)
     ranks = fusion.ranks(best, may, lexical, similar)
@@ -230,22 +230,18 @@ def _newest(view: View, may: Bools | None, limit: int) -> list[Hit]:
     return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 
 
-_CONTAINING: dict[int, Any] = {}
-
-
+@lru_cache(maxsize=MOST_INFIXES)
 def _containing(count: int) -> Any:
     """The postings of terms that hold one of so many parts."""
-    if count not in _CONTAINING:
-        parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
-        held = or_(*(search_terms.c.term.contains(part) for part in parts))
-        spaces = each(bindparam("spaces", type_=jobs.c.payload.type))
-        terms = (
-            select(search_terms.c.space, search_terms.c.term)
-            .where(search_terms.c.space.op("IN")(spaces), held)
-            .limit(MOST_VARIANTS * count)
-            .subquery()
-        )
-        _CONTAINING[count] = select(search_postings.c.space, search_postings.c.term, search_postings.c.data).join(
-            terms, (search_postings.c.space == terms.c.space) & (search_postings.c.term == terms.c.term)
-        )
-    return _CONTAINING[count]
+    parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
+    held = or_(*(search_terms.c.term.contains(part) for part in parts))
+    spaces = each(bindparam("spaces", type_=jobs.c.payload.type))
+    terms = (
+        select(search_terms.c.space, search_terms.c.term)
+        .where(search_terms.c.space.op("IN")(spaces), held)
+        .limit(MOST_VARIANTS * count)
+        .subquery()
+    )
+    return select(search_postings.c.space, search_postings.c.term, search_postings.c.data).join(
+        terms, (search_postings.c.space == terms.c.space) & (search_postings.c.term == terms.c.term)
+    )

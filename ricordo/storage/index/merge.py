@@ -31,6 +31,7 @@ from ricordo.storage.index.tables import (
 )
 from ricordo.storage.index.tail import LABEL, TailRow, unpack
 from ricordo.storage.index.upsert import Appending, Missing
+from ricordo.storage.index.vectors import VECTOR
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
@@ -213,7 +214,7 @@ def _take_out_postings(tx: Transaction, space: int, places: Mapping[int, TailRow
 def _clear_vectors(tx: Transaction, space: int, positions: Sequence[int]) -> None:
     chunks = sorted({position // VECTOR_CHUNK for position in positions})
     for row in tx.all(_SOME_VECTORS, {"space": space, "chunks": chunks}):
-        vectors = np.frombuffer(row.data, dtype="<f2").reshape(-1, row.dimensions).copy()
+        vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
         within = [p % VECTOR_CHUNK for p in positions if p // VECTOR_CHUNK == row.chunk]
         vectors[[place for place in within if place < len(vectors)]] = 0
         key = {"in_space": space, "in_embedding": row.embedding, "in_chunk": row.chunk}
