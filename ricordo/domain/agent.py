@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.block import Block
+from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.passage import Archive
@@ -46,6 +47,11 @@ class Agent:
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+
+    @property
+    def compaction(self) -> CompactionSettings:
+        """How its windows are made smaller; kept among `settings`."""
+        return CompactionSettings(**self.settings.get("compaction", {}))
 
 
 @dataclass(frozen=True, slots=True)

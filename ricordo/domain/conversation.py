@@ -1,6 +1,7 @@
 """Conversations: a thread of messages with an agent. The window, the system message and the lease belong to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,13 @@ class Conversation:
     created_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    context_window: int | None = None
+    token_percent: int | None = None
+    hidden: bool = False
+    archived_at: int | None = None
+    deleted_at: int | None = None
+    forked_from: str | None = None
+    forked_seq: int | None = None

@@ -38,11 +38,15 @@ class ReasoningPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A call the model asks for. `arguments` is the JSON text as the model wrote it."""
+    """A call the model asks for. `arguments` is the JSON text as the model wrote it.
+
+    With `is_gated` it waits: for a person's approval, or for the client, whose tool it is.
+    """
 
     call_id: str
     name: str
     arguments: str
+    is_gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,37 @@ class ToolReturnPart:
     stderr: tuple[str, ...] = ()
 
 
-Part = TextPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart
+@dataclass(frozen=True, slots=True)
+class ApprovalPart:
+    """What a person decided about a call that waited."""
+
+    call_id: str
+    approves: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPart:
+    """What a summary took the place of: the messages that left the window, and its size in tokens by our own estimate."""
+
+    trigger: Literal["window", "provider", "request"]
+    evicted: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+    context_window: int
+    messages_before: int
+    messages_after: int
+
+
+Part = TextPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart | ApprovalPart | CompactionPart
 _KINDS: dict[str, type[Part]] = {
     "text": TextPart,
     "image": ImagePart,
     "reasoning": ReasoningPart,
     "tool_call": ToolCallPart,
     "tool_return": ToolReturnPart,
+    "approval": ApprovalPart,
+    "compaction": CompactionPart,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _DEFAULTS = {kind: {field.name: field.default for field in fields(kind)} for kind in _NAMES}
@@ -106,6 +134,11 @@ class Message:
         """The results in a tool message, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolReturnPart))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is a request for approval: some of its calls wait for a person or the client."""
+        return self.role == "approval" and any(call.is_gated for call in self.tool_calls)
+
     def with_text(self, text: str) -> "Message":
         """The same message with other words."""
         return replace(self, parts=(TextPart(text),))
@@ -131,7 +164,7 @@ def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
     for row in rows:
         values = dict(row)
         kind = _KINDS[values.pop("kind")]
-        for listed in ("stdout", "stderr"):
+        for listed in ("stdout", "stderr", "evicted"):
             if listed in values:
                 values[listed] = tuple(values[listed])
         parts.append(kind(**values))

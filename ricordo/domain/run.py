@@ -56,6 +56,10 @@ class Run:
     duration_ns: int | None = None
     lease_token: str | None = None
     lease_expires_at: int = 0
+    # What it is for where nobody waits for it, as "sleeptime"; None: somebody said something.
+    purpose: str | None = None
+    # Whom to tell when it has ended: `url`, and what became of it: `sent_at` (microseconds), `status_code`, `error`.
+    callback: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +85,5 @@ class Step:
     model_ns: int | None = None
     tools_ns: int | None = None
     step_ns: int | None = None
+    feedback: Literal["positive", "negative"] | None = None
+    tags: tuple[str, ...] = ()

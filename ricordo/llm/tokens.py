@@ -9,7 +9,17 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    CompactionPart,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Usage
 
@@ -46,6 +56,8 @@ def part_tokens(part: Part) -> int:
             return IMAGE_TOKENS
         case ReasoningPart():
             return text_tokens(part.text) if part.signature else 0
+        case ApprovalPart() | CompactionPart():
+            return 0
 
 
 def message_tokens(message: Message) -> int:

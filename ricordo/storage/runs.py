@@ -138,7 +138,8 @@ def page(
 
 def insert_step(tx: Transaction, step: Step) -> None:
     """Store a finished step."""
-    tx.run(_INSERT_STEP, {name: getattr(step, name) for name in _STEP_FIELDS} | usage_values(step.usage))
+    values = {name: getattr(step, name) for name in _STEP_FIELDS} | usage_values(step.usage)
+    tx.run(_INSERT_STEP, values | {"tags": list(step.tags)})
 
 
 def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
@@ -164,4 +165,5 @@ def _run(row: Row[Any]) -> Run:
 
 
 def _step(row: Row[Any]) -> Step:
-    return Step(**{name: getattr(row, name) for name in _STEP_FIELDS}, usage=usage_of(row))
+    values = {name: getattr(row, name) for name in _STEP_FIELDS}
+    return Step(**values | {"tags": tuple(row.tags)}, usage=usage_of(row))

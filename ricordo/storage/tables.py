@@ -91,6 +91,18 @@ conversations = Table(
     words("created_by"),
     moment("created_at"),
     moment("updated_at"),
+    words("description"),
+    words("model"),
+    json_value("model_settings"),
+    number("context_window", null=True),
+    # What the provider last counted for a prompt, in percent of our own estimate.
+    number("token_percent", null=True),
+    flag("hidden"),
+    moment("archived_at", null=True),
+    # A thread that others were forked from keeps its messages, which they share, until the last of them is gone.
+    moment("deleted_at", null=True),
+    words("forked_from"),
+    number("forked_seq", null=True),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
     only_one("conversations_one_default", "agent_id", where="is_default"),
 )
@@ -290,6 +302,9 @@ runs = Table(
     number("duration_ns", null=True),
     words("lease_token"),
     moment("lease_expires_at"),
+    # What the turn was for, where nobody waits for it: sleeptime and the like.
+    words("purpose"),
+    json_value("callback"),
     # The lease: at most one open run in a conversation, on every database and across processes.
     only_one("runs_one_open", "conversation_id", where="ended_at IS NULL"),
     Index("runs_by_time", "organization_id", "created_at", "seq"),
@@ -319,8 +334,74 @@ steps = Table(
     number("model_ns", null=True),
     number("tools_ns", null=True),
     number("step_ns", null=True),
+    words("feedback"),
+    json_value("tags", "'[]'"),
     Index("steps_by_run", "run_id", "seq"),
     Index("steps_by_agent", "agent_id", "created_at", "seq"),
+)
+
+# The stream of a run that outlives its readers, each event as it was sent, to be read again from any number on.
+run_events = Table(
+    "run_events",
+    metadata,
+    seq(),
+    reference("run_id", "runs"),
+    number("number"),
+    words("data", null=False),
+    moment("created_at"),
+    UniqueConstraint("run_id", "number"),
+    Index("run_events_by_time", "created_at"),
+)
+
+# What was sent to a provider and what came back, where the settings ask for it.
+traces = Table(
+    "traces",
+    metadata,
+    seq(),
+    organization(),
+    reference("run_id", "runs"),
+    words("step_id", null=False),
+    words("request", null=False),
+    words("response"),
+    moment("created_at"),
+    UniqueConstraint("step_id"),
+    Index("traces_by_run", "run_id"),
+    Index("traces_by_time", "created_at"),
+)
+
+# Tokens spent outside of steps: compaction, embedding and other background work.
+expenses = Table(
+    "expenses",
+    metadata,
+    seq(),
+    organization(),
+    words("agent_id"),
+    words("user_id"),
+    words("purpose", null=False),
+    words("model", null=False),
+    *usage(),
+    moment("created_at"),
+    Index("expenses_by_time", "organization_id", "created_at"),
+    Index("expenses_by_agent", "agent_id", "created_at"),
+)
+
+# Providers an organisation added itself; `secret` holds what is not to be read, encrypted.
+providers = Table(
+    "providers",
+    metadata,
+    seq(),
+    public_id(),
+    organization(),
+    words("name", null=False),
+    words("provider_type", null=False),
+    words("base_url"),
+    words("secret"),
+    json_value("settings"),
+    words("created_by"),
+    words("updated_by"),
+    moment("created_at"),
+    moment("updated_at"),
+    UniqueConstraint("organization_id", "name"),
 )
 
 jobs = Table(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import LargeBinary, delete, select, update
+from sqlalchemy import LargeBinary, delete, insert, select, update
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
@@ -30,7 +30,7 @@ from ricordo.storage.database import open_store
 from ricordo.storage.held import hold, reading
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import agents, archives, blocks
+from ricordo.storage.tables import agents, archives, blocks, expenses, providers, run_events, traces
 from ricordo.storage.tables import messages as messages_table
 from tests.support import make, postgres
 from tests.support.serving import serving
@@ -139,7 +139,14 @@ async def fill(settings: Settings) -> str:
     def odd(tx: Transaction) -> None:
         run = make.run(agent, metadata={"odd": ODD})
         runs.open_run(tx, run)
-        runs.insert_step(tx, make.step(run))
+        runs.insert_step(tx, step := make.step(run))
+        here = {"organization_id": LOCAL_ORGANIZATION, "created_at": 1}
+        tx.run(insert(run_events), {"run_id": run.id, "number": 1, "data": "data: {}", "created_at": 1})
+        tx.run(insert(traces), {"run_id": run.id, "step_id": step.id, "request": "{}", "response": None, **here})
+        tx.run(insert(expenses), {"agent_id": agent.id, "purpose": "compaction", "model": "a/b", **here})
+        tx.run(
+            insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
+        )
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
         # These wait in the tail, behind numbers that a deletion left free.
         messages.insert_all(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])

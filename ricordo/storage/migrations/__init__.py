@@ -46,7 +46,18 @@ def create_pgvector(connection: Connection) -> None:
         run_file(connection, "0004")
 
 
-MIGRATIONS: Sequence[Migration] = (create_spine, create_index_and_jobs, create_tickets, create_pgvector)
+def add_threads_and_ledger(connection: Connection) -> None:
+    """Threads with a model and a window of their own, streams that are kept, traces, expenses, and organisations' providers."""
+    run_file(connection, "0005")
+
+
+MIGRATIONS: Sequence[Migration] = (
+    create_spine,
+    create_index_and_jobs,
+    create_tickets,
+    create_pgvector,
+    add_threads_and_ledger,
+)
 
 
 def migrate(
