@@ -16,7 +16,10 @@ EmbeddingPurpose = Literal["document", "query"]
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How to ask. None means: the provider's own default. `extra` is passed on to the provider as it is."""
+    """How to ask. None means: the provider's own default. `extra` is passed on to the provider as it is.
+
+    With `thinks_in_arguments` a model without thoughts of its own writes them down as an argument of every call.
+    """
 
     temperature: float | None = None
     max_output_tokens: int | None = None
@@ -24,6 +27,7 @@ class ModelSettings:
     reasoning_effort: str | None = None
     max_reasoning_tokens: int | None = None
     response_format: dict[str, Any] | None = None
+    thinks_in_arguments: bool | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
