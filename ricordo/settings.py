@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ricordo.errors import Invalid
@@ -24,6 +24,8 @@ PACKAGE = Path(__file__).resolve().parent
 
 _TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
 _Read = TypeVar("_Read", bound=BaseSettings)
+_Given = TypeVar("_Given")
+_REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host's name
 
 
 class ProviderSettings(BaseSettings):
@@ -37,8 +39,22 @@ class ProviderSettings(BaseSettings):
         validation_alias=AliasChoices(*_TWO_NAMES[0]),
         description="Another address that speaks OpenAI's chat completions; its models keep the handles openai/<model>.",
     )
+    openai_api: Literal["chat", "responses"] | None = Field(
+        None,
+        description="Which of OpenAI's formats is spoken: chat or responses. By default responses for OpenAI's own models "
+        "that think, and chat for all others.",
+    )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
     anthropic_base_url: str | None = Field(None, description="Another address that speaks Anthropic's messages.")
+    azure_api_key: SecretStr | None = Field(None, description="Key for Azure OpenAI; it needs AZURE_BASE_URL too.")
+    azure_base_url: str | None = Field(
+        None,
+        description="Address of the Azure resource, as https://name.openai.azure.com, where models are deployments by "
+        "their names; with /openai/v1 behind it Azure's newer way is used.",
+    )
+    azure_api_version: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9.-]+$", description="Version of Azure's API, as 2024-10-21."
+    )
     openrouter_api_key: SecretStr | None = Field(None, description="Key for OpenRouter.")
     groq_api_key: SecretStr | None = Field(None, description="Key for Groq.")
     deepseek_api_key: SecretStr | None = Field(None, description="Key for DeepSeek.")
@@ -50,15 +66,40 @@ class ProviderSettings(BaseSettings):
         validation_alias=AliasChoices(*_TWO_NAMES[1]),
         description="Key for Google AI (needs the extra `google`).",
     )
+    aws_region: str | None = Field(
+        None,
+        pattern=_REGION,
+        description="Region of AWS Bedrock, as eu-central-1, with AWS's own credentials (needs the extra `bedrock`).",
+    )
+    google_cloud_project: str | None = Field(
+        None,
+        pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$",
+        description="Project of Google's Vertex AI, with Google's own credentials (needs the extra `google`).",
+    )
+    google_cloud_location: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9-]{2,30}$",
+        description="Where Vertex AI shall answer, as europe-west4; else us-central1.",
+    )
     ollama_base_url: str | None = Field(None, description="Address of an Ollama server, as http://host:11434.")
+    ollama_context_length: int | None = Field(
+        None,
+        gt=0,
+        description="Window in tokens that the Ollama server was started with: the same variable as its own. Without it, "
+        "Ollama's smallest default counts for models that are not loaded and set none.",
+    )
     lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, as http://host:1234.")
     vllm_api_base: str | None = Field(None, description="Address of a vLLM server, as http://host:8000.")
     llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, as http://host:8080.")
 
     @field_validator("*")
     @classmethod
-    def _require_usable(cls, value: str | SecretStr | None) -> str | SecretStr | None:
-        return _sendable(value) if isinstance(value, SecretStr) else _address(value)
+    def _require_usable(cls, value: _Given, info: ValidationInfo) -> _Given:
+        if isinstance(value, SecretStr):
+            _sendable(value)
+        elif isinstance(value, str) and (info.field_name or "").endswith(("_base_url", "_api_base")):
+            _address(value)
+        return value
 
 
 class VectorSettings(BaseSettings):
@@ -158,6 +199,9 @@ class Settings(BaseSettings):
     )
     model_timeout: float = Field(600, gt=0, description="Seconds to wait for a model's next sign of life.")
     model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is tried again.")
+    approval_expiry: float = Field(
+        86_400, gt=0, description="Seconds after which calls that nobody approved count as denied."
+    )
     keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
     shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
     max_body_mb: int = Field(32, ge=1, le=1024, description="Largest request that is accepted, in megabytes.")

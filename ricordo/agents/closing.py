@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from ricordo.agents.approvals import given_up
+from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, StopReason, status_after
@@ -40,10 +42,20 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
     said = messages.of_run(tx, run.id)
     missing = [message for message in said if message.id not in conversation.window]
     entering = [] if error and error["type"] in _REFUSED else missing
-    if results := _results_for_open_calls(said):
-        results = replace(results, id=new_id("message"), created_at=now)
+    if results := _results_of_answer(tx, conversation, said) or _results_for_open_calls(said):
+        results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         messages.insert_all(tx, [results])
-        missing, entering = [*missing, results], [*entering, results]
+        # Right behind the answer they belong to, ahead of what was said beside it.
+        answers = [message for message in missing if message.role == "approval"]
+        entering = (
+            [*answers, results, *(message for message in entering if message not in answers)]
+            if answers
+            else [
+                *entering,
+                results,
+            ]
+        )
+        missing = [*missing, results]
     conversations.save_window(
         tx,
         conversation.id,
@@ -75,6 +87,33 @@ def close_all(tx: Transaction) -> list[Run]:
     """Close every open run, as the only server of a database does when it starts: whoever held those leases is gone."""
     error = {"type": "interrupted", "message": "The server stopped during this turn."}
     return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
+
+
+def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Message | None:
+    """Deny the calls that wait for an answer in this thread, so that it goes on without one; None where none waits."""
+    last = messages.by_ids(tx, conversation.window[-1:])
+    if not last or not last[0].is_waiting:
+        return None
+    denied = tuple(given_up(last[0], why))
+    results = replace(
+        last[0], id=new_id("message"), role="tool", parts=denied, created_at=tx.clock.now(), otid=None, seq=0
+    )
+    messages.insert_all(tx, [results])
+    conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
+    return results
+
+
+def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message]) -> Message | None:
+    """Results for calls that waited and whose answer was taken up by this run, but not carried out: the client's own are kept."""
+    answer = next((message for message in said if message.role == "approval" and not message.tool_calls), None)
+    if answer is None or answer.id in conversation.window:
+        return None
+    request = messages.by_ids(tx, conversation.window[-1:])
+    if not request or not request[0].is_waiting:
+        return None
+    given = {part.call_id: part for part in answer.tool_returns}
+    results = interrupted(request[0], list(request[0].tool_calls))
+    return replace(results, parts=tuple(given.get(part.call_id, part) for part in results.tool_returns))
 
 
 def _results_for_open_calls(said: list[Message]) -> Message | None:

@@ -5,18 +5,25 @@ the database refuses a second open run in a conversation, and a second message w
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
 from ricordo.agents.closing import heal
-from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
+from ricordo.agents.styles import called, rulebook
+from ricordo.agents.threads import effective
+from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message
+from ricordo.domain.message import Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
+from ricordo.prompt.packaging import is_event
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
+from ricordo.tools.rules import Called
 
 LEASE = 30 * SECOND
 REPEAT_WINDOW = 600 * SECOND
@@ -49,12 +56,70 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     # Once more, now that the lease is taken: on a shared database the original may have begun and ended since.
     if _same_body(tx, request, other_than=run.id):
         raise Collision("The same request was accepted a moment ago.")
-    state = agents.load(tx, request.scope, request.agent_id, request.conversation_id)
-    model = runtime.models.get(state.agent.model)
-    window = messages.by_ids(tx, state.conversation.window)
-    new = [_stored(tx, item, run) for item in request.messages]
-    messages.insert_all(tx, new)
-    return TurnContext(request, run, state, model, [*window, *new], len(new), state.conversation.prompt_key)
+    state = _as_asked(
+        effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id)), runtime, request
+    )
+    turn = TurnContext(
+        request,
+        run,
+        state,
+        runtime.models.get(state.agent.model),
+        messages.by_ids(tx, state.conversation.window),
+        unsaved=0,
+        prompt_key=state.conversation.prompt_key,
+        rules=rulebook(state, request.client_tools),
+        token_percent=state.conversation.token_percent or 100,
+    )
+    _take_in(tx, turn, runtime.settings.approval_expiry)
+    return turn
+
+
+def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
+    """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
+    request, run, now = turn.request, turn.run, tx.clock.now()
+    said = [_stored(tx, item, run) for item in request.messages]
+    before: list[Message] = []
+    if request.approval:
+        parts = _decided(turn.window, request.approval)
+        turn.answered = answered(turn.window, parts)
+        turn.called = called_before(turn.window)
+        before = [_stored(tx, NewMessage("approval", parts, request.approval.otid), run)]
+        turn.waiting = said
+    elif late := require_nothing_waits(turn.window, now, expiry):
+        results = tuple(given_up(late, EXPIRED))
+        before = [_stored(tx, NewMessage("tool", results), run)]
+    messages.insert_all(tx, [*before, *said])
+    turn.first = len(turn.window)
+    turn.window += before if turn.answered else [*before, *said]
+    turn.unsaved = len(before) + len(said)
+
+
+def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
+    if approval.decision is None:
+        return approval.parts
+    request = waiting_in(window)
+    asked = approval.decision.request_id
+    if request and asked and asked != request.id:
+        raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{asked}'.")
+    return to_all(window, approval.decision.approves, approval.decision.reason)
+
+
+def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> AgentState:
+    """The state with the model that the request names for this turn alone."""
+    if request.model is None or request.model == state.agent.model:
+        return state
+    info = runtime.models.get(request.model).info
+    return replace(state, agent=replace(state.agent, model=info.handle, context_window=info.context_window))
+
+
+def called_before(window: Sequence[Message]) -> list[Called]:
+    """The calls that were finished since somebody last said something: a turn that waited goes on with its rules."""
+    results: list[ToolReturnPart] = []
+    for message in reversed(window):
+        if message.role == "user" and not is_event(message):
+            break
+        results = [*message.tool_returns, *results] if message.role == "tool" else results
+    return called(results)
 
 
 def _settle(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated | None:
@@ -73,19 +138,25 @@ def _settle(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated
 
 
 def _require_different_otids(request: TurnRequest) -> None:
-    otids = [message.otid for message in request.messages if message.otid]
+    otids = _otids(request)
     if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
         raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
 
 
+def _otids(request: TurnRequest) -> list[str]:
+    otids = [request.approval.otid if request.approval else None, *(message.otid for message in request.messages)]
+    return [otid for otid in otids if otid]
+
+
 def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
-    otids = [message.otid for message in request.messages if message.otid]
+    otids = _otids(request)
     known = messages.by_otids(tx, _thread(request), otids) if otids else []
     if not known:
         return None
     run_ids = {message.run_id for message in known}
     run_id = known[0].run_id
-    if len(known) == len(otids) == len(request.messages) and len(run_ids) == 1 and run_id:
+    sent = len(request.messages) + bool(request.approval)
+    if len(known) == len(otids) == sent and len(run_ids) == 1 and run_id:
         return Repeated(run_id)
     used = ", ".join(str(message.otid) for message in known)
     raise Conflict(f"The otid {used} was used before, by another request. Give every new message an otid of its own.")
@@ -112,6 +183,9 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
         conversation_id=_thread(request),
         status="running",
         user_id=request.scope.subject_id,
+        background=request.is_background,
+        purpose=request.purpose,
+        callback=request.callback,
         body_hash=request.body_hash,
         request_config=request.request_config,
         created_at=now,

@@ -5,35 +5,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.closing import close_run
+from ricordo.agents.approvals import CANCELLED
+from ricordo.agents.closing import give_up_waiting
+from ricordo.agents.custom_prompts import system_text
 from ricordo.agents.removal import remove, remove_agent
-from ricordo.agents.styles import style_of
+from ricordo.agents.request import NewMessage
+from ricordo.agents.threads import cancel_run, system_message
+from ricordo.agents.types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
 from ricordo.domain.clock import zone
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, TextPart
+from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import Tool
+from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import Busy, Conflict, Invalid
-from ricordo.prompt.assemble import system_prompt
-from ricordo.prompt.texts import default_system
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, conversations, messages, runs, tools
 from ricordo.storage.gone import empty_conversation
 from ricordo.storage.store import Transaction
-
-BASE_TOOLS: dict[AgentType, tuple[str, ...]] = {
-    "letta_v1_agent": (
-        "conversation_search",
-        "memory_insert",
-        "memory_replace",
-        "archival_memory_insert",
-        "archival_memory_search",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +63,25 @@ class AgentSpec:
     tool_names: tuple[str, ...] = ()
     tool_ids: tuple[str, ...] = ()
     has_base_tools: bool = True
+    # None: as is usual for its type.
+    has_base_rules: bool | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
+    clears_buffer: bool | None = None
+    # What the thread begins with, in place of what is usual for its type.
+    beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
     """Make the agent with its thread, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
-    style_of(spec.agent_type)
+    traits_of(spec.agent_type)
     zone(spec.timezone)
     info = await runtime.models.require(spec.model or runtime.models.default_handle())
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
-    return await runtime.store.write(lambda tx: _create(tx, scope, spec, info))
+    if spec.system is None:
+        key = traits_of(spec.agent_type).prompt_key
+        spec = replace(spec, system=system_text(key, runtime.settings.data_dir / "system_prompts"))
+    return await runtime.store.write(lambda tx: _create(tx, runtime, scope, spec, info))
 
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
@@ -114,16 +115,21 @@ async def cancel_runs(
     is_open = await runtime.store.read(find)
     outcome: dict[str, bool] = {}
     for run_id in is_open if run_ids is None else run_ids:
-        outcome[run_id] = run_id in is_open and await _cancel(runtime, scope, run_id)
+        outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
+    for thread in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, agent_id)):
+        denied = await runtime.store.write(lambda tx, thread=thread: _give_up(tx, thread))  # type: ignore[misc]
+        if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
+            outcome[denied.run_id] = True
     return outcome
 
 
-async def _cancel(runtime: Runtime, scope: Scope, run_id: str) -> bool:
-    if live := runtime.live.get(run_id):
-        await live.cancel()
-        run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
-        return run.status == "cancelled"
-    return await runtime.store.write(lambda tx: close_run(tx, runs.get(tx, scope, run_id), "cancelled")) is not None
+def _give_up(tx: Transaction, conversation_id: str) -> Message | None:
+    """Deny what waits in the thread, unless a turn has taken up the answer meanwhile."""
+    conversations.hold(tx, conversation_id)
+    conversation = conversations.get(tx, conversation_id)
+    if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
+        return None
+    return give_up_waiting(tx, conversation, CANCELLED)
 
 
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> Block:
@@ -166,7 +172,7 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
     blocks.attach(tx, agent_id, [block])
 
 
-def _create(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
+def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
     made = [new_block(tx, scope, block, chain.id) for block in spec.blocks]
@@ -175,14 +181,15 @@ def _create(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> 
     _require_different_labels(attached)
     given = _wanted_tools(tx, scope, spec)
     conversation = _default_thread(tx, agent)
+    agent = replace(agent, tool_rules=_rules(spec, given))
     state = AgentState(agent, conversation, attached, given, (), tuple(sorted(set(spec.tags))))
-    system = _system_message(tx, state, info.provider)
-    state = replace(
-        state, conversation=replace(conversation, window=(system[0].id,), prompt_key=system[1], message_count=1)
-    )
+    begun, key = _beginning(tx, runtime, state, spec)
+    window = tuple(message.id for message in begun)
+    conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
+    state = replace(state, conversation=conversation)
     agents.insert_one(tx, agent, state.tags)
     conversations.insert_one(tx, state.conversation)
-    messages.insert_all(tx, [system[0]])
+    messages.insert_all(tx, begun)
     blocks.insert_all(tx, made, [chain] if made else [])
     blocks.attach(tx, agent.id, attached)
     tools.attach(tx, agent.id, [tool.id for tool in given])
@@ -191,13 +198,14 @@ def _create(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
-    system = spec.system if spec.system is not None else default_system(spec.agent_type)
+    traits = traits_of(spec.agent_type)
     return Agent(
         id=new_id("agent"),
         organization_id=scope.organization_id,
         name=spec.name or f"agent-{secrets.token_hex(3)}",
         agent_type=spec.agent_type,
-        system=system or "",
+        system=spec.system or "",
+        clears_buffer=traits.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
         model=info.handle,
         embedding=spec.embedding,
         model_settings=spec.model_settings,
@@ -226,19 +234,14 @@ def _default_thread(tx: Transaction, agent: Agent) -> Conversation:
     )
 
 
-def _system_message(tx: Transaction, state: AgentState, provider: str) -> tuple[Message, str]:
-    now = tx.clock.now()
-    prompt = system_prompt(state, provider, now, recall_count=0)
-    message = Message(
-        id=new_id("message"),
-        agent_id=state.agent.id,
-        conversation_id=state.conversation.id,
-        role="system",
-        parts=(TextPart(prompt.text),),
-        created_at=now,
-        organization_id=state.agent.organization_id,
-    )
-    return message, prompt.key
+def _beginning(tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec) -> tuple[list[Message], str]:
+    """The first messages of a thread, the system message first, and the key that tells from what that was made."""
+    system, key = system_message(tx, runtime, state)
+    place = Beginning(state.agent, state.conversation.id, tx.clock)
+    if spec.beginning is not None:
+        return [system, *given_messages(place, spec.beginning)], key
+    provider = runtime.models.get(state.agent.model).info.provider
+    return [system, *initial_messages(place, {tool.name for tool in state.tools}, provider)], key
 
 
 def _require_different_labels(attached: Sequence[Block]) -> None:
@@ -248,8 +251,18 @@ def _require_different_labels(attached: Sequence[Block]) -> None:
 
 
 def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool, ...]:
-    base = BASE_TOOLS.get(spec.agent_type, BASE_TOOLS["letta_v1_agent"]) if spec.has_base_tools else ()
+    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
     return tuple(tools.find(tx, scope, list(dict.fromkeys([*base, *spec.tool_names])), spec.tool_ids))
+
+
+def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
+    """The agent's own rules, those of its base tools where it wants them, and a request for approval where a tool asks for it."""
+    traits = traits_of(spec.agent_type)
+    wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
+    named = {rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")}
+    base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
+    gated = tuple(ToolRule(tool.name, "requires_approval") for tool in given if tool.needs_approval)
+    return tuple(dict.fromkeys((*spec.tool_rules, *base, *gated)))
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
@@ -261,11 +274,12 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tu
     # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
     newest = empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
-    system, key = _system_message(tx, state, runtime.models.get(state.agent.model).info.provider)
-    messages.insert_all(tx, [system])
-    conversations.begin_anew(tx, conversation.id, [system.id], key)
-    begun = replace(conversation, window=(system.id,), prompt_key=key, message_count=1)
-    return replace(state, conversation=begun), newest
+    begun, key = _beginning(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
+    messages.insert_all(tx, begun)
+    window = [message.id for message in begun]
+    conversations.begin_anew(tx, conversation.id, window, key)
+    emptied = replace(conversation, window=tuple(window), prompt_key=key, message_count=len(window))
+    return replace(state, conversation=emptied), newest
 
 
 def _require_idle(tx: Transaction, conversation_id: str) -> None:

@@ -5,72 +5,119 @@ Events are yielded as they happen; whole messages only after they are saved.
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from ricordo.agents.approvals import Answered
+from ricordo.agents.compacting import calibrate, compact_only, fitted, is_too_long, learn, make_room
 from ricordo.agents.deltas import Deltas
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
-from ricordo.agents.styles import Reading, style_of
-from ricordo.domain.event import Event, RunEnded, StepSaved
+from ricordo.agents.styles import (
+    Next,
+    Offer,
+    Reading,
+    Style,
+    decide,
+    read,
+    read_again,
+    require_before_exit,
+    style_of,
+)
+from ricordo.agents.types import traits_of
+from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, Restarted
+from ricordo.domain.model import ModelReply, ModelRequest, Restarted, ToolSchema
 from ricordo.errors import ModelError
 from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.runtime import Runtime
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.presenting import with_thoughts
+from ricordo.tools.toolbox import ToolContext, schema_of
 
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
+_ATTEMPTS = 5
 
 
 async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
-    """Take steps until the style says stop or the limit is reached; the last step's save ends the run."""
-    style = style_of(turn.state.agent.agent_type)
+    """Take steps until the style or a rule says stop, or the limit is reached; the last step's save ends the run."""
+    style, coming = style_of(turn.state.agent.agent_type), Next()
+    if turn.request.compaction:
+        async for event in compact_only(runtime, turn, _assemble(runtime, turn, _offer(turn, style), is_first=True)):
+            yield event
+        return
+    if turn.answered:
+        saved, coming = await _take_up(runtime, turn, style, turn.answered)
+        yield saved
     for number in range(1, turn.request.max_steps + 1):
+        if coming.stop:
+            break
         step = StepDraft(number, WorkingMemory(turn.state), runtime.store.clock.now())
+        offer = _offer(turn, style)
         reply: ModelReply | None = None
-        async for item in _ask(runtime, turn, step):
+        async for item in _ask(runtime, turn, step, offer):
             if isinstance(item, ModelReply):
                 reply = _with_different_call_ids(item)
             else:
                 yield item
         if reply is None:
             raise ModelError("llm_empty_response", "The model ended its answer without one. Try again.")
-        reading = style.read(reply)
-        if reading.stop is None and number == turn.request.max_steps:
-            reading = replace(reading, stop="max_steps")
-        saved: list[StepSaved] = []
-        if _acts_outside(runtime, reading.calls):
-            saved.append(await save_calls(runtime, turn, step, reply))
-        results = await _run_tools(runtime, turn, step, reading)
-        saved.append(await save_step(runtime, turn, step, reply, reading.stop, results))
-        for event in saved:
-            yield event
-        if reading.stop:
-            yield RunEnded(turn.run)
+        reading = read(reply, offer, turn.rules, _client_tools(turn))
+        reply = replace(reply, parts=reading.parts)
+        if _acts_outside(runtime, reading.calls) and not reading.is_waiting:
+            yield await save_calls(runtime, turn, step, reply)
+        results = [] if reading.is_waiting else await _run_tools(runtime, turn, step, reading)
+        coming = _next(turn, style, reply, offer, reading, results, before=coming)
+        if coming.stop is None and number == turn.request.max_steps:
+            coming = Next("max_steps")
+        yield await save_step(runtime, turn, step, reply, coming, results)
+        if reading.is_waiting:
+            yield ApprovalAsked(turn.run.id, turn.window[-1])
+    yield RunEnded(turn.run)
+
+
+async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, Next]:
+    """Run what was approved, take what the client did, and go on where the turn waited; what else was said comes after that."""
+    step = StepDraft(0, WorkingMemory(turn.state), runtime.store.clock.now(), id=answer.request.step_id or "")
+    reading = read_again(answer, _offer(turn, style), turn.rules)
+    results = answer.results(await _run_tools(runtime, turn, step, reading))
+    coming = decide(style, turn.rules, reading, results, turn.called)
+    if turn.waiting:
+        coming = Next()  # somebody said something beside the answer: that wants an answer too
+    return await save_step(runtime, turn, step, None, coming, results), coming
+
+
+async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offer) -> AsyncIterator[Event | ModelReply]:
+    """One answer of the model. What does not fit its window, or is a picture it cannot take, is made to fit and asked again."""
+    deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id), False
+    for attempt in range(1, _ATTEMPTS + 1):
+        request = _assemble(runtime, turn, offer, is_first=step.number == 1)
+        if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):
+            yield compacted
+            request = _assemble(runtime, turn, offer, is_first=False)
+        request = fitted(turn, request)
+        if is_blind:
+            request = replace(request, messages=without_pictures(request.messages))
+        try:
+            async for item in _answer(turn, step, request, deltas):
+                yield item
+        except ModelError as error:
+            may_be_a_picture = error.kind in _MAY_BE_A_PICTURE and has_pictures(request.messages)
+            if attempt == _ATTEMPTS or not (may_be_a_picture or error.kind == "context_window_exceeded"):
+                raise
+            # Some servers answer 400 to a picture and some 500; without this one picture would silence the agent for good.
+            log.warning("asking again with less", extra={"run": turn.run.id, "kind": error.kind})
+            if may_be_a_picture:
+                is_blind = True
+            else:
+                learn(turn, request)
+            if void := deltas.read(Restarted()):
+                yield void
+        else:
             return
-
-
-async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft) -> AsyncIterator[Event | ModelReply]:
-    request = _assemble(runtime, turn, is_first=step.number == 1)
-    deltas = Deltas(turn.run.id, step.id, step.message_id)
-    try:
-        async for item in _answer(turn, step, request, deltas):
-            yield item
-    except ModelError as error:
-        if error.kind not in _MAY_BE_A_PICTURE or not has_pictures(request.messages):
-            raise
-        # Some servers answer 400 to a picture and some 500; without this one picture would silence the agent for good.
-        log.warning("asking again without pictures", extra={"run": turn.run.id, "kind": error.kind})
-        if void := deltas.read(Restarted()):
-            yield void
-        blind = replace(request, messages=without_pictures(request.messages))
-        async for item in _answer(turn, step, blind, deltas):
-            yield item
 
 
 async def _answer(
@@ -82,41 +129,86 @@ async def _answer(
         if isinstance(item, ModelReply):
             step.model_ns = time.monotonic_ns() - began
             step.message_id = deltas.message_id
+            calibrate(turn, request, item.usage)
             yield item
         elif event := deltas.read(item):
             yield event
 
 
-def _assemble(runtime: Runtime, turn: TurnContext, *, is_first: bool) -> ModelRequest:
+def _offer(turn: TurnContext, style: Style) -> Offer:
+    """What the model is offered now: the agent's tools and the caller's, as far as the rules allow them."""
+    theirs = turn.request.client_tools
+    names = {tool.name for tool in theirs}
+    tools = (*(schema_of(tool) for tool in turn.state.tools if tool.name not in names), *theirs)
+    return style.present(tools, turn.rules.allowed(turn.called), turn.rules, turn.state.agent)
+
+
+def _assemble(runtime: Runtime, turn: TurnContext, offer: Offer, *, is_first: bool) -> ModelRequest:
     """The model's input for this step; rebuilds the system message only where it has to change."""
     agent, info, now = turn.state.agent, turn.model.info, runtime.store.clock.now()
     recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
-    prompt = system_prompt(turn.state, info.provider, now, recall_count=recall_count)
+    prompt = system_prompt(turn.state, info.provider, now, recall_count=recall_count, rule_lines=turn.rules.lines())
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
-    tools, choice = style_of(agent.agent_type).present(turn.state.tools)
+    window = turn.window
+    if turn.request.system is not None:
+        window = [window[0].with_text(turn.request.system), *window[1:]]
+    packs = traits_of(agent.agent_type).packs_user_messages
+    messages = transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+    settings = agent.model_settings
+    if offer.tools and turn.rules.is_ordered:
+        settings = replace(settings, parallel_tool_calls=False)
+    if offer.how.response_format is not None:
+        settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
     return ModelRequest(
-        messages=transcript(turn.window, agent.timezone, agent.context_window),
-        tools=tools,
-        tool_choice=choice if tools else "none",
-        settings=agent.model_settings,
+        messages=with_thoughts(messages) if offer.how.thinks_in_arguments else messages,
+        tools=tuple(offer.tools.values()),
+        tool_choice=offer.choice,
+        settings=settings,
         stream=turn.request.streams_tokens,
         user_id=turn.request.scope.user_id,
     )
 
 
+def _next(
+    turn: TurnContext,
+    style: Style,
+    reply: ModelReply,
+    offer: Offer,
+    reading: Reading,
+    results: Sequence[ToolReturnPart],
+    *,
+    before: Next,
+) -> Next:
+    """What comes after this step; `before` is what came before it."""
+    if reading.is_waiting:
+        return Next("requires_approval")
+    if results:
+        return decide(style, turn.rules, reading, results, turn.called)
+    coming = style.after_text(reply, offer, was_reminded=before.heartbeat is not None)
+    return require_before_exit(turn.rules, turn.called, coming)
+
+
 async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, reading: Reading) -> list[ToolReturnPart]:
+    """The results of the step's calls, in the order of the calls; those that must not run have theirs already."""
     if not reading.calls:
-        return []
+        return list(reading.refused)
     began = time.monotonic_ns()
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(call_id, turn.state, step.memory, runtime.store, turn.request.scope, runtime.recall)
 
     attached = {tool.name: tool for tool in turn.state.tools}
-    results = await runtime.toolbox.run(reading.calls, attached, context)
+    run = await runtime.toolbox.run(reading.calls, attached, context)
     step.tools_ns = time.monotonic_ns() - began
-    return results
+    if not reading.refused:
+        return run
+    known = {result.call_id: result for result in (*run, *reading.refused)}
+    return [known[part.call_id] for part in reading.parts if isinstance(part, ToolCallPart)]
+
+
+def _client_tools(turn: TurnContext) -> dict[str, ToolSchema]:
+    return {tool.name: tool for tool in turn.request.client_tools}
 
 
 def _with_different_call_ids(reply: ModelReply) -> ModelReply:

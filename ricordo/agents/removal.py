@@ -1,16 +1,18 @@
-"""Deleting agents, archives and messages, however many rows they have: gone at once for everyone, removed in portions.
+"""Deleting agents, archives, threads and messages, however many rows they have: gone at once for everyone, removed in portions.
 
 Between two portions other writers have their turn. What a kill interrupts is finished by the job that began with it.
 """
 
 import logging
 
+from ricordo.agents.closing import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
-from ricordo.storage import gone, indexed
+from ricordo.storage import conversations, gone, indexed, runs
 from ricordo.storage.index.dropping import models_of
+from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +29,26 @@ async def remove_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     await _try_to_remove(runtime, "agent", agent_id)
 
 
+async def remove_thread(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
+    """Delete the thread; what its forks share of it stays with them. Raises NotFound, Conflict for an agent's own thread.
+
+    A turn that still runs in it is closed, and its task finds its lease gone: whoever can stop it should do so before.
+    """
+
+    def hide(tx: Transaction) -> None:
+        conversations.hold(tx, conversation_id)
+        conversations.require(tx, scope, conversation_id)
+        for run in runs.open_runs(tx, conversation_id=conversation_id):
+            close_run(tx, run, "cancelled")
+        gone.hide_thread(tx, scope, conversation_id)
+
+    await runtime.store.write(hide)
+    await _try_to_remove(runtime, "thread", conversation_id)
+
+
 async def remove(runtime: Runtime, kind: gone.Kind, owner_id: str, newest: int = 0) -> None:
     """Remove what belongs to a hidden owner, or a conversation's messages with a seq up to `newest`, to the last row."""
-    models = [] if kind == "conversation" else await runtime.store.read(lambda tx: models_of(tx, owner_id))
+    models = [] if kind in ("conversation", "thread") else await runtime.store.read(lambda tx: models_of(tx, owner_id))
     await _drop_outside(runtime, owner_id, models)
     while await runtime.store.write(lambda tx: gone.remove_portion(tx, kind, owner_id, newest)):
         pass

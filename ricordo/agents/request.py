@@ -2,15 +2,19 @@
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+from ricordo.agents.approvals import Answered
 from ricordo.domain.agent import AgentState
+from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part
+from ricordo.domain.message import Message, Part, Role
+from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
 from ricordo.memory.working import WorkingMemory
+from ricordo.tools.rules import Called, Rulebook
 
 DEFAULT_MAX_STEPS = 50
 
@@ -19,7 +23,7 @@ DEFAULT_MAX_STEPS = 50
 class NewMessage:
     """One message as it comes in."""
 
-    role: Literal["user", "system", "assistant"]
+    role: Role
     parts: tuple[Part, ...]
     otid: str | None = None
     name: str | None = None
@@ -28,18 +32,46 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """One turn: these messages, for this agent, in this thread (its default where None).
+class Decision:
+    """One answer to all calls that wait, as older clients give it; `request_id` is the message that asked."""
 
-    `body_hash` names the request as it was sent; with `is_retry` an equal one of the last minutes is taken up again.
+    approves: bool
+    reason: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The answer to calls that wait: ApprovalParts, ToolReturnParts of the client's own tools, or one decision about all."""
+
+    parts: tuple[Part, ...] = ()
+    decision: Decision | None = None
+    otid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One turn: these messages, for this agent, in this thread (its default where None), or an answer to calls that wait.
+
+    `client_tools` are run by the caller. `model` and `system` take the place of the agent's for this turn alone. `body_hash` names
+    the request as it was sent; with `is_retry` an equal one of the last minutes is taken up again. `purpose` and `callback` are the
+    run's (see domain/run.py). With `compaction` the turn only makes the window smaller, in this way.
     """
 
     scope: Scope
     agent_id: str
-    messages: tuple[NewMessage, ...]
+    messages: tuple[NewMessage, ...] = ()
+    approval: Approval | None = None
     conversation_id: str | None = None
     max_steps: int = DEFAULT_MAX_STEPS
     streams_tokens: bool = False
+    client_tools: tuple[ToolSchema, ...] = ()
+    model: str | None = None
+    system: str | None = None
+    is_background: bool = False
+    purpose: str | None = None
+    callback: dict[str, Any] = field(default_factory=dict)
+    compaction: CompactionSettings | None = None
     body_hash: str | None = None
     is_retry: bool = False
     request_config: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +82,9 @@ class TurnContext:
     """A running turn's state, which each saved step moves on.
 
     `window` are the in-context messages, the system message first; `unsaved` counts messages that are stored but not yet in the
-    stored window.
+    stored window. `first` is the place in it where this turn begins. `waiting` are messages that came with an answer to calls:
+    they enter the window once those have their results. `called` are the turn's finished calls, as the rules count them.
+    `token_percent` is what a provider counts, in percent of our own estimate; `was_refused` tells that it found a request too long.
     """
 
     request: TurnRequest
@@ -60,7 +94,14 @@ class TurnContext:
     window: list[Message]
     unsaved: int
     prompt_key: str
+    rules: Rulebook
     prompt_changed: bool = False
+    first: int = 0
+    answered: Answered | None = None
+    waiting: list[Message] = field(default_factory=list)
+    called: list[Called] = field(default_factory=list)
+    token_percent: int = 100
+    was_refused: bool = False
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         """Give the system message another text; the next save stores it."""

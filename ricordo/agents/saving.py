@@ -12,16 +12,20 @@ from typing import TypeVar
 
 from ricordo.agents.context import renewed
 from ricordo.agents.request import StepDraft, TurnContext
-from ricordo.domain.event import StepSaved
+from ricordo.agents.styles import Next
+from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
+from ricordo.domain.ledger import Expense
+from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Run, Step, StopReason, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.memory.commit import Committed, commit
-from ricordo.prompt.packaging import truncate
+from ricordo.memory.compaction import Cut
+from ricordo.memory.summarizing import Summary
+from ricordo.prompt.packaging import event_part, local_time, package_heartbeat, truncate
 from ricordo.runtime import Runtime
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import conversations, expenses, messages, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -47,28 +51,69 @@ async def save_step(
     runtime: Runtime,
     turn: TurnContext,
     step: StepDraft,
-    reply: ModelReply,
-    stop: StopReason | None,
+    reply: ModelReply | None,
+    coming: Next,
     results: Sequence[ToolReturnPart],
 ) -> StepSaved:
-    """Save the step, and the end of the run with it where `stop` gives the reason. Raises LeaseLost."""
+    """Save the step, and the end of the run with it where there is none to come. Raises LeaseLost.
 
-    def save(tx: Transaction) -> tuple[Run, Committed, Step, list[Message]]:
-        run = _progress(tx, turn, step, reply, stop)
+    Without a reply these are the results of calls that an earlier turn asked for.
+    """
+
+    def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
+        run = _progress(tx, turn, step, reply, coming.stop)
         runs.save(tx, run)
         committed = commit(tx, turn.state, step.memory, turn.request.scope, step.id)
-        new = [] if turn.window[-1].id == step.message_id else [_assistant_message(tx, turn, step, reply)]
+        new: list[Message] = []
+        if reply and turn.window[-1].id != step.message_id:
+            new.append(_assistant_message(tx, turn, step, reply))
         if results:
             new.append(_tool_message(tx, turn, step, _corrected(results, committed, turn)))
+        if coming.heartbeat is not None:
+            new.append(_heartbeat(tx, turn, step, coming.heartbeat))
         _save_messages(tx, turn, new, run)
-        record = _record(tx, turn, step, reply, stop)
-        runs.insert_step(tx, record)
+        record = _record(tx, turn, step, reply, coming.stop) if reply else None
+        if record:
+            runs.insert_step(tx, record)
         return run, committed, record, new
 
     turn.run, committed, record, new = await _to_the_end(runtime.store.write(save))
     turn.state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
     _move_on(turn, new)
     return StepSaved(turn.run.id, record, tuple(new))
+
+
+async def save_compaction(
+    runtime: Runtime,
+    turn: TurnContext,
+    found: Cut,
+    message: Message,
+    summary: Summary,
+    stop: StopReason | None = None,
+) -> Compacted:
+    """Save a summary and the window it leaves, and the end of the run where `stop` says so. Raises LeaseLost."""
+    window = [found.kept[0], message, *found.kept[1:]]
+    part = message.parts[-1]
+    assert isinstance(part, CompactionPart)  # noqa: S101 - tells the type checker what a summary ends with
+
+    def save(tx: Transaction) -> Run:
+        run = _ended(tx, turn.run, stop)
+        runs.save(tx, run)
+        messages.insert_all(tx, [message])
+        _save_window(tx, turn, window, run, added=turn.unsaved + 1)
+        if summary.usage.total_tokens:
+            expenses.add(
+                tx,
+                Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id),
+            )
+        return run
+
+    turn.run = await _to_the_end(runtime.store.write(save))
+    first = turn.window[turn.first : turn.first + 1]
+    turn.window = window
+    turn.first = window.index(first[0]) if first and first[0] in window else min(2, len(window))
+    _count(turn, 1)
+    return Compacted(turn.run.id, message, part.evicted, part.tokens_before, part.tokens_after)
 
 
 async def _to_the_end(write: Awaitable[T]) -> T:
@@ -83,42 +128,61 @@ async def _to_the_end(write: Awaitable[T]) -> T:
 
 def _move_on(turn: TurnContext, new: Sequence[Message]) -> None:
     turn.window += new
-    added = turn.unsaved + len(new)
-    counted = replace(turn.state.conversation, message_count=turn.state.conversation.message_count + added)
-    turn.state = replace(turn.state, conversation=counted)
+    if turn.waiting and any(message.role == "tool" for message in new):
+        turn.window += turn.waiting
+        turn.waiting = []
+    _count(turn, len(new))
+
+
+def _count(turn: TurnContext, new: int) -> None:
+    counted = turn.state.conversation.message_count + turn.unsaved + new
+    turn.state = replace(turn.state, conversation=replace(turn.state.conversation, message_count=counted))
     turn.unsaved = 0
     turn.prompt_changed = False
 
 
 def _save_messages(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run | None) -> None:
+    messages.insert_all(tx, new)
+    # What was said beside an answer to waiting calls comes after their results.
+    waited = turn.waiting if any(message.role == "tool" for message in new) else []
+    _save_window(tx, turn, [*turn.window, *new, *waited], run, added=turn.unsaved + len(new))
+
+
+def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run | None, *, added: int) -> None:
     if turn.prompt_changed:
         messages.rewrite(tx, turn.window[0])
-    messages.insert_all(tx, new)
-    has_ended = run is not None and run.ended_at is not None
+    ended = run if run is not None and run.ended_at is not None else None
+    # An agent that clears its buffer begins every turn anew; what it was told stays in recall.
+    is_cleared = ended is not None and turn.state.agent.clears_buffer and ended.stop_reason != "requires_approval"
     conversations.save_window(
         tx,
         turn.state.conversation.id,
-        [message.id for message in (*turn.window, *new)],
+        [message.id for message in (window[:1] if is_cleared else window)],
         turn.prompt_key,
-        added=turn.unsaved + len(new),
-        ended_at=run.ended_at if run else None,
-        run_ms=(run.duration_ns or 0) // 1_000_000 if run and has_ended else None,
-        stop_reason=run.stop_reason if run else None,
+        added=added,
+        token_percent=turn.token_percent,
+        ended_at=ended.ended_at if ended else None,
+        run_ms=(ended.duration_ns or 0) // 1_000_000 if ended else None,
+        stop_reason=ended.stop_reason if ended else None,
     )
 
 
-def _progress(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None) -> Run:
+def _progress(
+    tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply | None, stop: StopReason | None
+) -> Run:
+    run = turn.run
+    if reply:
+        run = replace(run, usage=run.usage + reply.usage, step_count=run.step_count + 1)
+    return _ended(tx, replace(run, ttft_ns=run.ttft_ns or step.first_ns), stop)
+
+
+def _ended(tx: Transaction, run: Run, stop: StopReason | None) -> Run:
+    """The run with its lease held for longer, or ended where there is a reason."""
     now = tx.clock.now()
-    run = replace(
-        renewed(turn.run, now),
-        usage=turn.run.usage + reply.usage,
-        step_count=turn.run.step_count + 1,
-        ttft_ns=turn.run.ttft_ns or step.first_ns,
-    )
     if stop is None:
-        return run
+        return renewed(run, now)
     duration = (now - run.created_at) * 1000
-    return replace(run, status=status_after(stop), stop_reason=stop, ended_at=now, duration_ns=duration)
+    return replace(renewed(run, now), status=status_after(stop), stop_reason=stop, ended_at=now, duration_ns=duration)
 
 
 def _corrected(results: Sequence[ToolReturnPart], committed: Committed, turn: TurnContext) -> list[ToolReturnPart]:
@@ -135,11 +199,19 @@ def _correct(result: ToolReturnPart, committed: Committed, limit: int) -> ToolRe
 
 def _assistant_message(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply) -> Message:
     model = reply.model or turn.model.info.name
-    return replace(_message(tx, turn, step, step.message_id), role="assistant", parts=reply.parts, model=model)
+    role: Role = (
+        "approval" if any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts) else "assistant"
+    )
+    return replace(_message(tx, turn, step, step.message_id), role=role, parts=reply.parts, model=model)
 
 
 def _tool_message(tx: Transaction, turn: TurnContext, step: StepDraft, results: list[ToolReturnPart]) -> Message:
     return replace(_message(tx, turn, step, new_id("message")), role="tool", parts=tuple(results))
+
+
+def _heartbeat(tx: Transaction, turn: TurnContext, step: StepDraft, reason: str) -> Message:
+    text = package_heartbeat(reason, local_time(tx.clock.now(), turn.state.agent.timezone))
+    return replace(_message(tx, turn, step, new_id("message")), role="user", parts=(event_part(text),))
 
 
 def _message(tx: Transaction, turn: TurnContext, step: StepDraft, id: str) -> Message:

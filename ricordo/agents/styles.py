@@ -1,35 +1,71 @@
-"""How an agent talks: what it is offered, and what its reply means. A style is a small value; the loop is the same for all."""
+"""How an agent talks: what it is offered, what its reply means, whether it goes on. Two small values; the loop is the same."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ricordo.domain.agent import AgentType
-from ricordo.domain.message import ToolCallPart
+from ricordo.agents.approvals import Answered
+from ricordo.agents.types import traits_of
+from ricordo.domain.agent import Agent, AgentState, AgentType
+from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
-from ricordo.domain.tool import Tool
-from ricordo.errors import Unsupported
-from ricordo.tools.toolbox import schema_of
+from ricordo.errors import Invalid
+from ricordo.tools.presenting import Presenting, prefill, schema_for, take_apart
+from ricordo.tools.rules import Allowed, Called, Rulebook
+from ricordo.tools.toolbox import failed_result
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the model is offered in one step: the tools as it sees them, by name, and how they are dressed up."""
+
+    tools: Mapping[str, ToolSchema]
+    choice: ToolChoice
+    allowed: Allowed
+    how: Presenting
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A reply, understood: the calls to run, and why the turn ends after them (None: it goes on)."""
+    """A reply, understood: its parts as they are kept, the calls to run, and results of those that must not be run.
 
-    calls: tuple[ToolCallPart, ...]
-    stop: StopReason | None
+    `calls` hold what the tools get. `stop` is set where the reply itself ends the turn.
+    """
+
+    parts: tuple[Part, ...]
+    calls: tuple[ToolCallPart, ...] = ()
+    refused: tuple[ToolReturnPart, ...] = ()
+    wants_heartbeat: bool = False
+    stop: StopReason | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some call has to wait for a person or the client, and so all of them."""
+        return any(isinstance(part, ToolCallPart) and part.is_gated for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What comes after a step: the end of the turn, or another step, with a word to the agent where it needs one."""
+
+    stop: StopReason | None = None
+    heartbeat: str | None = None
 
 
 class Style(Protocol):
     """One way of talking."""
 
-    def present(self, tools: Sequence[Tool]) -> tuple[tuple[ToolSchema, ...], ToolChoice]:
+    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:
         """The tools as the model is offered them, and whether it must call one."""
         ...
 
-    def read(self, reply: ModelReply) -> Reading:
-        """What the reply asks for."""
+    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:
+        """What comes after a reply without a call."""
+        ...
+
+    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:
+        """What comes after calls that no rule decides about; `reason` is why a rule wants another step."""
         ...
 
 
@@ -37,24 +73,169 @@ class Style(Protocol):
 class NativeStyle:
     """Plain text speaks to the user and ends the turn; tool calls are run and the model is asked again."""
 
-    def present(self, tools: Sequence[Tool]) -> tuple[tuple[ToolSchema, ...], ToolChoice]:
-        """Every tool as it is; the model may call one or not."""
-        return tuple(schema_of(tool) for tool in tools), "auto"
+    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:  # noqa: ARG002
+        """Every allowed tool as it is; the model may call one or not, unless a rule wants a call."""
+        return _offer(tools, allowed, rules, Presenting(), "required" if allowed.must_call else "auto")
 
-    def read(self, reply: ModelReply) -> Reading:
-        """Calls go on; text ends, as does an answer that was cut off at its length limit."""
-        calls = tuple(part for part in reply.parts if isinstance(part, ToolCallPart))
-        if calls:
-            return Reading(calls, None)
-        return Reading((), "max_tokens_exceeded" if reply.finish == "length" else "end_turn")
+    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:  # noqa: ARG002
+        """Text ends the turn, as does an answer that was cut off at its length limit."""
+        return Next("max_tokens_exceeded" if reply.finish == "length" else "end_turn")
+
+    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:  # noqa: ARG002
+        """Calls go on."""
+        return Next()
 
 
-_STYLES: dict[AgentType, Style] = {"letta_v1_agent": NativeStyle(), "split_thread_agent": NativeStyle()}
+@dataclass(frozen=True, slots=True)
+class HeartbeatStyle:
+    """The agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat."""
+
+    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:
+        """Every allowed tool, with the heartbeat among its arguments; one must be called, where there is any."""
+        settings = agent.model_settings
+        how = Presenting(
+            heartbeat=True,
+            thinks_in_arguments=bool(settings.thinks_in_arguments),
+            response_format=settings.response_format,
+        )
+        return _offer(tools, allowed, rules, how, "required")
+
+    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:
+        """An agent with tools is reminded once that it speaks through them; one without speaks plainly."""
+        if reply.finish == "length":
+            return Next("max_tokens_exceeded")
+        if not offer.tools:
+            return Next("end_turn")
+        return Next("no_tool_call") if was_reminded else Next(heartbeat=REMINDER)
+
+    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:
+        """A heartbeat follows where a rule wants it, a call failed, or the agent asked for one; else the turn ends."""
+        if reason is not None:
+            return Next(heartbeat=reason)
+        if any(result.status == "error" for result in results):
+            return Next(heartbeat=AFTER_FAILURE)
+        return Next(heartbeat=REQUESTED) if reading.wants_heartbeat else Next("end_turn")
+
+
+REQUESTED = "Function called using request_heartbeat=true, returning control"
+AFTER_FAILURE = "Function call failed, returning control"
+REMINDER = "Your reply called no tool, so nobody has seen it. Call a tool now; to answer the user, call send_message."
+_STYLES: dict[str, Style] = {"native": NativeStyle(), "heartbeat": HeartbeatStyle()}
 
 
 def style_of(agent_type: AgentType) -> Style:
     """The style of this type of agent; raises Unsupported for a type this version does not run."""
-    style = _STYLES.get(agent_type)
-    if style is None:
-        raise Unsupported(f"Agents of type {agent_type} are not supported by this version. Use letta_v1_agent.")
-    return style
+    return _STYLES[traits_of(agent_type).style]
+
+
+def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
+    """The rules of an agent over the tools it has in a turn. Raises Invalid for rules under which no turn could end."""
+    names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
+    return Rulebook(state.agent.tool_rules, names)
+
+
+def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
+    """What the reply asks for: thoughts taken out of arguments, fixed arguments put in, calls that must wait marked."""
+    parts: list[Part] = []
+    calls: list[ToolCallPart] = []
+    refused: list[ToolReturnPart] = []
+    wants_heartbeat = False
+    stop: StopReason | None = None
+    for part in reply.parts:
+        if not isinstance(part, ToolCallPart):
+            parts.append(part)
+            continue
+        taken = take_apart(part, offer.how)
+        if taken.thoughts:
+            parts.append(ReasoningPart(taken.thoughts, native=False))
+        wants_heartbeat |= taken.wants_heartbeat
+        kept = taken.call
+        if part.name not in offer.tools:
+            refused.append(_refusal(part, offer))
+        else:
+            try:
+                kept, run = _fixed(kept, taken.arguments, offer)
+            except Invalid as error:
+                refused.append(failed_result(part, str(error)))
+                stop = "invalid_tool_call"
+            else:
+                is_gated = rules.needs_approval(part.name) or part.name in client_tools
+                kept = replace(kept, is_gated=True) if is_gated else kept
+                calls.append(replace(run, is_gated=is_gated))
+        parts.append(kept)
+    return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop)
+
+
+def read_again(answer: Answered, offer: Offer, rules: Rulebook) -> Reading:
+    """A reply that waited, now that its answer is there: the calls that may be run, and results of those that must not."""
+    calls: list[ToolCallPart] = []
+    refused: list[ToolReturnPart] = []
+    for call in answer.calls_to_run():
+        if call.name not in offer.tools:
+            refused.append(_refusal(call, offer))
+        elif call.is_gated and not rules.needs_approval(call.name):
+            refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
+        else:
+            calls.append(replace(call, arguments=take_apart(call, offer.how).arguments))
+    wants_heartbeat = any(take_apart(call, offer.how).wants_heartbeat for call in answer.request.tool_calls)
+    return Reading(answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat)
+
+
+def decide(
+    style: Style,
+    rules: Rulebook,
+    reading: Reading,
+    results: Sequence[ToolReturnPart],
+    history: list[Called],
+) -> Next:
+    """What comes after calls have their results: rules first, then the style. The calls that ran join the turn's `history`."""
+    refused = {result.call_id for result in reading.refused}
+    latest = called([result for result in results if result.call_id not in refused])
+    verdict = rules.verdict(history, latest)
+    history += latest
+    if reading.stop:
+        return Next(reading.stop)
+    if verdict.stops:
+        return require_before_exit(rules, history, Next("tool_rule"))
+    reason = (verdict.reason or REQUESTED) if verdict.continues else None
+    return require_before_exit(rules, history, style.after_calls(reading, results, reason))
+
+
+def require_before_exit(rules: Rulebook, history: Sequence[Called], coming: Next) -> Next:
+    """The same, unless the turn would end while tools that must be called before were not."""
+    if coming.stop not in ("end_turn", "tool_rule") or not (missing := rules.before_exit(history)):
+        return coming
+    return Next(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
+
+
+def called(results: Sequence[ToolReturnPart]) -> list[Called]:
+    """Results as the rules see them."""
+    return [Called(result.name, result.content, result.status == "success") for result in results]
+
+
+def _offer(
+    tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, how: Presenting, choice: ToolChoice
+) -> Offer:
+    names = frozenset(allowed.names)
+    offered = {
+        tool.name: schema_for(tool, how, is_terminal=rules.is_terminal(tool.name))
+        for tool in tools
+        if tool.name in names
+    }
+    return Offer(offered, choice if offered else "none", allowed, how)
+
+
+def _fixed(kept: ToolCallPart, arguments: str, offer: Offer) -> tuple[ToolCallPart, ToolCallPart]:
+    """The call as it is kept and as it is run, with the arguments a rule fixes."""
+    run = replace(kept, arguments=arguments)
+    values = offer.allowed.prefilled.get(kept.name)
+    if not values:
+        return kept, run
+    schema = offer.tools[kept.name]
+    return prefill(kept, values, schema), prefill(run, values, schema)
+
+
+def _refusal(call: ToolCallPart, offer: Offer) -> ToolReturnPart:
+    # The beginning is a wire fact of the retired Letta V1 server.
+    names = ", ".join(offer.tools)
+    return failed_result(call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]")

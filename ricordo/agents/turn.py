@@ -18,11 +18,12 @@ from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
 from ricordo.agents.request import TurnContext, TurnRequest
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.prompt.fitting import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
 
@@ -37,7 +38,8 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     A request that was accepted before is not run again: the turn that took it is returned. Raises NotFound, Busy, Conflict,
     Invalid; what goes wrong later comes as the event Failed.
     """
-    if not request.messages or not all(message.parts for message in request.messages):
+    is_something = request.messages or request.approval or request.compaction
+    if not is_something or not all(message.parts for message in request.messages):
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
@@ -67,6 +69,8 @@ async def collect(turn: LiveTurn) -> Answer:
     async for event in turn.events():
         if isinstance(event, StepSaved):
             said += event.messages
+        elif isinstance(event, Compacted):
+            said.append(event.summary)
         elif isinstance(event, RunEnded):
             return Answer(event.run, tuple(said))
         elif isinstance(event, Failed):
@@ -243,12 +247,14 @@ class PastTurn:
 
 
 async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
-    """The saved messages of a run that the agent made: those that came in belong to no step."""
+    """The saved messages of a run that it made: those that came in belong to no step."""
     said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
-    return [message for message in said if message.step_id]
+    return [message for message in said if message.step_id or message.role == "summary"]
 
 
 def _reason(error: ModelError) -> StopReason:
+    if isinstance(error, SystemPromptTooLong):
+        return "context_window_overflow_in_system_prompt"
     if error.kind == "llm_insufficient_credits":
         return "insufficient_credits"
     return "invalid_llm_response" if error.kind == "llm_empty_response" else "llm_api_error"

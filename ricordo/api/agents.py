@@ -6,11 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
+from ricordo.agents.request import NewMessage
 from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
+from ricordo.api.compaction_bodies import settings_to_json
+from ricordo.api.rule_bodies import rule_from_wire
+from ricordo.api.sending import new_message
 from ricordo.api.wire.schemas import AgentShape, Note
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
+from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import Unsupported
 from ricordo.storage import agents, blocks, tools
@@ -18,6 +23,14 @@ from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 _PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
+# Ours to tell: the retired Letta V1 server keeps it in `llm_config` alone.
+_THINKS = "put_inner_thoughts_in_kwargs"
+_OLDER_SETTINGS = (
+    ("max_output_tokens", "max_tokens"),
+    ("max_reasoning_tokens", "max_reasoning_tokens"),
+    ("parallel_tool_calls", "parallel_tool_calls"),
+    ("response_format", "response_format"),
+)
 _FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
 
 
@@ -112,14 +125,31 @@ def _spec(body: AgentBody) -> AgentSpec:
         metadata=body.metadata or {},
         timezone=body.timezone or "UTC",
         hidden=bool(body.hidden),
-        settings={name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None},
+        settings=_settings(body),
         blocks=tuple(block.spec() for block in body.memory_blocks or ()),
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
         tool_ids=tuple(body.tool_ids or ()),
         has_base_tools=body.include_base_tools is not False,
+        has_base_rules=body.include_base_tool_rules,
+        tool_rules=tuple(rule_from_wire(rule) for rule in body.tool_rules or ()),
+        clears_buffer=body.message_buffer_autoclear,
+        beginning=_beginning(body),
         tags=tuple(body.tags or ()),
     )
+
+
+def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:
+    """What is kept as JSON: how files are shown, and how the window is made smaller."""
+    settings = {name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None}
+    if body.compaction_settings is not None:
+        settings["compaction"] = settings_to_json(body.compaction_settings.settings(current))
+    return settings
+
+
+def _beginning(body: AgentBody) -> tuple[NewMessage, ...] | None:
+    sequence = body.initial_message_sequence
+    return None if sequence is None else tuple(new_message(message) for message in sequence)
 
 
 def _handle(body: AgentFields) -> str | None:
@@ -138,7 +168,11 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
         if given.pop(name, None):
             raise Unsupported(f"model_settings.{name} is not supported by this version of Ricordo. Leave it out.")
     given.pop("provider_type", None)
-    changes: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
+    if _THINKS in given:
+        given["thinks_in_arguments"] = given.pop(_THINKS)
+    changes: dict[str, Any] = {
+        name: given.pop(name) for name in (*_PLAIN_SETTINGS, "thinks_in_arguments") if name in given
+    }
     if "reasoning" in given:
         changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
     if "thinking" in given:
@@ -146,17 +180,24 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
         changes["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
     if given:
         changes["extra"] = {name: value for name, value in given.items() if value is not None}
-    for name, older in (("max_output_tokens", "max_tokens"), ("parallel_tool_calls",) * 2, ("response_format",) * 2):
+    for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)
+    if body.enable_reasoner is False:
+        changes["reasoning_effort"] = "none"
+    if body.llm_config and body.llm_config.put_inner_thoughts_in_kwargs is not None:
+        changes["thinks_in_arguments"] = body.llm_config.put_inner_thoughts_in_kwargs
     return replace(current, **changes)
 
 
 def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> Agent:
     sent = body.model_fields_set
-    settings = {name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None}
+    rules = agent.tool_rules if body.tool_rules is None else tuple(rule_from_wire(rule) for rule in body.tool_rules)
+    clears = agent.clears_buffer if body.message_buffer_autoclear is None else body.message_buffer_autoclear
     return replace(
         agent,
+        tool_rules=rules,
+        clears_buffer=clears,
         name=body.name or agent.name,
         system=agent.system if body.system is None else body.system,
         description=body.description if "description" in sent else agent.description,
@@ -165,7 +206,7 @@ def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> 
         context_window=body.context_window_limit or agent.context_window,
         timezone=body.timezone or agent.timezone,
         hidden=agent.hidden if body.hidden is None else body.hidden,
-        settings=agent.settings | settings,
+        settings=agent.settings | _settings(body, agent.compaction),
         updated_by=user_id,
         updated_at=tx.clock.now(),
     )

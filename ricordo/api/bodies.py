@@ -6,9 +6,10 @@ import re
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ricordo.agents.lifecycle import BlockSpec
+from ricordo.api.compaction_bodies import CompactionSettingsBody
 from ricordo.domain.agent import AgentType
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.errors import Unsupported
@@ -77,14 +78,35 @@ class NewMessageBody(Body):
     group_id: str | None = None
 
 
+class ApprovalItem(Body):
+    """What was decided about one call that waits; with the type `tool`, what the client's own tool gave."""
+
+    type: Literal["approval", "tool"] | None = None
+    tool_call_id: str
+    approve: bool | None = None
+    reason: str | None = None
+    tool_return: str | list[Annotated[Text | Image, Field(discriminator="type")]] | None = None
+    status: Literal["success", "error"] = "success"
+    stdout: list[str] | None = None
+    stderr: list[str] | None = None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether it holds a result, also where an older client does not say so."""
+        return self.type == "tool" or (self.type is None and self.tool_return is not None)
+
+
 class ApprovalBody(Body):
-    """An answer to a pending request for approval; no call can be pending in this version."""
+    """An answer to calls that wait: one item for each of them, or `approve` for all."""
 
     type: Literal["approval"] | None = "approval"
-    approvals: list[dict[str, Any]] | None = None
+    approvals: list[ApprovalItem] | None = None
     approve: bool | None = None
     approval_request_id: str | None = None
     reason: str | None = None
+    otid: str | None = Field(None, min_length=1, max_length=200)
+    sender_id: str | None = None
+    group_id: str | None = None
 
 
 def _kind(value: Any) -> str:
@@ -117,7 +139,7 @@ class SendBody(WholeBody):
     client_tools: list[dict[str, Any]] | None = None
     client_skills: list[dict[str, Any]] | None = None
     override_model: str | None = None
-    override_system: str | None = None
+    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
     return_logprobs: bool = False
     return_token_ids: bool = False
     include_compaction_messages: bool = False
@@ -197,6 +219,7 @@ class ConfigBody(Body):
     embedding_model: str | None = None
     embedding_endpoint_type: str | None = None
     provider_name: str | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
 
     @property
     def full_handle(self) -> str | None:
@@ -225,12 +248,14 @@ class AgentFields(WholeBody):
     timezone: str | None = None
     hidden: bool | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+    enable_reasoner: bool | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
     tool_rules: list[dict[str, Any]] | None = None
-    compaction_settings: dict[str, Any] | None = None
+    compaction_settings: CompactionSettingsBody | None = None
     enable_sleeptime: bool | None = None
     message_buffer_autoclear: bool | None = None
     source_ids: list[str] | None = None
@@ -249,7 +274,7 @@ class AgentBody(AgentFields):
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
     include_default_source: bool | None = None
-    initial_message_sequence: list[dict[str, Any]] | None = None
+    initial_message_sequence: list[NewMessageBody] | None = None
     memory_variables: dict[str, str] | None = None
     from_template: str | None = None
 
@@ -261,20 +286,10 @@ class AgentChange(AgentFields):
 
 
 _AGENT_LATER = (
-    *("tool_rules", "compaction_settings", "enable_sleeptime", "message_buffer_autoclear", "source_ids", "folder_ids"),
-    *(
-        "identity_ids",
-        "secrets",
-        "tool_exec_environment_variables",
-        "include_base_tool_rules",
-        "include_default_source",
-    ),
-    *("initial_message_sequence", "memory_variables", "from_template", "message_ids"),
+    *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
+    *("include_default_source", "memory_variables", "from_template", "message_ids"),
 )
-_SEND_LATER = (
-    *("background", "client_tools", "client_skills", "override_model", "override_system"),
-    *("return_logprobs", "return_token_ids"),
-)
+_SEND_LATER = ("client_skills", "return_logprobs", "return_token_ids")
 
 
 def refuse_unsupported(body: AgentFields | SendBody) -> None:

@@ -1,14 +1,18 @@
 """Tools: those there are, and those an agent has."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from ricordo.agents.approvals import with_approval
+from ricordo.api.bodies import Body
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
 from ricordo.api.wire.schemas import AgentShape, ToolShape
 from ricordo.api.wire.tools import tool_to_wire
 from ricordo.domain.agent import AgentState
 from ricordo.domain.tool import Tool
+from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools
 from ricordo.storage.store import Transaction
 
@@ -72,6 +76,8 @@ async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
         if any(attached.id == tool_id for attached in state.tools):
             return state
         tools.attach(tx, agent_id, [tool.id])
+        if tool.needs_approval:
+            agents.update(tx, with_approval(state.agent, tool.name, True))
         return agents.load_whole(tx, here.scope, agent_id)
 
     return answer(agent_view(here, await here.store.write(work)))
@@ -85,6 +91,34 @@ async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
         agents.require(tx, here.scope, agent_id)
         tools.get(tx, here.scope, tool_id)
         tools.detach(tx, agent_id, tool_id)
+        return agents.load_whole(tx, here.scope, agent_id)
+
+    return answer(agent_view(here, await here.store.write(work)))
+
+
+class ApprovalBody(Body):
+    """Whether calls of a tool wait for approval."""
+
+    requires_approval: bool
+
+
+@router.patch("/agents/{agent_id}/tools/approval/{tool_name}", response_model=AgentShape)
+async def change_approval(
+    here: Here, agent_id: str, tool_name: str, body: ApprovalBody | None = None, requires_approval: bool | None = None
+) -> Response:
+    """Let this agent's calls of the tool wait for approval, or no longer. Calls that wait already go on waiting."""
+    wanted = body.requires_approval if body else requires_approval
+    if wanted is None:
+        raise Invalid("Say requires_approval: true or false.")
+
+    def work(tx: Transaction) -> AgentState:
+        agents.hold(tx, here.scope, agent_id)
+        state = agents.load_whole(tx, here.scope, agent_id)
+        if not any(tool.name == tool_name for tool in state.tools):
+            raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
+        changed = with_approval(state.agent, tool_name, wanted)
+        if changed != state.agent:
+            agents.update(tx, replace(changed, updated_by=here.scope.user_id, updated_at=tx.clock.now()))
         return agents.load_whole(tx, here.scope, agent_id)
 
     return answer(agent_view(here, await here.store.write(work)))

@@ -18,6 +18,7 @@ from ricordo.app import open_models
 from ricordo.cli.client import Client, Json
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
+from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
@@ -31,6 +32,7 @@ DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
 _LONG_WAIT = 60  # seconds
+_SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
 _EXTRAS = (
     ("anthropic_api_key", "anthropic", "anthropic"),
@@ -182,7 +184,9 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
     try:
         found = await models.find_local()
         local = _local_models(settings, [info.handle for info in found])
-        return [local, await _default_model(settings, models), await _embedding(models)]
+        listed = await models.list() if found or providers.ollama_base_url else []
+        windows = _small_windows([info for info in listed if info.endpoint_type == "ollama"])
+        return [local, *windows, await _default_model(settings, models), await _embedding(models)]
     finally:
         await models.close()
 
@@ -193,6 +197,15 @@ def _local_models(settings: Settings, handles: list[str]) -> Finding:
     servers = sorted({handle.partition("/")[0] for handle in handles})
     counted = [f"{server} ({sum(handle.startswith(server + '/') for handle in handles)})" for server in servers]
     return Finding("local models", ", ".join(counted) or "no model server found on this machine")
+
+
+def _small_windows(infos: list[ModelInfo]) -> list[Finding]:
+    """A warning for models whose window at Ollama is too small for an agent, and how to widen it."""
+    small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
+    if not small:
+        return []
+    advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
+    return [Finding("windows", f"small for an agent: {', '.join(small)}. {advice}", "warning")]
 
 
 async def _default_model(settings: Settings, models: Models) -> Finding:

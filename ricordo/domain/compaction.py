@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
+Trigger = Literal["window", "provider", "request"]
 # Of the window's tokens; from here on a prompt is made smaller before it is sent (the retired Letta V1 server's default).
 TRIGGER = 0.9
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from ricordo.domain.compaction import Trigger
+
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 
 
@@ -75,7 +77,7 @@ class ApprovalPart:
 class CompactionPart:
     """What a summary took the place of: the messages that left the window, and its size in tokens by our own estimate."""
 
-    trigger: Literal["window", "provider", "request"]
+    trigger: Trigger
     evicted: tuple[str, ...]
     tokens_before: int
     tokens_after: int

@@ -9,6 +9,7 @@ import orjson
 
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError
+from ricordo.llm.ollama import with_real_windows
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import LocalServer, Provider, known_window
 
@@ -50,6 +51,8 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, timeout: f
             headers = {"x-api-key": provider.api_key or "", "anthropic-version": "2023-06-01"}
         case "google":
             url, headers = f"{base_url}/v1beta/models?pageSize=1000", {"x-goog-api-key": provider.api_key or ""}
+        case _ if provider.endpoint_type == "azure":
+            url, headers = _azure_list(base_url), {"api-key": provider.api_key or ""}
         case _:
             url = f"{base_url}/models"
             headers = {"authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
@@ -59,7 +62,17 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, timeout: f
         raise error_from_transport(provider.name, error) from error
     if response.status_code != 200:
         raise error_from_status(provider.name, response.status_code, response.content, response.headers)
-    return models_in(response.content, provider)
+    listed = models_in(response.content, provider)
+    if provider.endpoint_type == "ollama":
+        return replace(listed, chat=await with_real_windows(client, provider, listed.chat))
+    return listed
+
+
+def _azure_list(base_url: str) -> str:
+    if base_url.endswith("/v1"):
+        return f"{base_url}/models"
+    # The only version whose data plane lists deployments, whatever the version is that answers their calls.
+    return f"{base_url.removesuffix('/openai')}/openai/deployments?api-version=2023-03-15-preview"
 
 
 async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provider) -> Listed | None:
@@ -69,7 +82,11 @@ async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provi
         listed = models_in(response.content, provider, owner=server.owner)
     except (httpx2.HTTPError, ModelError):
         return None
-    return listed if response.status_code == 200 else None
+    if response.status_code != 200:
+        return None
+    if provider.endpoint_type == "ollama":
+        return replace(listed, chat=await with_real_windows(client, provider, listed.chat))
+    return listed
 
 
 def models_in(content: bytes, provider: Provider, owner: str | None = None) -> Listed:
@@ -90,7 +107,7 @@ def models_in(content: bytes, provider: Provider, owner: str | None = None) -> L
         name = _name(row)
         if not name or any(word in name.lower() for word in _NEITHER):
             continue
-        if _embeds(row, name):
+        if _embeds(row, str(row.get("model") or name) if row.get("object") == "deployment" else name):
             embedding.append(embedding_of(provider, name))
         else:
             chat.append(_info(row, name, provider))
@@ -132,6 +149,8 @@ def _embeds(row: dict[str, Any], name: str) -> bool:
 
 def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
     info = info_of(provider, name)
+    if row.get("object") == "deployment" and isinstance(row.get("model"), str):  # Azure: the name is anybody's choice.
+        return replace(info, context_window=known_window(row["model"]))
     meta = row.get("meta")
     # llama.cpp says what it was started with, or else what the model was trained for.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None

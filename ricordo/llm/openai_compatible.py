@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import orjson
@@ -12,7 +13,9 @@ from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.chunks import chunks_of
 from ricordo.llm.connections import Connections
-from ricordo.llm.openai_format import dialect_of, to_body, to_reply
+from ricordo.llm.openai_dialect import dialect_of
+from ricordo.llm.openai_format import to_body
+from ricordo.llm.openai_reading import generation_in, read_fault, to_reply
 from ricordo.llm.openai_stream import EventLines, ReplyBuilder
 from ricordo.llm.policy import (
     CallPolicy,
@@ -38,16 +41,15 @@ class OpenAICompatibleModel:
         *,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        api_version: str | None = None,
     ) -> None:
         base_url = (info.endpoint or "").rstrip("/")
         self._info = info
         self._connections = connections
         self._policy = policy
-        self._url = httpx2.URL(f"{base_url}/chat/completions")
-        self._dialect = dialect_of(info.endpoint_type, base_url)
-        self._headers = {"content-type": "application/json", "user-agent": "ricordo", **(headers or {})}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+        self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
+        self._dialect = dialect_of(info.endpoint_type, base_url, info.name, info.provider)
+        self._headers = call_headers(info.endpoint_type, api_key) | dict(headers or {})
 
     @property
     def info(self) -> ModelInfo:
@@ -56,9 +58,13 @@ class OpenAICompatibleModel:
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        body = orjson.dumps(to_body(request, self._info.name, self._dialect))
+        first = orjson.dumps(to_body(request, self._info.name, self._dialect))
         attempt = self._streamed if request.stream else self._whole
-        return answer_by_policy(self._policy, request, lambda: attempt(request, body))
+
+        def again(changed: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+            return attempt(changed, orjson.dumps(to_body(changed, self._info.name, self._dialect)))
+
+        return answer_by_policy(self._policy, request, lambda: attempt(request, first), again=again)
 
     def _post(self, body: bytes) -> httpx2.Request:
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
@@ -69,20 +75,24 @@ class OpenAICompatibleModel:
             response = await self._connections.client().send(self._post(body))
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(self._info.provider, error) from error
-        if response.status_code != 200:
-            raise error_from_status(self._info.provider, response.status_code, response.content, response.headers)
-        yield to_reply(self._payload(response.content), request)
+        yield self._reply(response, response.content, request)
+
+    def _reply(self, response: httpx2.Response, content: bytes, request: ModelRequest) -> ModelReply:
+        if response.status_code == 200:
+            return to_reply(self._payload(content), request, self._dialect)
+        if (written := generation_in(content, request)) is not None:
+            return written
+        raise error_from_status(self._info.provider, response.status_code, content, response.headers)
 
     async def _streamed(self, request: ModelRequest, body: bytes) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:
             response = await self._connections.client().send(self._post(body), stream=True)
             async with aclosing(response):
-                if response.status_code != 200:
-                    content = await response.aread()
-                    raise error_from_status(self._info.provider, response.status_code, content, response.headers)
-                if response.headers.get("content-type", "").startswith("application/json"):
-                    # The server took no notice of `stream`.
-                    reply = to_reply(self._payload(await response.aread()), request)
+                if response.status_code != 200 or response.headers.get("content-type", "").startswith(
+                    "application/json"
+                ):
+                    # An error, or a server that took no notice of `stream`.
+                    reply = self._reply(response, await response.aread(), request)
                     for chunk in chunks_of(reply):
                         yield chunk
                     yield reply
@@ -95,12 +105,15 @@ class OpenAICompatibleModel:
     async def _read_events(
         self, response: httpx2.Response, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        lines, builder = EventLines(), ReplyBuilder()
+        lines, builder = EventLines(), ReplyBuilder(self._dialect)
         pieces = response.aiter_bytes()
         try:
             async for data in pieces:
                 for event in lines.feed(data):
-                    for chunk in self._chunks(builder, event):
+                    if (fault := read_fault(event)) is not None:
+                        yield self._written_instead(fault, request)
+                        return
+                    for chunk in builder.feed(event):
                         yield chunk
                 if lines.is_done:
                     break
@@ -108,7 +121,10 @@ class OpenAICompatibleModel:
             if not builder.is_finished:
                 raise
         for event in lines.end():
-            for chunk in self._chunks(builder, event):
+            if (fault := read_fault(event)) is not None:
+                yield self._written_instead(fault, request)
+                return
+            for chunk in builder.feed(event):
                 yield chunk
         if not (lines.is_done or builder.is_finished):
             raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
@@ -116,23 +132,43 @@ class OpenAICompatibleModel:
             await _read_to_the_end(pieces)
         yield builder.reply(request)
 
-    def _chunks(self, builder: ReplyBuilder, event: dict[str, Any]) -> list[Chunk]:
-        if event.get("error") or event.get("object") == "error":
-            raise error_from_event(self._info.provider, event)
-        return list(builder.feed(event))
+    def _written_instead(self, fault: Any, request: ModelRequest) -> ModelReply:
+        written = generation_in(fault, request)
+        if written is None:
+            raise error_from_event(self._info.provider, fault)
+        return written
 
     def _payload(self, content: bytes) -> dict[str, Any]:
         try:
-            payload = orjson.loads(content)
+            payload = orjson.loads(content.removeprefix(b"\xef\xbb\xbf"))
         except orjson.JSONDecodeError:
             payload = None
         if not isinstance(payload, dict):
             words, _ = words_of(content)
             problem = f"{self._info.endpoint} did not answer with a chat completion. Check its address. It said: "
             raise ModelError("llm_bad_request", problem + words[:200])
-        if payload.get("error") and not payload.get("choices"):
-            raise error_from_event(self._info.provider, payload)
+        if (fault := read_fault(payload)) is not None:
+            raise error_from_event(self._info.provider, fault)
         return payload
+
+
+def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
+    """The headers of a call, with the key where this kind of server wants it."""
+    found = {"content-type": "application/json", "user-agent": "ricordo"}
+    if api_key:
+        found |= {"api-key": api_key} if endpoint_type == "azure" else {"authorization": f"Bearer {api_key}"}
+    return found
+
+
+def call_url(info: ModelInfo, path: str, api_version: str | None = None) -> str:
+    """Where a call of a model goes. Azure has an address for each deployment, unless its newer `/openai/v1` is used."""
+    base_url = (info.endpoint or "").rstrip("/")
+    if info.endpoint_type != "azure":
+        return f"{base_url}/{path}"
+    query = f"?api-version={quote(api_version, safe='')}" if api_version else ""
+    if base_url.endswith("/v1"):
+        return f"{base_url}/{path}{query}"
+    return f"{base_url.removesuffix('/openai')}/openai/deployments/{quote(info.name, safe='')}/{path}{query}"
 
 
 async def _read_to_the_end(pieces: AsyncGenerator[bytes, None]) -> None:

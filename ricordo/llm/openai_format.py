@@ -1,58 +1,20 @@
-"""Chat completions as JSON: our messages to the wire, and the wire to our reply. Pure; built by hand because it runs each step."""
+"""Chat completions as JSON: our messages and tools to the wire. Pure; built by hand because it runs each step."""
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import orjson
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import FinishReason, ModelReply, ModelRequest, ToolSchema
-from ricordo.domain.usage import Usage
-from ricordo.errors import ModelError
+from ricordo.domain.model import ModelRequest, ToolSchema
+from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
-from ricordo.llm.repair import new_call_id
-from ricordo.llm.tokens import estimated_usage
 
-_FINISHES: dict[str | None, FinishReason] = {
-    "stop": "stop",
-    "eos": "stop",
-    "end_turn": "stop",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "max_tokens": "length",
-    "content_filter": "content_filter",
-}
-_Value = TypeVar("_Value")
+# Settings that are ours to put where the format wants them.
+_OURS = frozenset({"strict", "provider_type"})
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How one server's reading of the format differs from the common one."""
-
-    max_tokens_name: str = "max_tokens"
-    takes_user: bool = True
-    takes_stream_options: bool = True
-    forces_by_name: bool = True
-    short_call_ids: bool = False
-
-
-_OPENAI = Dialect(max_tokens_name="max_completion_tokens")
-# Mistral refuses fields it does not know, and call ids that are not nine letters or digits.
-_MISTRAL = Dialect(takes_user=False, takes_stream_options=False, short_call_ids=True)
-# LM Studio takes tool_choice as a word only.
-_LMSTUDIO = Dialect(forces_by_name=False)
-
-
-def dialect_of(endpoint_type: str, base_url: str) -> Dialect:
-    """The dialect spoken at an address."""
-    if "://api.openai.com" in base_url or endpoint_type == "azure":
-        return _OPENAI
-    return {"mistral": _MISTRAL, "lmstudio": _LMSTUDIO}.get(endpoint_type, Dialect())
 
 
 def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, Any]:
@@ -61,12 +23,11 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
     body: dict[str, Any] = {"model": model, "messages": to_messages(request.messages, dialect)}
     if request.tools:
         _add_tools(body, request, dialect)
-    if settings.temperature is not None:
+    if settings.temperature is not None and dialect.takes_temperature:
         body["temperature"] = settings.temperature
     if settings.max_output_tokens is not None:
         body[dialect.max_tokens_name] = settings.max_output_tokens
-    if settings.reasoning_effort is not None:
-        body["reasoning_effort"] = settings.reasoning_effort
+    body.update(thinking_fields(settings, dialect, must_call=must_call(request)))
     if settings.response_format is not None:
         body["response_format"] = settings.response_format
     if request.user_id is not None and dialect.takes_user:
@@ -75,37 +36,68 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
         body["stream"] = True
         if dialect.takes_stream_options:
             body["stream_options"] = {"include_usage": True}
-    body.update(settings.extra)
+    refused = _OURS if dialect.takes_verbosity else _OURS | {"verbosity"}
+    body.update((name, value) for name, value in settings.extra.items() if name not in refused)
     return body
+
+
+def must_call(request: ModelRequest) -> bool:
+    """Whether the model is to call a tool."""
+    return bool(request.tools) and (request.forced_tool is not None or request.tool_choice == "required")
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) -> None:
     tools: Iterable[ToolSchema] = request.tools
     choice: Any = request.tool_choice
-    if request.forced_tool is not None:
+    if not can_force(request, dialect) and must_call(request):
+        choice = "auto"
+    elif request.forced_tool is not None:
         choice = {"type": "function", "function": {"name": request.forced_tool}}
         if not dialect.forces_by_name:
             tools, choice = [tool for tool in tools if tool.name == request.forced_tool], "required"
-    body["tools"] = [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ]
+    is_strict = dialect.takes_strict and request.settings.extra.get("strict") is True
+    body["tools"] = [{"type": "function", "function": function_of(tool, is_strict=is_strict)} for tool in tools]
     body["tool_choice"] = choice
-    if request.settings.parallel_tool_calls is not None:
+    if request.settings.parallel_tool_calls is not None and dialect.takes_parallel:
         body["parallel_tool_calls"] = request.settings.parallel_tool_calls
 
 
+def function_of(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
+    """A tool as OpenAI's formats describe it; strict where that is wanted and its schema allows it."""
+    strict = strict_parameters(tool.parameters) if is_strict else None
+    parameters = tool.parameters if strict is None else strict
+    found = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return found if strict is None else found | {"strict": True}
+
+
+def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema with every object closed; None where an object has optional or free fields, which strict mode refuses."""
+    found = dict(schema)
+    kind = schema.get("type")
+    if kind == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        if not isinstance(properties, dict) or set(properties) != set(schema.get("required", ())):
+            return None
+        inner = {name: strict_parameters(value) for name, value in properties.items()}
+        if schema.get("additionalProperties") or any(value is None for value in inner.values()):
+            return None
+        found |= {"properties": inner, "additionalProperties": False}
+    if isinstance(schema.get("items"), dict):
+        if (items := strict_parameters(schema["items"])) is None:
+            return None
+        found["items"] = items
+    return None if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema) else found
+
+
 def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> list[dict[str, Any]]:
-    """The transcript in its order. Reasoning stays out: these servers do not take it back."""
-    call_id = _short_id if dialect is not None and dialect.short_call_ids else _same
+    """The transcript in its order. Thoughts stay out, but for servers that want their own back."""
+    dialect = dialect or Dialect()
+    call_id = _short_id if dialect.short_call_ids else _same
     rows: list[dict[str, Any]] = []
     for message in messages:
         role = message.role
         if role == "assistant" or (role == "approval" and message.tool_calls):
-            if row := _assistant(message, call_id):
+            if row := _assistant(message, call_id, dialect):
                 rows.append(row)
         elif role in {"tool", "approval"}:
             rows += (
@@ -115,23 +107,55 @@ def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> 
         elif role == "system":
             rows.append({"role": "system", "content": message.text})
         elif content := _content(message.parts):
+            if dialect.answers_before_user and rows and rows[-1]["role"] == "tool":
+                rows.append({"role": "assistant", "content": "OK."})
             rows.append({"role": "user", "content": content})
     return rows
 
 
-def _assistant(message: Message, call_id: Callable[[str], str]) -> dict[str, Any] | None:
+def _assistant(message: Message, call_id: Callable[[str], str], dialect: Dialect) -> dict[str, Any] | None:
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
+    thoughts: list[ReasoningPart] = []
     for part in message.parts:
         if isinstance(part, TextPart):
             texts.append(part.text)
         elif isinstance(part, ToolCallPart):
             function = {"name": part.name, "arguments": readable_arguments(part.arguments)}
             calls.append({"id": call_id(part.call_id), "type": "function", "function": function})
+        elif isinstance(part, ReasoningPart) and part.provider == dialect.provider:
+            thoughts.append(part)
     text = "\n".join(texts)
+    if not (text or calls):
+        return None
+    row: dict[str, Any] = {"role": "assistant", "content": text or None}
     if calls:
-        return {"role": "assistant", "content": text or None, "tool_calls": calls}
-    return {"role": "assistant", "content": text} if text else None
+        row["tool_calls"] = calls
+    if dialect.replays != "nothing":
+        _add_thoughts(row, thoughts, dialect)
+    return row
+
+
+def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: Dialect) -> None:
+    words = "\n".join(part.text for part in thoughts if part.text)
+    if dialect.replays == "field":
+        if "tool_calls" in row:
+            row["reasoning_content"] = words
+    elif dialect.replays == "details":
+        proofs = [part.signature or part.redacted for part in thoughts]
+        if details := [detail for proof in proofs if proof for detail in _details_in(proof)]:
+            row["reasoning_details"] = details
+    elif words:
+        text = [{"type": "text", "text": row["content"]}] if row["content"] else []
+        row["content"] = [{"type": "thinking", "thinking": [{"type": "text", "text": words}]}, *text]
+
+
+def _details_in(proof: str) -> list[Any]:
+    try:
+        found = orjson.loads(proof)
+    except orjson.JSONDecodeError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]] | None:
@@ -176,115 +200,3 @@ def _short_id(call_id: str) -> str:
     if _MISTRAL_ID.match(call_id):
         return call_id
     return hashlib.blake2b(call_id.encode(), digest_size=16).hexdigest()[:9]
-
-
-def to_reply(payload: dict[str, Any], request: ModelRequest) -> ModelReply:
-    """The reply in a whole (not streamed) answer."""
-    choice = read_choice(payload) or {}
-    message = _as(dict, choice.get("message"), "message") or {}
-    thought, text = read_content(message)
-    calls = read_calls(message)
-    if not calls and isinstance(message.get("function_call"), dict):
-        calls = [{"function": message["function_call"]}]
-    parts: list[Part] = [ReasoningPart(thought)] if thought else []
-    if text:
-        parts.append(TextPart(text))
-    parts += [read_call(call) for call in calls]
-    reply = ModelReply(tuple(parts), finish=read_finish(choice.get("finish_reason")), model=read_text(payload, "model"))
-    return with_usage(reply, payload.get("usage"), request)
-
-
-def read_choice(payload: dict[str, Any]) -> dict[str, Any] | None:
-    """The first choice of an answer or an event; None where it has none."""
-    choices = _as(list, payload.get("choices"), "choices")
-    if not choices:
-        return None
-    choice = _as(dict, choices[0], "choices")
-    return unreadable("choices") if choice is None else choice
-
-
-def read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls, or pieces of calls, in a message or a delta."""
-    return [call for call in _as(list, message.get("tool_calls"), "tool_calls") or () if isinstance(call, dict)]
-
-
-def read_text(row: dict[str, Any], name: str) -> str:
-    """A field's text, empty where it is missing."""
-    return _as(str, row.get(name), name) or ""
-
-
-def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
-    return value if value is None or isinstance(value, kind) else unreadable(name)
-
-
-def unreadable(name: str) -> NoReturn:
-    """Raise the ModelError for an answer that breaks the format in this field."""
-    raise ModelError("llm_error", f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.')
-
-
-def read_content(message: dict[str, Any]) -> tuple[str, str]:
-    """Reasoning and text of a message or a delta."""
-    thought = read_text(message, "reasoning_content") or read_text(message, "reasoning")
-    content = message.get("content")
-    if not isinstance(content, list):
-        return thought, read_text(message, "content") or read_text(message, "refusal")
-    # Mistral's reasoning models give a list of pieces.
-    pieces = [_as(dict, piece, "content") or {} for piece in content]
-    thought += "".join(_piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking")
-    return thought, "".join(_piece_text(p.get("text")) for p in pieces if p.get("type") == "text")
-
-
-def _piece_text(value: Any) -> str:
-    if isinstance(value, list):
-        return "".join(_piece_text(item.get("text")) for item in value if isinstance(item, dict))
-    return value if isinstance(value, str) else ""
-
-
-def read_call(call: dict[str, Any]) -> ToolCallPart:
-    """One whole call; its id is made where the server gave none."""
-    function = read_function(call)
-    arguments = as_text(function.get("arguments"))
-    return ToolCallPart(read_text(call, "id") or new_call_id(), read_text(function, "name"), arguments)
-
-
-def read_function(call: dict[str, Any]) -> dict[str, Any]:
-    """What a call, or a piece of one, says of its function."""
-    return _as(dict, call.get("function"), "function") or {}
-
-
-def as_text(arguments: Any) -> str:
-    """Arguments as JSON text, from servers that give an object too."""
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else orjson.dumps(arguments).decode()
-
-
-def read_finish(reason: Any) -> FinishReason:
-    """Why the answer ended."""
-    return _FINISHES.get(_as(str, reason, "finish_reason"), "unknown")
-
-
-def with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelReply:
-    """The reply with the usage that the server reported, else with our estimate."""
-    counted = read_usage(usage) if isinstance(usage, dict) else Usage()
-    if not counted.total_tokens:
-        counted = estimated_usage(request, reply)
-    return ModelReply(reply.parts, counted, reply.finish, reply.model)
-
-
-def read_usage(usage: dict[str, Any]) -> Usage:
-    """Tokens as the server counted them."""
-    prompt = _as(dict, usage.get("prompt_tokens_details"), "usage") or {}
-    completion = _as(dict, usage.get("completion_tokens_details"), "usage") or {}
-    cached = _count(prompt.get("cached_tokens"))
-    return Usage(
-        prompt_tokens=_count(usage.get("prompt_tokens")) or 0,
-        completion_tokens=_count(usage.get("completion_tokens")) or 0,
-        cached_tokens=_count(usage.get("prompt_cache_hit_tokens")) if cached is None else cached,  # DeepSeek's own name
-        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=_count(completion.get("reasoning_tokens")),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return int(value) if isinstance(value, float) else _as(int, value, "usage")

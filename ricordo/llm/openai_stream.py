@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import (
     Chunk,
     FinishReason,
@@ -16,18 +16,24 @@ from ricordo.domain.model import (
     TextChunk,
     ToolCallChunk,
 )
-from ricordo.llm.openai_format import (
+from ricordo.llm.openai_dialect import Dialect
+from ricordo.llm.openai_reading import (
+    Details,
     as_text,
     read_calls,
     read_choice,
     read_content,
     read_finish,
     read_function,
+    read_id,
     read_text,
+    reasoning_parts,
     unreadable,
     with_usage,
 )
 from ricordo.llm.repair import new_call_id
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventLines:
@@ -50,9 +56,11 @@ class EventLines:
         yield from self._read(rest)
 
     def _read(self, line: bytes) -> Iterator[dict[str, Any]]:
-        if self.is_done or not line.startswith(b"data:"):
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+        if self.is_done or not line.startswith((b"data:", b"error:")):
             return
-        value = line[5:].strip()
+        name, _, value = line.partition(b":")
+        value = value.strip()
         if value == b"[DONE]":
             self.is_done = True
             return
@@ -61,7 +69,8 @@ class EventLines:
         except orjson.JSONDecodeError:
             return
         if isinstance(event, dict):
-            yield event
+            # llama.cpp names a late error in the line itself.
+            yield {"error": event} if name == b"error" and "error" not in event else event
 
 
 @dataclass(slots=True)
@@ -74,7 +83,9 @@ class _Call:
 class ReplyBuilder:
     """Collects deltas. Knows the ways in which servers mark, or forget to mark, which call a piece belongs to."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        self._dialect = dialect or Dialect()
+        self._details = Details()
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_Call] = []
@@ -95,11 +106,14 @@ class ReplyBuilder:
         choice = read_choice(event)
         if choice is None:
             return
-        # Some servers put a whole message where a delta belongs.
-        delta = choice.get("delta") or choice.get("message") or {}
+        delta = choice.get("delta") or {}
+        if not (delta or self._texts or self._calls):
+            # Some servers put a whole message where a delta belongs; others repeat in it what they said.
+            delta = choice.get("message") or {}
         if not isinstance(delta, dict):
             unreadable("delta")
         thought, text = read_content(delta)
+        self._details.add(delta)
         if thought:
             self._thoughts.append(thought)
             yield ReasoningChunk(thought)
@@ -113,7 +127,7 @@ class ReplyBuilder:
 
     def _call_piece(self, piece: dict[str, Any]) -> ToolCallChunk:
         function, index = read_function(piece), piece.get("index")
-        name, call_id = read_text(function, "name"), read_text(piece, "id")
+        name, call_id = read_text(function, "name"), read_id(piece)
         arguments = as_text(function.get("arguments"))
         if not isinstance(index, int | None):
             unreadable("index")
@@ -145,7 +159,7 @@ class ReplyBuilder:
 
     def reply(self, request: ModelRequest) -> ModelReply:
         """The whole reply, of all that was fed."""
-        parts: list[Part] = [ReasoningPart("".join(self._thoughts))] if self._thoughts else []
+        parts: list[Part] = reasoning_parts("".join(self._thoughts), self._details, self._dialect)
         if self._texts:
             parts.append(TextPart("".join(self._texts)))
         parts += [ToolCallPart(call.call_id, call.name, "".join(call.arguments)) for call in self._calls]

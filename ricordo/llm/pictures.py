@@ -1,15 +1,27 @@
 """Which pictures a provider can be shown. One it cannot read would make it refuse the whole transcript, turn after turn."""
 
+import asyncio
 import base64
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from ricordo.domain.message import ImagePart
+from ricordo.domain.message import ImagePart, Message, Part, TextPart
 
 UNREADABLE = "(a picture that cannot be read)"
 # The kinds that all providers take.
 _MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _INLINE = "data:"
+FETCH_SECONDS = 20.0
+MOST_BYTES = 20 * 1024 * 1024
+_KEPT = 32
+
+_log = logging.getLogger(__name__)
+
+Fetch = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""Gets what lies at an address, with its media type; must refuse private addresses itself."""
 _OTHER_NAMES = {"image/jpg": "image/jpeg"}
 
 
@@ -41,3 +53,52 @@ def _is_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in {"http", "https"} and bool(parts.hostname)
+
+
+class Album:
+    """Pictures for providers that want them in the request: what lies at an address is fetched, and a few are kept.
+
+    One that cannot be had becomes a note in its place: addresses die, and the conversation goes on.
+    """
+
+    def __init__(self, fetch: Fetch, seconds: float = FETCH_SECONDS) -> None:
+        self._fetch = fetch
+        self._seconds = seconds
+        self._kept: dict[str, ImagePart] = {}
+
+    async def inline(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages, with no picture at an address left in them."""
+        wanted = {part.url for message in messages for part in message.parts if _lies_elsewhere(part)}
+        if not wanted:
+            return tuple(messages)
+        found = dict(zip(wanted, await asyncio.gather(*(self._get(str(url)) for url in wanted)), strict=True))
+        return tuple(
+            replace(
+                message,
+                parts=tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts),
+            )
+            if any(_lies_elsewhere(part) for part in message.parts)
+            else message
+            for message in messages
+        )
+
+    async def _get(self, url: str) -> Part:
+        if (kept := self._kept.get(url)) is not None:
+            return kept
+        try:
+            async with asyncio.timeout(self._seconds):
+                data, media_type = await self._fetch(url)
+        except Exception as error:  # Whatever it is, it is about the picture, and the picture can be done without.
+            _log.info("A picture cannot be fetched: %s", type(error).__name__)
+            return TextPart(UNREADABLE)
+        picture = readable_picture(ImagePart(media_type, data=base64.b64encode(data).decode()))
+        if picture is None or len(data) > MOST_BYTES:
+            return TextPart(UNREADABLE)
+        if len(self._kept) >= _KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[url] = picture
+        return picture
+
+
+def _lies_elsewhere(part: Part) -> TypeGuard[ImagePart]:
+    return isinstance(part, ImagePart) and part.url is not None and not part.url.startswith(_INLINE)

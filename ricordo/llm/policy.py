@@ -4,23 +4,29 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
 import orjson
 
+from ricordo.domain.message import Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
-from ricordo.llm.repair import StreamRepair, is_empty, repair
+from ricordo.llm.repair import fault_in, is_empty, repair
+from ricordo.llm.stream_repair import StreamRepair
 from ricordo.settings import Settings
 
 CONNECT_TIMEOUT = 10.0
 MESSAGE_LIMIT = 600
+# Characters of a broken answer that its model gets to see again.
+FAULT_LIMIT = 600
 
+Attempt = AsyncGenerator[Chunk | ModelReply, None]
 Result = TypeVar("Result")
 _RETRIED: set[ModelErrorKind] = {"llm_timeout", "llm_rate_limit", "llm_error"}
 _KINDS: dict[int, ModelErrorKind] = {
@@ -105,18 +111,43 @@ class EmptyReply(ModelError):
         self.reply = reply
 
 
+class BrokenReply(ModelError):
+    """The model's answer cannot be used even when mended. `chunks` is what its readers had still to see of it."""
+
+    def __init__(self, fault: str, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
+        advice = "Raise the agent's max_output_tokens, or ask for less at once." if reply.finish == "length" else ""
+        super().__init__("llm_error", f"The model gave an answer that cannot be used, twice. {fault} {advice}".strip())
+        self.fault, self.reply, self.chunks = fault, reply, chunks
+
+
 async def answer_by_policy(
-    policy: CallPolicy, request: ModelRequest, attempt: Callable[[], AsyncGenerator[Chunk | ModelReply, None]]
+    policy: CallPolicy,
+    request: ModelRequest,
+    attempt: Callable[[], Attempt],
+    *,
+    again: Callable[[ModelRequest], Attempt] | None = None,
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks."""
-    empties = 0
-    for number in range(policy.retries + 1):
+    """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks.
+
+    A broken answer is told to the model once, by `again` with a longer transcript. One that is still broken is left to the
+    tool's own error, and fails where it was cut off.
+    """
+    empties, number, has_told = 0, 0, again is None
+    while True:
         seen = False
         try:
             async with aclosing(_repaired(request, attempt())) as items:
                 async for item in items:
                     yield item
                     seen = True
+        except BrokenReply as error:
+            if has_told or again is None:
+                for item in _as_it_is(error, is_told=again is not None):
+                    yield item
+                return
+            has_told = True
+            attempt = partial(again, with_fault_told(request, error.reply, error.fault))
+            wait = 0.0
         except ModelError as error:
             empties += isinstance(error, EmptyReply)
             if number == policy.retries or not (error.kind in _RETRIED or empties == 1):
@@ -125,11 +156,44 @@ async def answer_by_policy(
                     return
                 raise
             wait = policy.wait(number, error)
+            number += 1
         else:
             return
         if seen:
             yield Restarted()
-        await policy.sleep(wait)
+        if wait:
+            await policy.sleep(wait)
+
+
+def _as_it_is(error: BrokenReply, *, is_told: bool) -> Iterator[Chunk | ModelReply]:
+    if is_told and error.reply.finish == "length":
+        raise error
+    yield from error.chunks
+    yield error.reply
+
+
+def with_fault_told(request: ModelRequest, reply: ModelReply, fault: str) -> ModelRequest:
+    """The request with the broken answer behind it, and what is wrong with it: as results where it called tools."""
+    parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
+    calls = [part for part in parts if isinstance(part, ToolCallPart)]
+    if calls:
+        told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault) for call in calls)
+    else:
+        told = (TextPart(fault),)
+    last = request.messages[-1]
+    answer = replace(last, id=f"{last.id}-answer", role="assistant", parts=parts)
+    complaint = replace(last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told)
+    said: tuple[Message, ...] = (answer, complaint) if parts else (complaint,)
+    return replace(request, messages=(*request.messages, *said))
+
+
+def _shortened(part: Part) -> Part:
+    # A call that was cut off may be as long as the model's limit: its beginning tells enough.
+    if isinstance(part, ToolCallPart) and len(part.arguments) > FAULT_LIMIT:
+        return replace(part, arguments=part.arguments[:FAULT_LIMIT])
+    if isinstance(part, TextPart) and len(part.text) > FAULT_LIMIT:
+        return replace(part, text=part.text[:FAULT_LIMIT])
+    return part
 
 
 async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -158,7 +222,10 @@ async def _repaired(
             reply = repair(item, request.tools)
             if is_empty(reply):
                 raise EmptyReply(reply)
-            for chunk in stream.close(reply):
+            rest = tuple(stream.close(reply)) if request.stream else ()
+            if (fault := fault_in(reply, request)) is not None:
+                raise BrokenReply(fault, reply, rest)
+            for chunk in rest:
                 yield chunk
             yield reply
 

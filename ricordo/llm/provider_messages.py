@@ -1,7 +1,10 @@
 """Our messages as pydantic-ai's, and its responses as our replies. What a provider signed goes back to that provider only."""
 
 import base64
+import hashlib
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,12 +18,19 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 if TYPE_CHECKING:
     from pydantic_ai import messages as wire
 
-# Providers want a conversation to begin with the user; a window that was cut may begin with the assistant.
+# Providers want a conversation to begin and to end with the user; a window that was cut may begin with the assistant.
 OPENING = "(The conversation goes on.)"
+# A result without a word is refused by several providers.
+EMPTY = "(no output)"
+# What Anthropic and Bedrock take as the id of a call and as the name of a tool. Other models' calls come with other ones.
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
 # The names under which pydantic-ai files what it got from our providers.
-_SYSTEMS = {"anthropic": "anthropic", "google_ai": "google", "bedrock": "bedrock"}
+_SYSTEMS = {"anthropic": "anthropic", "google_ai": "google", "google_vertex": "google-cloud", "bedrock": "bedrock"}
+# Claude rests, and would go on if it were asked to: what it said so far is an answer.
+_PAUSES = {"pause_turn"}
 _FINISHES: dict[str | None, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -30,57 +40,111 @@ _FINISHES: dict[str | None, FinishReason] = {
 
 
 def to_messages(messages: Iterable[Message], provider: str) -> "list[wire.ModelMessage]":
-    """The transcript in its order; neighbours on the same side of the conversation that are not the model's become one."""
-    from pydantic_ai import messages as wire
+    """The transcript in its order; neighbours on the same side of the conversation become one."""
+    return _Transcript(provider).of(messages)
 
-    result: list[wire.ModelMessage] = []
-    pending: list[Any] = []
-    for number, message in enumerate(messages):
-        if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
-            parts = [part for own in message.parts if (part := _response_part(own, provider)) is not None]
-            if not parts:
-                continue
-            if not any(isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in pending) and not result:
-                pending.append(wire.UserPromptPart(OPENING))
-            if pending:
-                result.append(wire.ModelRequest(parts=pending))
-            pending = []
-            result.append(wire.ModelResponse(parts=parts, provider_name=_SYSTEMS.get(provider, provider)))
+
+@dataclass(slots=True)
+class _Transcript:
+    """Puts a transcript together. `names` holds the ids of calls as they go out, by those that are stored."""
+
+    provider: str
+    result: "list[wire.ModelMessage]" = field(default_factory=list)
+    pending: list[Any] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def of(self, messages: Iterable[Message]) -> "list[wire.ModelMessage]":
+        """All of it."""
+        for number, message in enumerate(messages):
+            if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
+                if parts := [part for own in message.parts if (part := self._response_part(own)) is not None]:
+                    self._answer(parts)
+            else:
+                self.pending += self._request_parts(message, is_first=number == 0)
+        self._ask()
+        return self.result
+
+    def _answer(self, parts: list[Any]) -> None:
+        from pydantic_ai import messages as wire
+
+        if self.pending or not self.result:
+            self._ask()
+        last = self.result[-1]
+        if isinstance(last, wire.ModelResponse):
+            last.parts = [*last.parts, *parts]
         else:
-            pending += _request_parts(message, is_first=number == 0)
-    if pending:
-        result.append(wire.ModelRequest(parts=pending))
-    return result
+            system = _SYSTEMS.get(self.provider, self.provider)
+            self.result.append(wire.ModelResponse(parts=parts, provider_name=system))
+
+    def _ask(self) -> None:
+        from pydantic_ai import messages as wire
+
+        if not any(isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in self.pending):
+            self.pending.append(wire.UserPromptPart(OPENING))
+        self.result.append(wire.ModelRequest(parts=self.pending))
+        self.pending = []
+
+    def _request_parts(self, message: Message, *, is_first: bool) -> list[Any]:
+        from pydantic_ai import messages as wire
+
+        if message.role == "system" and is_first:
+            return [wire.SystemPromptPart(message.text)] if message.text.strip() else []
+        if message.role in {"tool", "approval"}:
+            return [
+                wire.ToolReturnPart(
+                    tool_name=_tool_name(part.name),
+                    content=part.content if part.content.strip() else EMPTY,
+                    tool_call_id=self.names.get(part.call_id, part.call_id),
+                    outcome="success" if part.status == "success" else "failed",
+                )
+                for part in message.tool_returns
+            ]
+        # A later system message stays in its place, in the user's voice: at the top it would rewrite the cached prompt.
+        content = [piece for part in message.parts if (piece := _piece(part)) is not None]
+        if not content:
+            return []
+        plain = content[0] if len(content) == 1 and isinstance(content[0], str) else content
+        return [wire.UserPromptPart(plain)]
+
+    def _response_part(self, part: Part) -> Any:
+        from pydantic_ai import messages as wire
+
+        system = _SYSTEMS.get(self.provider, self.provider)
+        match part:
+            case TextPart() if part.text.strip():
+                details = {_SIGNATURE: part.signature} if part.signature else None
+                return wire.TextPart(part.text, provider_name=system if details else None, provider_details=details)
+            case ToolCallPart():
+                arguments = readable_arguments(part.arguments)
+                return wire.ToolCallPart(_tool_name(part.name), arguments, self._new_id(part.call_id))
+            case ReasoningPart() if part.provider == self.provider and part.redacted:
+                return wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=system)
+            case ReasoningPart() if part.provider == self.provider and part.signature:
+                return wire.ThinkingPart(part.text, signature=part.signature, provider_name=system)
+            case _:
+                return None
+
+    def _new_id(self, call_id: str) -> str:
+        """The id of a call as it goes out: its own, unless it has signs that are refused or an earlier call had it."""
+        name = call_id
+        while not _ID.fullmatch(name) or name in self.used:
+            name = "call_" + hashlib.sha256(f"{call_id} {len(self.used)} {name}".encode()).hexdigest()[:24]
+        self.used.add(name)
+        self.names[call_id] = name
+        return name
 
 
-def _request_parts(message: Message, *, is_first: bool) -> list[Any]:
-    from pydantic_ai import messages as wire
-
-    if message.role == "system" and is_first:
-        return [wire.SystemPromptPart(message.text)]
-    if message.role in {"tool", "approval"}:
-        return [
-            wire.ToolReturnPart(
-                tool_name=part.name,
-                content=part.content,
-                tool_call_id=part.call_id,
-                outcome="success" if part.status == "success" else "failed",
-            )
-            for part in message.tool_returns
-        ]
-    # A later system message stays in its place, in the user's voice: at the top it would rewrite the cached prompt.
-    content = [piece for part in message.parts if (piece := _piece(part)) is not None]
-    if not content:
-        return []
-    plain = content[0] if len(content) == 1 and isinstance(content[0], str) else content
-    return [wire.UserPromptPart(plain)]
+def _tool_name(name: str) -> str:
+    """The name of a tool as every provider takes it, also where a model made one up."""
+    return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 
 def _piece(part: Part) -> Any:
     from pydantic_ai import messages as wire
 
     if isinstance(part, TextPart):
-        return part.text or None
+        return part.text if part.text.strip() else None
     if isinstance(part, ImagePart):
         picture = readable_picture(part)
         if picture is None:
@@ -89,24 +153,6 @@ def _piece(part: Part) -> Any:
             return wire.ImageUrl(picture.url, media_type=picture.media_type or None)
         return wire.BinaryContent(base64.b64decode(picture.data or ""), media_type=picture.media_type)
     return None
-
-
-def _response_part(part: Part, provider: str) -> Any:
-    from pydantic_ai import messages as wire
-
-    system = _SYSTEMS.get(provider, provider)
-    match part:
-        case TextPart() if part.text:
-            details = {_SIGNATURE: part.signature} if part.signature else None
-            return wire.TextPart(part.text, provider_name=system if details else None, provider_details=details)
-        case ToolCallPart():
-            return wire.ToolCallPart(part.name, readable_arguments(part.arguments), part.call_id)
-        case ReasoningPart() if part.provider == provider and part.redacted:
-            return wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=system)
-        case ReasoningPart() if part.provider == provider and part.signature:
-            return wire.ThinkingPart(part.text, signature=part.signature, provider_name=system)
-        case _:
-            return None
 
 
 def to_reply(response: "wire.ModelResponse", info: ModelInfo) -> ModelReply:
@@ -122,9 +168,18 @@ def to_reply(response: "wire.ModelResponse", info: ModelInfo) -> ModelReply:
             cache_write_tokens=usage.cache_write_tokens,
             reasoning_tokens=usage.details.get("reasoning_tokens") or usage.details.get("thoughts_tokens"),
         ),
-        finish=_FINISHES.get(response.finish_reason, "unknown"),
+        finish="stop" if _own_reason(response) in _PAUSES else _FINISHES.get(response.finish_reason, "unknown"),
         model=response.model_name or info.name,
     )
+
+
+def is_finished(response: "wire.ModelResponse") -> bool:
+    """Whether a streamed response came to its end: it says why it stopped, in whichever words."""
+    return response.finish_reason is not None or _own_reason(response) is not None
+
+
+def _own_reason(response: "wire.ModelResponse") -> Any:
+    return (response.provider_details or {}).get("finish_reason")
 
 
 def _our_part(part: Any, provider: str) -> Part | None:

@@ -1,26 +1,47 @@
 """Which providers there are, which of them the settings configure, and what is known of their models by name."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import SecretStr
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
+from ricordo.llm.openai_dialect import thinks_at_openai
 from ricordo.settings import ProviderSettings
 
 Door = Literal["openai", "anthropic", "google", "bedrock"]
 """Which code speaks to a provider; `openai` stands for every server with OpenAI's chat completions."""
 
 
+Api = Literal["auto", "chat", "responses"]
+"""Which of OpenAI's two formats is spoken; `auto` takes responses for OpenAI's own models that think."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider that may be called: its address, its key, and the name of its kind on the wire."""
+    """A provider that may be called: its address, its key, and the name of its kind on the wire.
+
+    `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known.
+    """
 
     name: str
     base_url: str
     endpoint_type: str
     door: Door = "openai"
     api_key: str | None = field(default=None, repr=False)
+    api: Api = "auto"
+    api_version: str | None = None
+    window: int | None = None
+
+    def uses_responses(self, model: str) -> bool:
+        """Whether one of its models is asked by the responses API."""
+        if self.api == "auto":
+            return self.base_url.startswith("https://api.openai.com/") and thinks_at_openai(model)
+        return self.api == "responses"
+
+
+AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +85,15 @@ _ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """A model server that may run on this machine. `owner` is how it names itself in its list, where it does."""
+    """A model server that may run on this machine. `owner` is how it names itself in its list, where it does; `window`
+    is what it was started with, where that is known.
+    """
 
     name: str
     port: int
     list_path: str = "/v1/models"
     owner: str | None = None
+    window: int | None = None
 
 
 # Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
@@ -127,7 +151,21 @@ def _configured(row: _Row, settings: ProviderSettings) -> Provider | None:
     if not (key or (row.url_alone and url)) or not (url or row.base_url or row.door == "bedrock"):
         return None
     base_url = with_path(url, row.path) if url else row.base_url
-    return Provider(row.name, base_url, row.endpoint_type or row.name, row.door, key)
+    found = Provider(row.name, base_url, row.endpoint_type or row.name, row.door, key)
+    match row.name:
+        case "openai":
+            return replace(found, api=settings.openai_api or "auto")
+        case "azure":
+            return replace(found, api_version=settings.azure_api_version or _azure_version(base_url), api="chat")
+        case "ollama":
+            return replace(found, window=settings.ollama_context_length)
+        case _:
+            return found
+
+
+def _azure_version(base_url: str) -> str | None:
+    # Azure's newer address has its version in its path.
+    return None if base_url.endswith("/v1") else AZURE_API_VERSION
 
 
 def _value(settings: ProviderSettings, name: str | None) -> str | None:
@@ -143,7 +181,13 @@ def with_path(url: str, path: str) -> str:
 
 def local_provider(server: LocalServer) -> Provider:
     """The provider that a server found on this machine becomes."""
-    return Provider(server.name, f"http://127.0.0.1:{server.port}/v1", server.name)
+    return Provider(server.name, f"http://127.0.0.1:{server.port}/v1", server.name, window=server.window)
+
+
+def local_servers(servers: Sequence[LocalServer], settings: ProviderSettings) -> tuple[LocalServer, ...]:
+    """The servers, with what the settings say of how they were started."""
+    window = settings.ollama_context_length
+    return tuple(replace(server, window=window) if server.name == "ollama" else server for server in servers)
 
 
 def known_window(model: str) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 
+from ricordo.domain.message import ReasoningPart
 from ricordo.domain.model import (
     Chunk,
     ModelInfo,
@@ -23,7 +24,8 @@ from ricordo.domain.model import (
 )
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm import provider_messages
-from ricordo.llm.connections import Connections
+from ricordo.llm.connections import MAX_CONNECTIONS, Connections
+from ricordo.llm.pictures import Album
 from ricordo.llm.policy import (
     CONNECT_TIMEOUT,
     CallPolicy,
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
+VERTEX_LOCATION = "us-central1"
+# These take no picture by its address.
+_INLINES = {"google", "bedrock"}
 
 
 class ProviderModel:
@@ -51,6 +56,7 @@ class ProviderModel:
         self._build = build
         self._model: Model[Any] | None = None
         self._building = asyncio.Lock()
+        self._album = Album(_fetch)
 
     @property
     def info(self) -> ModelInfo:
@@ -60,8 +66,11 @@ class ProviderModel:
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         model = await self._ready()
+        transcript = request.messages
+        if model.system in _INLINES:
+            transcript = await self._album.inline(transcript)
         try:
-            messages = provider_messages.to_messages(request.messages, self._info.provider)
+            messages = provider_messages.to_messages(transcript, self._info.provider)
             settings = _settings(request, self._info, model, self._policy)
             parameters = _parameters(request)
         except Exception as error:
@@ -111,9 +120,18 @@ class ProviderModel:
                 response = stream.get()
         except Exception as error:
             raise our_error(self._info.provider, error) from error
-        if response.finish_reason is None:
+        if not provider_messages.is_finished(response):
             raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
         yield provider_messages.to_reply(response, self._info)
+
+
+async def _fetch(url: str) -> tuple[bytes, str]:
+    """What lies at an address, with its media type. The library refuses private addresses."""
+    from pydantic_ai.messages import ImageUrl
+    from pydantic_ai.models import download_item
+
+    found = await download_item(ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime")
+    return found["data"], found["data_type"]
 
 
 def our_error(provider: str, error: Exception) -> Exception:
@@ -192,15 +210,21 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
     ours = request.settings
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
-    if ours.temperature is not None:
+    if ours.temperature is not None and not model.profile.get("anthropic_disallows_sampling_settings"):
         settings["temperature"] = ours.temperature
+    is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
-        settings["tool_choice"] = [request.forced_tool] if request.forced_tool else request.tool_choice
+        # Some models refuse to be made to call a tool: they are asked, and the turn's rules see to the rest.
+        may_force = model.profile.get("supports_forced_tool_choice", True)
+        choice = [request.forced_tool] if request.forced_tool else request.tool_choice
+        settings["tool_choice"] = "auto" if is_forced and not may_force else choice
         if ours.parallel_tool_calls is not None:
             settings["parallel_tool_calls"] = ours.parallel_tool_calls
     # A provider that is made to call a tool refuses to think first.
-    if request.tool_choice != "required" and request.forced_tool is None:
+    if not is_forced and _may_think(request, info, model):
         _add_thinking(settings, request, model)
+    if model.system == "anthropic" and model.profile.get("anthropic_binds_thinking_blocks"):
+        _unbind_thoughts(settings, request)
     if info.endpoint_type == "anthropic":
         settings["timeout"] = httpx2.Timeout(policy.timeout, connect=min(CONNECT_TIMEOUT, policy.timeout))
         settings["anthropic_cache_instructions"] = True
@@ -210,6 +234,29 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
     if ours.extra:
         settings["extra_body"] = ours.extra
     return cast("ModelSettings", settings)
+
+
+def _may_think(request: ModelRequest, info: ModelInfo, model: "Model[Any]") -> bool:
+    """Whether the transcript allows it: Claude refuses to think on after calls that it made without a thought of its own."""
+    if model.system not in {"anthropic", "bedrock"} or model.profile.get("anthropic_supports_adaptive_thinking"):
+        return True
+    last = next(
+        (message for message in reversed(request.messages) if message.role == "assistant" or message.tool_calls), None
+    )
+    if last is None or not last.tool_calls:
+        return True
+    thoughts = [part for part in last.parts if isinstance(part, ReasoningPart) and part.provider == info.provider]
+    return any(thought.signature or thought.redacted for thought in thoughts)
+
+
+def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
+    # Newer Claudes bind each thought to all that stood before it, and refuse it once that has changed. Memory stands before
+    # it here, and changes: such a thought is to be left out, not to fail the call.
+    if request.settings.reasoning_effort != "none":
+        drop = {"prefix_mismatch_behavior": "drop_block"}
+        settings["anthropic_thinking"] = (
+            {"type": "adaptive"} | settings.get("anthropic_thinking", {}) | {"block_binding": drop}
+        )
 
 
 def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: "Model[Any]") -> None:
@@ -269,8 +316,34 @@ def google_model(
     return ProviderModel(info, policy, build)
 
 
-def bedrock_model(info: ModelInfo, policy: CallPolicy, *, region: str) -> ProviderModel:
-    """A model of AWS Bedrock, with the credentials that AWS's own tools use. Raises Unavailable without the extra."""
+def vertex_model(
+    info: ModelInfo, connections: Connections, policy: CallPolicy, *, project: str, location: str | None
+) -> ProviderModel:
+    """A model of Google's Vertex AI, with the credentials that Google's own tools use. Raises Unavailable without the extra."""
+
+    def build() -> "Model[Any]":
+        need("google.genai", "google")
+        from pydantic_ai.models.google import GoogleModel
+        from pydantic_ai.providers.google_cloud import GoogleCloudProvider
+
+        provider = GoogleCloudProvider(
+            project=project,
+            location=location or VERTEX_LOCATION,
+            base_url=info.endpoint,
+            http_client=connections.client(),
+        )
+        return GoogleModel(info.name, provider=provider)
+
+    return ProviderModel(info, policy, build)
+
+
+def bedrock_model(
+    info: ModelInfo, policy: CallPolicy, *, region: str, access_key: str | None = None, secret_key: str | None = None
+) -> ProviderModel:
+    """A model of AWS Bedrock, with these keys, else with the credentials that AWS's own tools use.
+
+    Raises Unavailable without the extra.
+    """
 
     def build() -> "Model[Any]":
         boto3 = need("boto3", "bedrock")
@@ -278,9 +351,16 @@ def bedrock_model(info: ModelInfo, policy: CallPolicy, *, region: str) -> Provid
         from pydantic_ai.providers.bedrock import BedrockProvider
 
         config = need("botocore.config", "bedrock").Config(
-            read_timeout=policy.timeout, connect_timeout=CONNECT_TIMEOUT, retries={"total_max_attempts": 1}
+            read_timeout=policy.timeout,
+            connect_timeout=min(CONNECT_TIMEOUT, policy.timeout),
+            retries={"total_max_attempts": 1},
+            max_pool_connections=MAX_CONNECTIONS,
         )
-        client = boto3.client("bedrock-runtime", region_name=region, config=config)
+        # A session of its own: boto3's shared one may not be used by several threads at once.
+        session = boto3.Session(
+            aws_access_key_id=access_key or None, aws_secret_access_key=secret_key or None, region_name=region
+        )
+        client = session.client("bedrock-runtime", config=config, endpoint_url=info.endpoint)
         return BedrockConverseModel(info.name, provider=BedrockProvider(bedrock_client=client))
 
     return ProviderModel(info, policy, build)

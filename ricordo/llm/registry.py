@@ -11,8 +11,10 @@ from ricordo.llm.directory import Directory
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.listing import Listed, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
+from ricordo.llm.provider_table import local_servers as started
 from ricordo.llm.providers import anthropic_model, bedrock_model, google_model
 from ricordo.settings import ProviderSettings, Settings
 
@@ -42,7 +44,7 @@ class Models:
         self._directory = Directory(
             (*configured(providers), *extra),
             self._connections,
-            local_servers=local_servers if settings.find_local_models else (),
+            local_servers=started(local_servers, providers) if settings.find_local_models else (),
             now=now,
         )
         self._directory.on_listed.append(self._believe)
@@ -142,4 +144,6 @@ class Models:
             case "bedrock":
                 return bedrock_model(info, self._policy, region=provider.api_key or "")
             case _:
-                return OpenAICompatibleModel(info, self._connections, self._policy, api_key=provider.api_key)
+                make = OpenAIResponsesModel if provider.uses_responses(info.name) else OpenAICompatibleModel
+                version = provider.api_version
+                return make(info, self._connections, self._policy, api_key=provider.api_key, api_version=version)

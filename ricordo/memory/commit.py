@@ -1,10 +1,10 @@
 """Storing what a step did to memory, inside the step's own transaction.
 
 A block that someone else changed meanwhile is merged by lines; where that is impossible the tool calls that edited it fail, and
-the agent is told. Nothing is overwritten unseen.
+the agent is told. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.reshaping`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ricordo.domain.agent import AgentState
@@ -14,7 +14,8 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory, require_writable
+from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape
+from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.storage import agents, archives, blocks
 from ricordo.storage.store import Transaction
 
@@ -33,10 +34,30 @@ class Committed:
 
 def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, step_id: str) -> Committed:
     """Store the step's edits and passages."""
+    texts = _texts_by_block(memory.edits)
+    done = reshape(tx, state, memory.edits, scope) if texts is None else _write_texts(tx, state, texts, scope)
+    held = _store_passages(tx, state, memory.passages, scope, step_id)
+    return Committed(done.blocks, held, done.merged, done.failed)
+
+
+def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] | None:
+    """The edits by block, where each call gave one block another text and did nothing else: then no block depends on another."""
+    groups: dict[str, list[BlockEdit]] = {}
+    touched: dict[str, str] = {}
+    for edit in edits:
+        if not isinstance(edit, BlockEdit) or touched.setdefault(edit.call_id, edit.base.id) != edit.base.id:
+            return None
+        groups.setdefault(edit.base.id, []).append(edit)
+    return groups
+
+
+def _write_texts(
+    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope
+) -> Reshaped:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
     merged: dict[str, str] = {}
     failed: dict[str, str] = {}
-    for block_id, edits in _by_block(memory.edits).items():
+    for block_id, edits in texts.items():
         try:
             written = _write(tx, scope, edits, by=state.agent.id)
         except (NotFound, Forbidden, Invalid) as error:
@@ -45,17 +66,9 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
             current[block_id] = _reread(tx, scope, block_id)
             continue
         current[block_id] = written
-        if written.value != edits[-1].value:
+        if written.value != edits[-1].value and edits[-1].is_shown:
             merged[edits[-1].call_id] = written.value
-    held = _store_passages(tx, state, memory.passages, scope, step_id)
-    return Committed(tuple(block for block in current.values() if block), held, merged, failed)
-
-
-def _by_block(edits: Sequence[BlockEdit]) -> dict[str, list[BlockEdit]]:
-    groups: dict[str, list[BlockEdit]] = {}
-    for edit in edits:
-        groups.setdefault(edit.base.id, []).append(edit)
-    return groups
+    return Reshaped(tuple(block for block in current.values() if block), merged, failed)
 
 
 def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str) -> Block:
@@ -68,15 +81,12 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str
         blocks.hold(tx, base.id)  # so that the next attempt finds what is read here
         now = _reread(tx, scope, base.id)
         if now is None:
-            raise NotFound(f'Memory block "{base.label}" was deleted while you edited it, so there is nothing to edit.')
+            raise NotFound(GONE.format(base.label))
         expected = now
         require_writable(expected)
         merged = merge_lines(base.value, edits[-1].value, expected.value)
         if merged is None:
-            raise Invalid(
-                f'Memory block "{base.label}" was changed by someone else in the same lines while you edited it. '
-                "Read it again in your instructions and repeat the edit."
-            )
+            raise Invalid(CLOSE.format(base.label))
         expected.require_fits(merged)
         value = merged
     raise Invalid(f'Memory block "{base.label}" keeps changing. Read it again and repeat the edit.')

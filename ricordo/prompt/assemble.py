@@ -4,6 +4,7 @@
 so that providers' prompt caches hit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -33,11 +34,12 @@ class SystemPrompt:
         return stored_key == self.key if first_step else stored_key.partition(":")[0] == self.stable
 
 
-def system_prompt(state: AgentState, provider: str, now: int, *, recall_count: int) -> SystemPrompt:
-    """The system prompt for this state. `recall_count` is the number of messages outside the window."""
+def system_prompt(
+    state: AgentState, provider: str, now: int, *, recall_count: int, rule_lines: Sequence[str] = ()
+) -> SystemPrompt:
+    """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules."""
     agent = state.agent
-    rule_lines = tuple(line for rule in agent.tool_rules if (line := rule.prompt_template))
-    memory = render_memory(MemorySection(agent.agent_type, provider, state.blocks, rule_lines))
+    memory = render_memory(MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines)))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     metadata = _metadata(state, local, recall_count)
     body = f"{memory}\n\n{metadata}" if memory else metadata

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import orjson
 
-from ricordo.domain.message import ImagePart, Message, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.prompt.packaging import local_time, package_result
+from ricordo.domain.message import CompactionPart, ImagePart, Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.prompt.packaging import event_part, local_time, package_result, package_summary, packed
 
 _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
@@ -15,12 +15,36 @@ _NO_PICTURE = TextPart("(a picture that this model could not take)")
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
 
 
-def transcript(messages: Iterable[Message], timezone: str, context_window: int) -> tuple[Message, ...]:
-    """The messages for one request; `context_window` is in tokens and sets how much of a long result is shown."""
+def transcript(
+    messages: Iterable[Message], timezone: str, context_window: int, *, packs_user_messages: bool = False
+) -> tuple[Message, ...]:
+    """The messages for one request, in the four roles models know: system, user, assistant, tool.
+
+    `context_window` is in tokens and sets how much of a long result is shown. With `packs_user_messages` the model reads what users
+    say as events with a time.
+    """
     cap = max(_LEAST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
-    return tuple(
-        _packaged(message, timezone, cap) if message.role == "tool" else message for message in paired(messages)
-    )
+    shown: list[Message] = []
+    for message in paired(messages):
+        match message.role:
+            case "tool":
+                shown.append(_packaged(message, timezone, cap))
+            case "approval":
+                shown.append(replace(message, role="assistant"))
+            case "summary":
+                shown.append(_summary(message, timezone))
+            case "user" if packs_user_messages:
+                shown.append(packed(message, timezone))
+            case _:
+                shown.append(message)
+    return tuple(shown)
+
+
+def _summary(message: Message, timezone: str) -> Message:
+    part = next((part for part in message.parts if isinstance(part, CompactionPart)), None)
+    count = len(part.evicted) if part else None
+    text = package_summary(message.text, count, local_time(message.created_at, timezone))
+    return replace(message, role="user", parts=(event_part(text),))
 
 
 def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -37,7 +61,10 @@ def has_pictures(messages: Iterable[Message]) -> bool:
 
 
 def paired(messages: Iterable[Message]) -> list[Message]:
-    """The messages with every tool call answered exactly once, right after it: missing results added, stray ones left out."""
+    """The messages with every tool call answered exactly once, right after it: missing results added, stray ones left out.
+
+    Answers to calls that waited are no part of it: what became of the calls stands in their results.
+    """
     sound: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
     for message in messages:
@@ -48,6 +75,8 @@ def paired(messages: Iterable[Message]) -> list[Message]:
             elif any(answered):
                 kept = [part for part, wanted in zip(message.tool_returns, answered, strict=True) if wanted]
                 sound.append(replace(message, parts=tuple(kept)))
+            continue
+        if message.role == "approval" and not message.tool_calls:
             continue
         if open_calls:
             sound.append(interrupted(sound[-1], list(open_calls.values())))

@@ -1,19 +1,35 @@
-"""Conversations: each agent has a default one, whose id follows from the agent's."""
+"""Conversations: each agent has a default one, whose id follows from the agent's, and as many threads beside it as are wanted.
 
-from collections.abc import Sequence
-from typing import Any
+A fork shares what was said in its parent up to `forked_seq`, and what that one shares with its own parent: its history is read
+from several threads, its lineage. A deleted thread (`deleted_at`) stays as long as forks share its messages, found by nobody.
+"""
 
-from sqlalchemy import bindparam, case, func, insert, select, update
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal, select, update
 
 from ricordo.domain.conversation import Conversation
-from ricordo.storage.rows import setter
+from ricordo.domain.message import Message
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.storage import messages
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import found, setter
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import conversations
+from ricordo.storage.tables import agents, conversations
+from ricordo.storage.tables import messages as messages_table
 
 COLUMNS = [column for column in conversations.c if column.name != "seq"]
-_BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"))
+_IS_THERE = conversations.c.deleted_at.is_(None)
+_BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"), _IS_THERE)
+_REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
+    agents.c.organization_id == bindparam("organization_id")
+)
 _HELD = select(conversations.c.id).where(conversations.c.id == bindparam("id")).with_for_update()
 _IDS_OF_AGENT = select(conversations.c.id).where(conversations.c.agent_id == bindparam("agent_id"))
+_WAITING = _IDS_OF_AGENT.where(conversations.c.last_stop_reason == "requires_approval")
 _INSERT = insert(conversations)
 _WINDOW = setter(
     conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
@@ -24,6 +40,7 @@ _WINDOW = setter(
     last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
     last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
+    token_percent=func.coalesce(bindparam("percent"), conversations.c.token_percent),
 )
 _BEGIN_ANEW = setter(
     conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
@@ -39,6 +56,53 @@ _ADD_PAST = (
         ),
     )
 )
+_PROMPT_KEY = setter(
+    conversations, "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
+)
+_FORKS = select(conversations.c.id, conversations.c.forked_seq).where(
+    conversations.c.agent_id == bindparam("agent_id"), conversations.c.forked_from == bindparam("id")
+)
+_NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(
+    messages_table.c.conversation_id == bindparam("conversation_id")
+)
+
+
+def _lineage() -> Any:
+    columns = [conversations.c.id, conversations.c.window, conversations.c.forked_from, conversations.c.forked_seq]
+    own = select(*columns, literal(0).label("depth")).where(conversations.c.id == bindparam("id"))
+    known = own.cte("lineage", recursive=True)
+    parents = select(*columns, known.c.depth + 1).join(known, known.c.forked_from == conversations.c.id)
+    whole = known.union_all(parents)
+    return select(whole).order_by(whole.c.depth)
+
+
+_LINEAGE = _lineage()
+OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
+# A thread in which nothing was said yet has its place by when it was made; one that never ran stands behind all that did.
+_PLACES: dict[OrderBy, ColumnElement[Any]] = {
+    "created_at": conversations.c.created_at,
+    "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),
+    "last_run_completion": func.coalesce(conversations.c.last_run_ended_at, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFilter:
+    """Which threads are listed: of an agent, archived or not, with a piece of text in their summary; None means any."""
+
+    agent_id: str | None = None
+    is_archived: bool | None = None
+    summary: str | None = None
+    order_by: OrderBy = "last_message_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one thread holds of a history: messages with a seq up to `newest` (None: all), without `prompt_id`, another's prompt."""
+
+    conversation_id: str
+    newest: int | None = None
+    prompt_id: str = ""
 
 
 def default_id(agent_id: str) -> str:
@@ -58,9 +122,121 @@ def insert_one(tx: Transaction, conversation: Conversation) -> None:
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
-    """One conversation, if it is there."""
+    """One conversation, if it is there and was not deleted."""
     row = tx.first(_BY_ID, {"id": id})
     return from_values(row._asdict()) if row else None
+
+
+def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
+    """One conversation; raises NotFound, also where it was deleted, or its agent was."""
+    row = found(tx.first(_REQUIRED, {"id": id, "organization_id": scope.organization_id}), "Conversation", id)
+    conversation = from_values(row._asdict())
+    if scope.subject_id and conversation.user_id not in (None, scope.subject_id):
+        raise NotFound(f"Conversation with ID {id} not found")
+    return conversation
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page, which: ThreadFilter) -> list[Conversation]:
+    """One page of threads, without agents' own and hidden ones."""
+    place = _PLACES[which.order_by]
+    # Pages are cut by what the list is ordered by, under the name that pages know.
+    placed: Any = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
+    statement = (
+        select(*COLUMNS)
+        .join(placed, placed.c.seq == conversations.c.seq)
+        .join(agents, agents.c.id == conversations.c.agent_id)
+        .where(agents.c.organization_id == scope.organization_id, _IS_THERE)
+        .where(conversations.c.is_default.is_(False), conversations.c.hidden.is_(False))
+    )
+    if which.agent_id:
+        statement = statement.where(conversations.c.agent_id == which.agent_id)
+    if which.is_archived is not None:
+        archived_at = conversations.c.archived_at
+        statement = statement.where(archived_at.is_not(None) if which.is_archived else archived_at.is_(None))
+    if which.summary:
+        statement = statement.where(conversations.c.summary.icontains(which.summary, autoescape=True))
+    if scope.subject_id:
+        statement = statement.where(func.coalesce(conversations.c.user_id, scope.subject_id) == scope.subject_id)
+    return [from_values(row._asdict()) for row in read_page(tx, statement, placed, wanted)]
+
+
+def change(tx: Transaction, id: str, **values: Any) -> None:
+    """Store these columns and no others: a turn may be saving its window in the same row."""
+    tx.run(update(conversations).where(conversations.c.id == id).values(**values, updated_at=tx.clock.now()))
+
+
+def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> None:
+    """Note from what the thread's system message was made, where it was made outside of a turn."""
+    values = {"conversation_id": conversation_id, "new_prompt_key": prompt_key, "new_updated_at": tx.clock.now()}
+    tx.run(_PROMPT_KEY, values)
+
+
+def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
+    """The forks that share messages of this thread, deleted ones with forks of their own among them: up to which seq, by id."""
+    rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "id": conversation.id})
+    return {row.id: row.forked_seq or 0 for row in rows}
+
+
+def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
+    """Where the history of the thread is found, its own part first; one statement, and none where it is no fork."""
+    spans = [Span(conversation.id)]
+    if conversation.forked_from is None:
+        return tuple(spans)
+    newest = None
+    for row in tx.all(_LINEAGE, {"id": conversation.id}):
+        if row.depth:
+            spans.append(Span(row.id, newest, row.window[0] if row.window else ""))
+        forked = row.forked_seq or 0
+        newest = forked if newest is None else min(newest, forked)
+    return tuple(spans)
+
+
+def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, int], ...]:
+    """What the thread shares with those it was forked from: their ids, each with the seq of the last message that is shared."""
+    return tuple((span.conversation_id, span.newest or 0) for span in lineage(tx, conversation)[1:])
+
+
+def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int:
+    """How many messages of its history, up to this seq, a fork of the thread would share: all but system prompts."""
+    own = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
+    total = 0
+    for span in (own, *lineage(tx, conversation)[1:]):
+        cut = replace(span, newest=min(span.newest or 0, up_to))
+        total += tx.all(select(func.count()).select_from(messages_table).where(*_within(cut)))[0][0]
+    return total
+
+
+def newest_of(tx: Transaction, conversation_id: str) -> int:
+    """The greatest seq among the thread's own messages, 0 where it has none."""
+    return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
+
+
+def page_of_history(
+    tx: Transaction,
+    scope: Scope,
+    conversation: Conversation,
+    wanted: Page,
+    keeps: Callable[[Message], bool] = lambda _message: True,
+) -> list[Message]:
+    """One page of what was said in the thread, what it shares with those it was forked from included; see `page_of_kept`."""
+    spans = lineage(tx, conversation)
+    if len(spans) == 1:
+        return messages.page_of_kept(tx, scope, wanted, keeps, conversation_id=conversation.id)
+    is_backwards = bool(wanted.before and not wanted.after)
+    kept: list[Message] = []
+    reading = wanted
+    while True:
+        read = messages.by_numbers(tx, _numbers_on(tx, spans, reading))
+        fitting = [message for message in read if keeps(message)]
+        kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
+        if len(kept) >= wanted.limit or len(read) < reading.limit:
+            return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
+        reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
+
+
+def waiting_of_agent(tx: Transaction, agent_id: str) -> list[str]:
+    """The ids of the agent's threads whose last turn ended with calls that wait for an answer."""
+    return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id})]
 
 
 def ids_of_agent(tx: Transaction, agent_id: str) -> list[str]:
@@ -75,11 +251,15 @@ def save_window(
     prompt_key: str,
     *,
     added: int,
+    token_percent: int | None = None,
     ended_at: int | None = None,
     run_ms: int | None = None,
     stop_reason: str | None = None,
 ) -> None:
-    """Store the window after a step; `added` messages were stored with it. The last three are set when a run ends."""
+    """Store the window after a step; `added` messages were stored with it. The last three are set when a run ends.
+
+    `token_percent` is what the provider counts, in percent of our own estimate, where it was learned.
+    """
     tx.run(
         _WINDOW,
         {
@@ -88,6 +268,7 @@ def save_window(
             "new_prompt_key": prompt_key,
             "new_updated_at": tx.clock.now(),
             "added": added,
+            "percent": token_percent,
             "ended_at": ended_at,
             "run_ms": run_ms,
             "stop_reason": stop_reason,
@@ -112,6 +293,25 @@ def begin_anew(tx: Transaction, conversation_id: str, window: Sequence[str], pro
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:
     """Count messages that were stored outside the window, the newest of them made at `newest`."""
     tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
+
+
+def _numbers_on(tx: Transaction, spans: Sequence[Span], wanted: Page) -> list[int]:
+    """The seqs of the messages on the page: the best of all spans are among the best of each, which its index gives in order."""
+    placed: list[tuple[int, int]] = []
+    for span in spans:
+        statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))
+        placed += [(row.created_at, row.seq) for row in read_page(tx, statement, messages_table, wanted)]
+    placed.sort(reverse=wanted.order == "desc")
+    is_backwards = bool(wanted.before and not wanted.after)
+    chosen = placed[-wanted.limit :] if is_backwards else placed[: wanted.limit]
+    return [seq for _, seq in chosen]
+
+
+def _within(span: Span) -> list[ColumnElement[bool]]:
+    conditions = [messages_table.c.conversation_id == span.conversation_id]
+    if span.newest is not None:
+        conditions += [messages_table.c.seq <= span.newest, messages_table.c.id != span.prompt_id]
+    return conditions
 
 
 def from_values(values: dict[str, Any]) -> Conversation:

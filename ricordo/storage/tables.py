@@ -18,9 +18,36 @@ from ricordo.storage.columns import (
     public_id,
     reference,
     seq,
-    usage,
     words,
 )
+from ricordo.storage.run_tables import expenses, run_events, runs, steps, traces
+
+__all__ = [
+    "agents",
+    "agents_archives",
+    "agents_blocks",
+    "agents_tags",
+    "agents_tools",
+    "archives",
+    "blocks",
+    "blocks_tags",
+    "chains",
+    "conversations",
+    "expenses",
+    "jobs",
+    "messages",
+    "metadata",
+    "organizations",
+    "passages",
+    "passages_tags",
+    "providers",
+    "run_events",
+    "runs",
+    "steps",
+    "tools",
+    "traces",
+    "users",
+]
 
 organizations = Table("organizations", metadata, seq(), public_id(), words("name", null=False), moment("created_at"))
 
@@ -276,113 +303,6 @@ passages_tags = Table(
     Column("tag", String, nullable=False),
     UniqueConstraint("passage_id", "tag"),
     Index("passages_tags_by_tag", "archive_id", "tag", "passage_id"),
-)
-
-runs = Table(
-    "runs",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    reference("agent_id", "agents"),
-    reference("conversation_id", "conversations"),
-    words("status", null=False),
-    words("stop_reason"),
-    words("user_id"),
-    flag("background"),
-    words("body_hash"),
-    json_value("request_config"),
-    json_value("metadata"),
-    error(),
-    *usage(),
-    number("step_count"),
-    moment("created_at"),
-    moment("ended_at", null=True),
-    number("ttft_ns", null=True),
-    number("duration_ns", null=True),
-    words("lease_token"),
-    moment("lease_expires_at"),
-    # What the turn was for, where nobody waits for it: sleeptime and the like.
-    words("purpose"),
-    json_value("callback"),
-    # The lease: at most one open run in a conversation, on every database and across processes.
-    only_one("runs_one_open", "conversation_id", where="ended_at IS NULL"),
-    Index("runs_by_time", "organization_id", "created_at", "seq"),
-    Index("runs_by_agent", "agent_id", "created_at", "seq"),
-    Index("runs_by_conversation", "conversation_id", "created_at", "seq"),
-)
-steps = Table(
-    "steps",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    reference("agent_id", "agents"),
-    reference("run_id", "runs"),
-    reference("conversation_id", "conversations"),
-    words("model", null=False),
-    words("model_handle", null=False),
-    words("provider", null=False),
-    words("model_endpoint"),
-    number("context_window", null=True),
-    words("status", null=False),
-    words("stop_reason"),
-    error(),
-    *usage(),
-    moment("created_at"),
-    moment("started_at"),
-    number("model_ns", null=True),
-    number("tools_ns", null=True),
-    number("step_ns", null=True),
-    words("feedback"),
-    json_value("tags", "'[]'"),
-    Index("steps_by_run", "run_id", "seq"),
-    Index("steps_by_agent", "agent_id", "created_at", "seq"),
-)
-
-# The stream of a run that outlives its readers, each event as it was sent, to be read again from any number on.
-run_events = Table(
-    "run_events",
-    metadata,
-    seq(),
-    reference("run_id", "runs"),
-    number("number"),
-    words("data", null=False),
-    moment("created_at"),
-    UniqueConstraint("run_id", "number"),
-    Index("run_events_by_time", "created_at"),
-)
-
-# What was sent to a provider and what came back, where the settings ask for it.
-traces = Table(
-    "traces",
-    metadata,
-    seq(),
-    organization(),
-    reference("run_id", "runs"),
-    words("step_id", null=False),
-    words("request", null=False),
-    words("response"),
-    moment("created_at"),
-    UniqueConstraint("step_id"),
-    Index("traces_by_run", "run_id"),
-    Index("traces_by_time", "created_at"),
-)
-
-# Tokens spent outside of steps: compaction, embedding and other background work.
-expenses = Table(
-    "expenses",
-    metadata,
-    seq(),
-    organization(),
-    words("agent_id"),
-    words("user_id"),
-    words("purpose", null=False),
-    words("model", null=False),
-    *usage(),
-    moment("created_at"),
-    Index("expenses_by_time", "organization_id", "created_at"),
-    Index("expenses_by_agent", "agent_id", "created_at"),
 )
 
 # Providers an organisation added itself; `secret` holds what is not to be read, encrypted.

@@ -17,7 +17,10 @@ TOOLS = {
     "core_memory_replace": "letta_memory_core",
     "memory_insert": "letta_memory_core",
     "memory_replace": "letta_memory_core",
+    "memory": "letta_memory_core",
+    "memory_apply_patch": "letta_memory_core",
     "memory_rethink": "letta_sleeptime_core",
+    "memory_finish_edits": "letta_sleeptime_core",
 }
 
 
@@ -54,8 +57,8 @@ def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
     assert names(search="CORE_") == {"core_memory_append", "core_memory_replace"}
     assert names(search="%") == set()
     assert names(tool_ids=[by_name["memory_insert"]]) == {"memory_insert"}
-    assert names(tool_types=["letta_sleeptime_core"]) == {"memory_rethink"}
-    assert names(exclude_tool_types=["letta_core", "letta_memory_core"]) == {"memory_rethink"}
+    assert names(tool_types=["letta_sleeptime_core"]) == {"memory_rethink", "memory_finish_edits"}
+    assert names(exclude_tool_types=["letta_core", "letta_memory_core"]) == {"memory_rethink", "memory_finish_edits"}
 
 
 def test_a_tool_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:

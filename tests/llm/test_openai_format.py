@@ -7,15 +7,9 @@ import pytest
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import ModelError
-from ricordo.llm.openai_format import (
-    Dialect,
-    dialect_of,
-    read_usage,
-    readable_arguments,
-    to_body,
-    to_messages,
-    to_reply,
-)
+from ricordo.llm.openai_dialect import Dialect, dialect_of
+from ricordo.llm.openai_format import readable_arguments, to_body, to_messages
+from ricordo.llm.openai_reading import read_usage, to_reply
 from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_return
 
 
@@ -195,12 +189,12 @@ MALFORMED: list[dict[str, Any]] = [
     {"choices": [{"message": "hello"}]},
     {"choices": [{"message": {"content": 5}}]},
     {"choices": [{"message": {"content": {"text": "x"}}}]},
-    {"choices": [{"message": {"content": ["x", "y"]}}]},
+    {"choices": [{"message": {"content": [["x"], 5]}}]},
     {"choices": [{"message": {"content": "x", "reasoning": 5}}]},
     {"choices": [{"message": {"refusal": {"why": "x"}}}]},
-    {"choices": [{"message": {"tool_calls": {"id": "1"}}}]},
+    {"choices": [{"message": {"tool_calls": "none"}}]},
     {"choices": [{"message": {"tool_calls": 5}}]},
-    {"choices": [{"message": {"tool_calls": [{"id": 7, "function": {"name": "a"}}]}}]},
+    {"choices": [{"message": {"tool_calls": [{"id": [7], "function": {"name": "a"}}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": "a"}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": 5}}]}}]},
     {"choices": [{"message": {"content": "x"}, "finish_reason": {"type": "stop"}}]},

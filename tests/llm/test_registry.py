@@ -146,7 +146,8 @@ async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelSe
 
 async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(server: ModelServer) -> None:
     rows = [{"id": "llama3.2:latest", "context_length": 5}, {"id": "openai/gpt-x", "context_length": 6}]
-    server.push(*[Answer({"data": rows})] * 2)
+    shown = Answer({"model_info": {"llama.context_length": 5}})
+    server.push(Answer({"data": rows}), Answer({"models": []}), shown, shown, Answer({"data": rows}))
     openrouter = Provider("openrouter", server.url, "openrouter", api_key="k")
     known = models(extra=(openrouter,), ollama_base_url=server.root)
     info = await known.require("ollama/llama3.2")
@@ -200,7 +201,7 @@ async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server:
     assert server.requests[0].path == "/api/tags"
     assert known.default_handle() == "ollama/qwen3:8b"
     assert (await whole_reply(known.get(known.default_handle()), ask("x"))).parts == (TextPart("ok"),)
-    assert server.requests[1].path == "/v1/chat/completions"
+    assert server.requests[-1].path == "/v1/chat/completions"
     assert await known.list() == list(found)
     await known.close()
 

@@ -4,7 +4,8 @@ import pytest
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, FinishReason, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk, ToolSchema
-from ricordo.llm.repair import StreamRepair, is_empty, mended_arguments, repair
+from ricordo.llm.repair import is_empty, mended_arguments, repair
+from ricordo.llm.stream_repair import StreamRepair
 from tests.llm.talk import CLOCK, WEATHER
 
 TOOLS = (WEATHER, CLOCK)

@@ -3,8 +3,16 @@
 import pytest
 
 from ricordo.domain.agent import AgentState
-from ricordo.errors import Forbidden, Invalid, NotFound
-from ricordo.memory.working import BlockEdit, PassageDraft, WorkingMemory
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
+from ricordo.memory.working import (
+    BlockCreation,
+    BlockDescribed,
+    BlockEdit,
+    BlockRemoval,
+    BlockRename,
+    PassageDraft,
+    WorkingMemory,
+)
 from tests.support import make
 
 AGENT = make.agent()
@@ -78,3 +86,104 @@ def test_nul_characters_are_refused_in_passages_too(text: str, tags: tuple[str, 
     with pytest.raises(Invalid, match="cannot hold NUL"):
         memory.archive(PassageDraft("call-1", "passage-1", text, tags))
     assert memory.passages == []
+
+
+def test_a_block_that_a_call_makes_is_there_for_the_calls_after_it() -> None:
+    memory = WorkingMemory(STATE)
+    memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
+    made = memory.block("plans/2026")
+    assert (made.value, made.description, made.created_by) == ("Rest\tnow", "What is ahead", AGENT.id)
+    memory.write("plans/2026", "Walk", "call-2")
+    assert memory.edits == [BlockCreation("call-1", made), BlockEdit("call-2", made, "Walk")]
+
+
+def test_a_block_that_a_call_removes_is_gone_for_the_calls_after_it_and_its_label_is_free() -> None:
+    memory = WorkingMemory(STATE)
+    memory.remove("human", "call-1")
+    assert memory.find("human") is None
+    with pytest.raises(NotFound):
+        memory.write("human", "x", "call-2")
+    memory.create("human", "New", None, "call-3")
+    assert memory.edits[0] == BlockRemoval("call-1", HUMAN)
+    assert memory.block("human").id != HUMAN.id
+
+
+def test_a_block_keeps_its_place_and_its_text_under_another_label() -> None:
+    memory = WorkingMemory(STATE)
+    memory.write("human", "Ada L.", "call-1")
+    memory.rename("human", "people/ada", "call-2")
+    assert memory.block("people/ada").value == "Ada L."
+    with pytest.raises(NotFound, match=r"available sections = people/ada, rules, policy"):
+        memory.block("human")
+    assert memory.edits[1] == BlockRename("call-2", HUMAN, "human", "people/ada")
+
+
+def test_a_block_gets_another_description() -> None:
+    memory = WorkingMemory(STATE)
+    memory.describe("human", "The user", "call-1")
+    memory.describe("human", "The user", "call-2")
+    assert memory.block("human").description == "The user"
+    assert memory.edits == [BlockDescribed("call-1", HUMAN, "The user")]
+
+
+def test_a_rename_to_the_same_label_is_no_edit() -> None:
+    memory = WorkingMemory(STATE)
+    memory.rename("human", "human", "call-1")
+    assert memory.edits == []
+
+
+@pytest.mark.parametrize("label", ["rules", "policy"])
+def test_a_read_only_block_is_neither_removed_nor_renamed_nor_described(label: str) -> None:
+    memory = WorkingMemory(STATE)
+    for change in (
+        lambda: memory.remove(label, "call-1"),
+        lambda: memory.rename(label, "mine", "call-1"),
+        lambda: memory.describe(label, "Mine", "call-1"),
+    ):
+        with pytest.raises(Forbidden, match="read-only"):
+            change()
+    assert memory.edits == []
+
+
+def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
+    memory = WorkingMemory(STATE)
+    with pytest.raises(Conflict, match=r"^Error: Memory block 'rules' already exists$"):
+        memory.create("rules", "", None, "call-1")
+    with pytest.raises(Conflict, match="already exists"):
+        memory.rename("human", "rules", "call-1")
+    for label in ("", "a//b", "../x", "history", "<b>", "a\nb"):
+        with pytest.raises(Invalid, match="cannot be used"):
+            memory.create(label, "", None, "call-1")
+        with pytest.raises(Invalid, match="cannot be used"):
+            memory.rename("human", label, "call-1")
+    assert memory.edits == []
+
+
+def test_a_new_block_has_a_limit_and_holds_no_nul_characters() -> None:
+    memory = WorkingMemory(STATE)
+    with pytest.raises(TooLong):
+        memory.create("plans", "x" * 100_001, None, "call-1")
+    for value, description in (("\0", None), ("x", "\0")):
+        with pytest.raises(Invalid, match="NUL"):
+            memory.create("plans", value, description, "call-1")
+    with pytest.raises(Invalid, match="NUL"):
+        memory.describe("human", "\0", "call-1")
+    assert memory.edits == []
+
+
+def test_edits_made_as_one_all_go_when_one_of_them_fails() -> None:
+    memory = WorkingMemory(STATE)
+    memory.write("human", "Ada L.", "call-1")
+
+    def work() -> None:
+        with memory.as_one():
+            memory.create("plans", "Rest", None, "call-2")
+            memory.rename("human", "ada", "call-2")
+            memory.write("rules", "Mine", "call-2")
+
+    with pytest.raises(Forbidden):
+        work()
+    assert memory.edits == [BlockEdit("call-1", HUMAN, "Ada L.")]
+    assert memory.block("human").value == "Ada L."
+    assert memory.find("plans") is None
+    assert memory.find("ada") is None

@@ -1,11 +1,37 @@
 """The built-in words for models."""
 
-from typing import get_args
+from importlib import resources
 
 import pytest
 
 from ricordo.domain.agent import AgentType
-from ricordo.prompt.texts import default_system, text
+from ricordo.llm.tokens import text_tokens
+from ricordo.prompt.texts import BUILT_IN, default_system, text
+
+MOST_TOKENS = 1_000
+# The tools whose use a prompt explains, or the words that stand for its task where it has none.
+RELIES_ON = {
+    "letta_v1": ("Memory blocks", "Recall memory", "Archival memory"),
+    "memgpt_chat": (
+        *("send_message", "request_heartbeat", "conversation_search", "core_memory_append", "core_memory_replace"),
+        *("archival_memory_insert", "archival_memory_search"),
+    ),
+    "memgpt_v2_chat": (
+        *("send_message", "request_heartbeat", "conversation_search", "memory_insert", "memory_replace"),
+        *("archival_memory_insert", "archival_memory_search"),
+    ),
+    "react": ("request_heartbeat",),
+    "workflow": ("request_heartbeat",),
+    "sleeptime_v2": ("memory_insert", "memory_replace", "memory_rethink", "memory_finish_edits"),
+    "sleeptime_doc_ingest": ("memory_insert", "memory_replace", "memory_rethink", "memory_finish_edits"),
+    "voice_chat": ("search_memory", "convo_keyword_queries", "start_minutes_ago", "end_minutes_ago"),
+    "voice_sleeptime": (
+        *("store_memories", "start_index", "end_index", "context", "rethink_user_memory"),
+        "finish_rethinking_memory",
+    ),
+    "memgpt_generate_tool": ("Args:", "Returns:", "Sample arguments", "JSON object", "Keep its name"),
+    "summary_system_prompt": ("deadlines", "Leave out", "Write the summary and nothing else"),
+}
 
 
 @pytest.mark.parametrize("agent_type", ["letta_v1_agent", "split_thread_agent"])
@@ -16,13 +42,46 @@ def test_a_native_agent_is_told_about_its_three_kinds_of_memory(agent_type: Agen
         assert word in system
 
 
-def test_every_built_in_prompt_is_trimmed_and_closes_the_section_it_opens() -> None:
-    prompts = [system for agent_type in get_args(AgentType) if (system := default_system(agent_type))]
-    assert prompts
-    for system in prompts:
-        assert system == system.strip()
-        assert system.startswith("<base_instructions>\n")
-        assert system.endswith("\n</base_instructions>")
+def test_every_key_of_a_system_prompt_has_its_file_and_its_check() -> None:
+    assert sorted(BUILT_IN) == list(BUILT_IN) == sorted(RELIES_ON)
+    assert all(resources.files("ricordo.prompt.texts").joinpath(f"{key}.md").is_file() for key in BUILT_IN)
+
+
+@pytest.mark.parametrize("key", BUILT_IN)
+def test_a_prompt_names_the_tools_it_relies_on_and_fits_a_small_window(key: str) -> None:
+    words = text(key)
+    assert [tool for tool in RELIES_ON[key] if tool not in words] == []
+    assert 100 < text_tokens(words) <= MOST_TOKENS
+
+
+def test_no_two_prompts_share_a_line_of_more_than_a_few_words() -> None:
+    lines = [line.strip() for key in BUILT_IN for line in set(text(key).splitlines()) if len(line.split()) > 6]
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize("key", BUILT_IN)
+def test_a_prompt_is_trimmed_and_closes_the_sections_it_opens(key: str) -> None:
+    words = text(key)
+    assert words == words.strip()
+    opened = [line for line in words.splitlines() if line.startswith("<") and not line.startswith("</")]
+    assert all(line.replace("<", "</", 1) in words for line in opened)
+    if opened:
+        assert words.startswith("<base_instructions>\n")
+        assert words.endswith("\n</base_instructions>")
+
+
+@pytest.mark.parametrize("key", BUILT_IN)
+def test_a_prompt_names_no_other_product_and_asks_nobody_to_pass_for_a_person(key: str) -> None:
+    words = text(key).lower()
+    assert [name for name in ("letta", "memgpt", "limnal") if name in words] == []
+    assert [claim for claim in ("you are a real person", "never state that you are") if claim in words] == []
+
+
+@pytest.mark.parametrize("key", ["memgpt_chat", "memgpt_v2_chat", "voice_chat"])
+def test_an_agent_with_a_persona_is_to_be_honest_about_what_it_is(key: str) -> None:
+    words = text(key)
+    assert "sincere" in words
+    assert "persona" in words
 
 
 def test_an_unknown_text_is_an_error_of_ours() -> None:

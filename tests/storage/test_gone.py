@@ -5,10 +5,12 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import text
 
+from ricordo.domain.agent import Agent
+from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
+from ricordo.errors import Conflict, NotFound
 from ricordo.storage import agents, archives, conversations, gone, messages, runs
 from ricordo.storage.index.merge import merge
 from ricordo.storage.paging import Page
@@ -157,3 +159,95 @@ async def test_what_is_not_there_is_not_hidden(store: SqliteStore, scope: Scope)
         with pytest.raises(NotFound):
             await store.write(lambda tx, attempt=attempt, id=id, asking=asking: attempt(tx, asking, id))
     assert [found.id for found in await store.read(lambda tx: archives.page(tx, scope, Page()))] == [archive.id]
+
+
+async def threads_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversation, Conversation]:
+    """A thread of so many messages and a fork of it, which shares half of them and has one more in view."""
+    root = make.conversation(agent, id=new_id("conv"))
+    said = [make.message(agent, f"tea {number}", conversation_id=root.id) for number in range(size)]
+    await store.write(lambda tx: conversations.insert_one(tx, root))
+    stored = await make.stored_messages(store, *said)
+    half = stored[size // 2 - 1]
+    fork = make.conversation(
+        agent, id=new_id("conv"), forked_from=root.id, forked_seq=half.seq, window=("own", half.id, said[-1].id)
+    )
+    await store.write(lambda tx: conversations.insert_one(tx, fork))
+    run = make.run(agent, conversation_id=root.id, ended_at=1)
+    await store.write(lambda tx: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
+    return root, fork
+
+
+async def removed(store: SqliteStore, thread: Conversation) -> list[int]:
+    """Remove a thread, as far as it can be; how many messages there are before and after each transaction."""
+    left = [(await rows(store)).get("messages", 0)]
+    while await store.write(lambda tx: gone.remove_portion(tx, "thread", thread.id)):
+        left.append((await rows(store)).get("messages", 0))
+    return left
+
+
+async def test_a_deleted_thread_keeps_what_its_fork_shares_or_has_in_view_and_goes_with_it(
+    store: SqliteStore, scope: Scope
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    before = await rows(store)
+    root, fork = await threads_of(store, agent, 1_200)
+
+    await store.write(lambda tx: gone.hide_thread(tx, scope, root.id))
+
+    assert await store.read(lambda tx: conversations.get(tx, root.id)) is None
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: gone.hide_thread(tx, scope, root.id))
+    assert await removed(store, root) == [1_201, 951, 701, 602]
+    assert await removed(store, root) == [602]
+    after = await rows(store)
+    assert (after["runs"], after["steps"]) == (1, 1)
+    history = await store.read(lambda tx: conversations.page_of_history(tx, scope, fork, Page(1000)))
+    assert len(history) == 600
+
+    await store.write(lambda tx: gone.hide_thread(tx, scope, fork.id))
+    assert await removed(store, fork) == [602]
+    assert set(await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id))) == {
+        conversations.default_id(agent.id),
+        root.id,
+    }
+    assert min(await removed(store, root)) == 1
+    left = await rows(store)
+    assert left.pop("search_tail", 0) >= before.pop("search_tail", 0)  # words about what is gone, until they are merged
+    assert left == before
+    assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == [conversations.default_id(agent.id)]
+
+
+async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of_no_other(
+    store: SqliteStore, scope: Scope
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+
+    async def wanted() -> list[str]:
+        statement = text("SELECT key FROM jobs WHERE kind = 'removal' ORDER BY seq")
+        return [row.key for row in await store.read(lambda tx: tx.all(statement))]
+
+    root, fork = await threads_of(store, agent, 4)
+    await store.write(lambda tx: gone.hide_thread(tx, scope, fork.id))
+    await removed(store, fork)
+    assert await wanted() == [fork.id]
+    other, second = await threads_of(store, agent, 4)
+    await store.write(lambda tx: gone.hide_thread(tx, scope, other.id))
+    await removed(store, other)
+    await store.write(lambda tx: gone.hide_thread(tx, scope, second.id))
+    await removed(store, second)
+    assert await wanted() == [fork.id, other.id, second.id, other.id]
+    assert await store.read(lambda tx: conversations.get(tx, root.id)) == root
+
+
+async def test_only_deleted_threads_are_removed_and_never_an_agents_own(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    root, _ = await threads_of(store, agent, 4)
+    assert not await store.write(lambda tx: gone.remove_portion(tx, "thread", root.id))
+    own = conversations.default_id(agent.id)
+    with pytest.raises(Conflict):
+        await store.write(lambda tx: gone.hide_thread(tx, scope, own))
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: gone.hide_thread(tx, Scope("org-2"), root.id))
+    with pytest.raises(Conflict, match="share its messages"):
+        await store.write(lambda tx: gone.empty_conversation(tx, scope, root.id))
+    assert (await rows(store))["messages"] == 5

@@ -1,5 +1,6 @@
 """Agents on the wire. `llm_config` and `embedding_config` are derived: what is kept is a handle and its settings."""
 
+from dataclasses import asdict
 from typing import Any
 
 from ricordo.api.wire.blocks import block_to_wire
@@ -28,7 +29,10 @@ def agent_to_wire(state: AgentState, info: ModelInfo, embedding: EmbeddingInfo |
         "embedding": embedding and embedding.handle,
         "llm_config": model_config_to_wire(info, agent.context_window, agent.model_settings),
         "embedding_config": embedding and embedding_config_to_wire(embedding),
-        "compaction_settings": None,
+        "compaction_settings": {
+            **asdict(agent.compaction),
+            "model_settings": agent.compaction.model_settings or None,
+        },
         "response_format": agent.model_settings.response_format,
         "message_ids": list(thread.window),
         "blocks": blocks,

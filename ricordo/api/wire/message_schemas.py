@@ -100,11 +100,58 @@ class ToolReturnMessage(MessageFields):
     tool_returns: list[ToolReturnShape]
 
 
+class ApprovalRequestMessage(MessageFields):
+    """Calls that wait for approval, or for the client whose tools they are."""
+
+    message_type: Literal["approval_request_message"]
+    tool_call: ToolCallShape
+    tool_calls: list[ToolCallShape] | ToolCallShape
+
+
+class ApprovalShape(Shape):
+    """What was decided about one call."""
+
+    type: Literal["approval"]
+    tool_call_id: str
+    approve: bool
+    reason: str | None
+
+
+class ApprovalResponseMessage(MessageFields):
+    """What was decided about calls that waited; the last three tell of the first call, for older clients."""
+
+    message_type: Literal["approval_response_message"]
+    approvals: list[ApprovalShape | ToolReturnShape]
+    approve: bool | None
+    reason: str | None
+    approval_request_id: str | None
+
+
+class CompactionStatsShape(Shape):
+    """How much smaller the window became, in tokens and messages."""
+
+    trigger: str
+    context_tokens_before: int
+    context_tokens_after: int
+    context_window: int
+    messages_count_before: int
+    messages_count_after: int
+
+
 class SummaryMessage(MessageFields):
     """What stands for messages that left the window."""
 
     message_type: Literal["summary_message"]
     summary: str
+    compaction_stats: CompactionStatsShape | None
+
+
+class EventMessage(MessageFields):
+    """Something that happened to the window; a compaction lists the messages that left it."""
+
+    message_type: Literal["event_message"]
+    event_type: Literal["compaction"]
+    event_data: Json
 
 
 AnyMessage = Annotated[
@@ -115,7 +162,10 @@ AnyMessage = Annotated[
     | HiddenReasoningMessage
     | ToolCallMessage
     | ToolReturnMessage
-    | SummaryMessage,
+    | ApprovalRequestMessage
+    | ApprovalResponseMessage
+    | SummaryMessage
+    | EventMessage,
     Field(discriminator="message_type"),
 ]
 

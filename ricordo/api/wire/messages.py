@@ -8,19 +8,33 @@ import orjson
 
 from ricordo.api.wire.times import date
 from ricordo.domain.ids import part_otid
-from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    CompactionPart,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.prompt.packaging import is_event
 
 Wire = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """How a caller wants messages: whether calls of the speaking tool appear as what they say, and which types at all."""
+    """How a caller wants messages: whether calls of the speaking tool appear as what they say, which types, summaries,
+    and what the server itself said to the agent in the user's role."""
 
     speaks_by_tool: bool = True
     tool_name: str = "send_message"
     tool_argument: str = "message"
     types: frozenset[str] | None = None
+    shows_summaries: bool = True
+    shows_events: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept with the run, in the wire's words."""
@@ -29,6 +43,7 @@ class MessageView:
             "assistant_message_tool_name": self.tool_name,
             "assistant_message_tool_kwarg": self.tool_argument,
             "include_return_message_types": sorted(self.types) if self.types is not None else None,
+            "include_compaction_messages": self.shows_summaries,
         }
 
     def keeps(self, wire: Wire) -> bool:
@@ -42,16 +57,18 @@ def message_to_wire(message: Message, view: MessageView) -> list[Wire]:
     match message.role:
         case "system":
             pieces = [("system_message", {"content": message.text})]
+        case "user" if not view.shows_events and is_event(message):
+            pieces = []
         case "user":
             pieces = [("user_message", {"content": _content(message.parts)})]
         case "tool":
             pieces = [("tool_return_message", _returns(message.tool_returns))]
         case "assistant":
             pieces = list(_assistant(message, view))
+        case "approval":
+            pieces = list(_assistant(message, view)) if message.tool_calls else [_approval_response(message)]
         case "summary":
-            pieces = [("summary_message", {"summary": message.text})]
-        case _:
-            pieces = []
+            pieces = list(_summary(message)) if view.shows_summaries else []
     wires = [{**_base(message, place, kind), **fields} for place, (kind, fields) in enumerate(pieces)]
     return [wire for wire in wires if view.keeps(wire)]
 
@@ -114,20 +131,59 @@ def _image_source(part: ImagePart) -> Wire:
 
 def _assistant(message: Message, view: MessageView) -> Iterable[tuple[str, Wire]]:
     calls: list[ToolCallPart] = []
+    waiting: list[ToolCallPart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
             yield _reasoning(part)
         elif isinstance(part, TextPart) and part.text:
             yield "assistant_message", {"content": part.text}
+        elif isinstance(part, ToolCallPart) and part.is_gated:
+            waiting.append(part)
         elif isinstance(part, ToolCallPart):
             said = spoken_words(part, view)
             if said is None:
                 calls.append(part)
             else:
                 yield "assistant_message", {"content": said}
-    if calls:
-        wires = [call_to_wire(call) for call in calls]
-        yield "tool_call_message", {"tool_call": wires[0], "tool_calls": wires}
+    for kind, listed in (("tool_call_message", calls), ("approval_request_message", waiting)):
+        if listed:
+            wires = [call_to_wire(call) for call in listed]
+            yield kind, {"tool_call": wires[0], "tool_calls": wires}
+
+
+def _approval_response(message: Message) -> tuple[str, Wire]:
+    """What was decided; the older fields tell of the first call."""
+    items: list[Wire] = []
+    for part in message.parts:
+        if isinstance(part, ApprovalPart):
+            items.append(
+                {"type": "approval", "tool_call_id": part.call_id, "approve": part.approves, "reason": part.reason}
+            )
+        elif isinstance(part, ToolReturnPart):
+            items.append(_return(part))
+    first = next((item for item in items if item["type"] == "approval"), {})
+    return "approval_response_message", {
+        "approvals": items,
+        "approve": first.get("approve"),
+        "reason": first.get("reason"),
+        "approval_request_id": None,
+    }
+
+
+def _summary(message: Message) -> Iterable[tuple[str, Wire]]:
+    part = next((part for part in message.parts if isinstance(part, CompactionPart)), None)
+    stats = part and {
+        "trigger": part.trigger,
+        "context_tokens_before": part.tokens_before,
+        "context_tokens_after": part.tokens_after,
+        "context_window": part.context_window,
+        "messages_count_before": part.messages_before,
+        "messages_count_after": part.messages_after,
+    }
+    yield "summary_message", {"summary": message.text, "compaction_stats": stats}
+    if part:
+        event = {**(stats or {}), "evicted_message_ids": list(part.evicted)}
+        yield "event_message", {"event_type": "compaction", "event_data": event}
 
 
 def _reasoning(part: ReasoningPart) -> tuple[str, Wire]:
@@ -138,16 +194,17 @@ def _reasoning(part: ReasoningPart) -> tuple[str, Wire]:
 
 
 def _returns(results: Iterable[ToolReturnPart]) -> Wire:
-    wires = [
-        {
-            "type": "tool",
-            "tool_return": part.content,
-            "status": part.status,
-            "tool_call_id": part.call_id,
-            "stdout": list(part.stdout) or None,
-            "stderr": list(part.stderr) or None,
-        }
-        for part in results
-    ]
+    wires = [_return(part) for part in results]
     first = {key: value for key, value in wires[0].items() if key != "type"}
     return {**first, "tool_returns": wires}
+
+
+def _return(part: ToolReturnPart) -> Wire:
+    return {
+        "type": "tool",
+        "tool_return": part.content,
+        "status": part.status,
+        "tool_call_id": part.call_id,
+        "stdout": list(part.stdout) or None,
+        "stderr": list(part.stderr) or None,
+    }

@@ -25,7 +25,7 @@ def model_config_to_wire(info: ModelInfo, context_window: int, settings: ModelSe
         "provider_category": "base",
         "model_wrapper": None,
         "context_window": context_window,
-        "put_inner_thoughts_in_kwargs": False,
+        "put_inner_thoughts_in_kwargs": bool(settings.thinks_in_arguments),
         "handle": info.handle,
         "temperature": 1.0 if settings.temperature is None else settings.temperature,
         "max_tokens": settings.max_output_tokens,

@@ -1,16 +1,30 @@
-"""The words of the built-in system prompts, one file a prompt."""
+"""The words for models, one file a text: system prompts, which have public keys, and texts that one module asks for."""
 
 from functools import cache
 from importlib import resources
 
 from ricordo.domain.agent import AgentType
 
+# The keys of the system prompts.
+BUILT_IN = (
+    "letta_v1",
+    "memgpt_chat",
+    "memgpt_generate_tool",
+    "memgpt_v2_chat",
+    "react",
+    "sleeptime_doc_ingest",
+    "sleeptime_v2",
+    "summary_system_prompt",
+    "voice_chat",
+    "voice_sleeptime",
+    "workflow",
+)
 _PROMPT_OF: dict[AgentType, str] = {"letta_v1_agent": "letta_v1", "split_thread_agent": "letta_v1"}
 
 
 @cache
 def text(key: str) -> str:
-    """The built-in text with this key."""
+    """The built-in text with this name: a system prompt's key, or the name of its file."""
     return resources.files(__package__).joinpath(f"{key}.md").read_text("utf-8").strip()
 
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from ricordo.tools.builtin.command import memory
 from ricordo.tools.builtin.memory import (
     core_memory_append,
     core_memory_replace,
+    memory_finish_edits,
     memory_insert,
     memory_replace,
     memory_rethink,
 )
+from ricordo.tools.builtin.patch import memory_apply_patch
 from ricordo.tools.builtin.recall import archival_memory_insert, archival_memory_search, conversation_search
 from ricordo.tools.builtin.speech import send_message
 from ricordo.tools.toolbox import ServerTool
@@ -31,7 +34,10 @@ class BuiltinPlugin:
             ServerTool(core_memory_replace, "letta_memory_core"),
             ServerTool(memory_insert, "letta_memory_core", aliases=_SHORT),
             ServerTool(memory_replace, "letta_memory_core", aliases=_SHORT),
+            ServerTool(memory, "letta_memory_core", aliases=_SHORT),
+            ServerTool(memory_apply_patch, "letta_memory_core"),
             ServerTool(memory_rethink, "letta_sleeptime_core"),
+            ServerTool(memory_finish_edits, "letta_sleeptime_core"),
         )
 
 

@@ -17,7 +17,7 @@ def memory_insert(context: ToolContext, label: str, new_string: str, insert_line
         new_string: Text to insert, as one or more whole lines. Do not write line numbers.
         insert_line: The line after which to insert: 0 puts the text first, -1 puts it last.
     """
-    _refuse_line_numbers("new_string", new_string)
+    refuse_line_numbers("new_string", new_string)
     value = context.memory.block(label).value
     lines = value.split("\n") if value else []
     if insert_line == -1:
@@ -40,8 +40,8 @@ def memory_replace(context: ToolContext, label: str, old_string: str, new_string
             write line numbers.
         new_string: The text to put in its place.
     """
-    _refuse_line_numbers("old_string", old_string)
-    _refuse_line_numbers("new_string", new_string)
+    refuse_line_numbers("old_string", old_string)
+    refuse_line_numbers("new_string", new_string)
     value = context.memory.block(label).value
     if not old_string or old_string not in value:
         raise Invalid(
@@ -63,7 +63,7 @@ def memory_rethink(context: ToolContext, label: str, new_memory: str) -> str:
         label: Label of the block to rewrite.
         new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line numbers.
     """
-    _refuse_line_numbers("new_memory", new_memory)
+    refuse_line_numbers("new_memory", new_memory)
     return context.memory.write(label, new_memory, context.call_id)
 
 
@@ -92,13 +92,13 @@ def core_memory_replace(context: ToolContext, label: str, old_content: str, new_
     return context.memory.write(label, value.replace(old_content, new_content), context.call_id)
 
 
-def _lines_with(value: str, piece: str) -> list[int]:
-    """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
-    starts = [match.start() for match in re.finditer(re.escape(piece), value)]
-    return sorted({value.count("\n", 0, start) + 1 for start in starts})
+def memory_finish_edits(context: ToolContext) -> str:  # noqa: ARG001 - every tool takes a context
+    """Say that you are done with editing memory. Call it when nothing is left to change, and at once if there was nothing."""
+    return "Memory edits finished."
 
 
-def _refuse_line_numbers(name: str, text: str) -> None:
+def refuse_line_numbers(name: str, text: str) -> None:
+    """Raise Invalid where a text repeats the line numbers, or the note on them, that only the prompt has."""
     if LINE_NUMBER_WARNING in text:
         raise Invalid(
             f"{name} contains a line number warning, which is not allowed. Do not include line number information when "
@@ -109,3 +109,9 @@ def _refuse_line_numbers(name: str, text: str) -> None:
             f"{name} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory "
             "tools (line numbers are for display purposes only)."
         )
+
+
+def _lines_with(value: str, piece: str) -> list[int]:
+    """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
+    starts = [match.start() for match in re.finditer(re.escape(piece), value)]
+    return sorted({value.count("\n", 0, start) + 1 for start in starts})

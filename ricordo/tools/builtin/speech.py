@@ -2,6 +2,8 @@
 
 from ricordo.tools.toolbox import ToolContext
 
+SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 server
+
 
 def send_message(context: ToolContext, message: str) -> str:  # noqa: ARG001 - every tool takes a context
     """Say something to the user. She sees nothing else of what you do.
@@ -9,4 +11,4 @@ def send_message(context: ToolContext, message: str) -> str:  # noqa: ARG001 - e
     Args:
         message: What to say.
     """
-    return "Sent message successfully."
+    return SENT

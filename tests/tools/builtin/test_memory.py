@@ -277,3 +277,8 @@ def test_inserted_lines_stand_after_the_line_that_was_named(lines: list[str], ne
     place = data.draw(st.integers(0, len(lines)))
     value = memory_insert(context("\n".join(lines)), "human", new, place)
     assert value == "\n".join([*lines[:place], new, *lines[place:]])
+
+
+async def test_being_done_with_editing_changes_nothing(human: Desk) -> None:
+    assert await human.said("memory_finish_edits") == "Memory edits finished."
+    assert human.memory.edits == []

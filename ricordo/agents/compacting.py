@@ -1,0 +1,221 @@
+"""Keeping a turn within its model's window: what is too long is summed up before it is sent, and again where a provider says so.
+
+Sizes are our own estimate, corrected by what the provider last counted. Nothing is deleted: what leaves the window stays in recall.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ricordo.agents.request import TurnContext
+from ricordo.agents.saving import save_compaction
+from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
+from ricordo.domain.event import Compacted, Event, RunEnded
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import (
+    CompactionPart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.domain.model import ModelRequest, ModelSettings
+from ricordo.domain.run import StopReason
+from ricordo.domain.usage import Usage
+from ricordo.errors import Invalid, NotFound
+from ricordo.llm.tokens import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    message_tokens,
+    request_tokens,
+    tool_tokens,
+    transcript_tokens,
+)
+from ricordo.memory.compaction import Cut, cut
+from ricordo.memory.summarizing import Own, Summary, Writer, summarize
+from ricordo.prompt.fitting import fit
+from ricordo.prompt.transcript import transcript
+from ricordo.runtime import Runtime
+
+log = logging.getLogger(__name__)
+# A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
+_LEAST, _MOST = 50, 400
+_TELLING = 2_000
+# What descriptions of tools and what surrounds each message take at most, in all usual cases.
+_TOOLS_AND_MORE = 12_000
+
+
+def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
+    """Whether the request comes too near to the window's end."""
+    room = _room(turn)
+    # No character takes more than a token: nearly always this alone tells that there is room, at a tenth of the cost.
+    characters = sum(_length(part) for message in request.messages for part in message.parts)
+    if (characters + _TOOLS_AND_MORE) * turn.token_percent < room * 100:
+        return False
+    return _tokens(turn, request) > room
+
+
+def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
+    """The request, its longest texts cut where it is too long even so; raises ModelError where the system prompt alone is."""
+    if not is_too_long(turn, request):
+        return request
+    budget = _room(turn) - tool_tokens(request.tools) * turn.token_percent // 100
+    return replace(request, messages=fit(request.messages, budget, turn.token_percent, count=message_tokens))
+
+
+def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
+    """Learn from the provider's count how far our estimate is off."""
+    if usage.prompt_tokens >= _TELLING:
+        percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
+        turn.token_percent = min(_MOST, max(_LEAST, percent))
+
+
+def learn(turn: TurnContext, request: ModelRequest) -> None:
+    """Take it from the provider that the request was too long, whatever we thought."""
+    window = turn.state.agent.context_window
+    at_least = window * 110 // max(1, request_tokens(request))
+    turn.token_percent = min(10 * _MOST, max(turn.token_percent * 3 // 2, at_least))
+    turn.was_refused = True
+
+
+async def make_room(
+    runtime: Runtime, turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
+) -> Compacted | None:
+    """Sum up what leaves the window and save the smaller one, with the run's end where `stop` says so; None: nothing can leave."""
+    settings = turn.request.compaction or turn.state.agent.compaction
+    found = cut(
+        turn.window,
+        settings.mode,
+        settings.sliding_window_percentage,
+        window_tokens=turn.state.agent.context_window,
+        overhead=tool_tokens(request.tools),
+        percent=turn.token_percent,
+        keep_from=turn.first,
+    )
+    if found is None:
+        return None
+    timezone = turn.state.agent.timezone
+    summary = await summarize(
+        found.evicted, settings, writer=_writer(runtime, turn, settings), own=_own(turn, request), timezone=timezone
+    )
+    message = _message(runtime, turn, summary)
+    part = _part(turn, request, found, message)
+    return await save_compaction(runtime, turn, found, replace(message, parts=(*message.parts, part)), summary, stop)
+
+
+async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelRequest) -> AsyncIterator[Event]:
+    """A turn that does nothing else: somebody asked for it. Raises Invalid where nothing can leave the window."""
+    compacted = await make_room(runtime, turn, request, stop="end_turn")
+    if compacted is None:
+        # The beginning is a wire fact of the retired Letta V1 server.
+        raise Invalid(
+            "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
+        )
+    yield compacted
+    yield RunEnded(turn.run)
+
+
+def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer:
+    """The model that writes summaries: the one that was chosen, else the agent's own, also where the chosen one is gone."""
+    asked = _asked(settings.model_settings)
+    user_id = turn.request.scope.user_id
+    if settings.model:
+        try:
+            model = runtime.models.get(settings.model)
+            return Writer(model=model, window=model.info.context_window, settings=asked, user_id=user_id)
+        except NotFound:
+            log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
+    return Writer(
+        model=turn.model,
+        window=turn.state.agent.context_window,
+        settings=asked,
+        percent=turn.token_percent,
+        user_id=user_id,
+    )
+
+
+def _asked(wire: Mapping[str, Any]) -> ModelSettings:
+    """Settings for the writer, which are kept as clients write them."""
+    rest = {name: value for name, value in wire.items() if name != "provider_type" and value is not None}
+    known = {name: rest.pop(name) for name in ("temperature", "max_output_tokens") if name in rest}
+    effort = (rest.pop("reasoning", None) or {}).get("reasoning_effort")
+    budget = (rest.pop("thinking", None) or {}).get("budget_tokens")
+    rest.pop("parallel_tool_calls", None)
+    return ModelSettings(**known, reasoning_effort=effort, max_reasoning_tokens=budget, extra=rest)
+
+
+def _own(turn: TurnContext, request: ModelRequest) -> Own:
+    """The agent's own model, asked as the agent is, so that its provider's cache still knows the beginning."""
+    agent = turn.state.agent
+
+    def render(window: Sequence[Message]) -> Sequence[Message]:
+        return transcript(window, agent.timezone, agent.context_window)
+
+    return Own(
+        model=turn.model,
+        window=agent.context_window,
+        settings=request.settings,
+        percent=turn.token_percent,
+        user_id=request.user_id,
+        system=request.messages[0],
+        tools=request.tools,
+        render=render,
+    )
+
+
+def _message(runtime: Runtime, turn: TurnContext, summary: Summary) -> Message:
+    run = turn.run
+    return Message(
+        id=new_id("message"),
+        agent_id=run.agent_id,
+        conversation_id=run.conversation_id,
+        role="summary",
+        parts=(TextPart(summary.text),),
+        created_at=runtime.store.clock.now(),
+        organization_id=run.organization_id,
+        user_id=run.user_id,
+        run_id=run.id,
+        model=summary.model,
+    )
+
+
+def _part(turn: TurnContext, request: ModelRequest, found: Cut, message: Message) -> CompactionPart:
+    after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
+    asked: Trigger = "request" if turn.request.compaction else "provider" if turn.was_refused else "window"
+    return CompactionPart(
+        trigger=asked,
+        evicted=tuple(message.id for message in found.evicted),
+        tokens_before=_tokens(turn, request),
+        tokens_after=after * turn.token_percent // 100,
+        context_window=turn.state.agent.context_window,
+        messages_before=len(turn.window),
+        messages_after=len(found.kept) + 1,
+    )
+
+
+def _tokens(turn: TurnContext, request: ModelRequest) -> int:
+    """What the request takes, as the provider would count it."""
+    return request_tokens(request) * turn.token_percent // 100
+
+
+def _room(turn: TurnContext) -> int:
+    """What a request may take: the answer needs some of the window too."""
+    window = turn.state.agent.context_window
+    answer = turn.state.agent.model_settings.max_output_tokens or 0
+    return max(window // 4, min(int(TRIGGER * window), window - answer))
+
+
+def _length(part: Part) -> int:
+    """At least as many as the part can take tokens."""
+    match part:
+        case TextPart() | ReasoningPart():
+            return len(part.text) + MESSAGE_TOKENS
+        case ToolCallPart():
+            return len(part.name) + len(part.arguments) + MESSAGE_TOKENS
+        case ToolReturnPart():
+            return len(part.content) + MESSAGE_TOKENS
+        case _:
+            return IMAGE_TOKENS

@@ -1,0 +1,305 @@
+"""An agent's threads: made beside its own, given a model of their own, forked, recompiled, cancelled and deleted.
+
+A thread has its own system message, window and lease; agent, blocks and tools are the same in all of them. What is said in one
+is saved there alone, but a fork shares what was said before it, so nothing is ever copied.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.agents.closing import close_run
+from ricordo.agents.removal import remove_thread
+from ricordo.domain.agent import AgentState
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.prompt.assemble import SystemPrompt, system_prompt
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage.store import Transaction
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSpec:
+    """A thread to be made. What is None is the agent's; `model_settings` holds only what differs from the agent's."""
+
+    summary: str | None = None
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    context_window: int | None = None
+    is_hidden: bool = False
+    is_archived: bool = False
+
+
+def effective(state: AgentState) -> AgentState:
+    """The state with the thread's own model, settings and window in place of the agent's, where it has such."""
+    agent, thread = state.agent, state.conversation
+    if not (thread.model or thread.model_settings or thread.context_window):
+        return state
+    settings = agent.model_settings
+    model = thread.model or agent.model
+    if model.partition("/")[0] != agent.model.partition("/")[0]:
+        # What is passed on to one provider as it is means nothing to another, which may refuse it.
+        settings = replace(settings, extra={})
+    changed = replace(
+        agent,
+        model=model,
+        model_settings=replace(settings, **thread.model_settings),
+        context_window=thread.context_window or agent.context_window,
+    )
+    return replace(state, agent=changed)
+
+
+def resolve(tx: Transaction, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
+    """The thread a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
+    if name == DEFAULT and not agent_id:
+        raise Invalid('Every agent has a conversation "default". Say in agent_id which one you mean.')
+    own = agent_id if name == DEFAULT else name if name.startswith("agent-") else None
+    if own:
+        agents.require(tx, scope, own)
+        return conversations.require(tx, scope, conversations.default_id(own))
+    conversation = conversations.require(tx, scope, name)
+    if agent_id and conversation.agent_id != agent_id:
+        raise NotFound(f"Conversation with ID {name} not found")
+    return conversation
+
+
+async def create_thread(runtime: Runtime, scope: Scope, agent_id: str, spec: ThreadSpec) -> Conversation:
+    """Make another thread of the agent, with a system message of its own. Raises NotFound."""
+    if spec.model:
+        info = await runtime.models.require(spec.model)
+        spec = replace(spec, model=info.handle, context_window=spec.context_window or info.context_window)
+    return await runtime.store.write(lambda tx: _create(tx, runtime, scope, agent_id, spec))
+
+
+async def change_thread(
+    runtime: Runtime, scope: Scope, conversation_id: str, changes: Mapping[str, Any]
+) -> Conversation:
+    """Change these columns of the thread; a running turn goes on with what it began with. Raises NotFound."""
+    thread = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
+    if "model" in changes or ("context_window" in changes and not changes["context_window"]):
+        handle = changes.get("model", thread.model)
+        info = await runtime.models.require(handle) if handle else None
+        # The window follows the model, and what another provider counted says nothing any more.
+        window = changes.get("context_window") or (info and info.context_window)
+        changes = {**changes, "model": info and info.handle, "context_window": window, "token_percent": None}
+
+    def work(tx: Transaction) -> Conversation:
+        conversations.change(tx, conversation_id, **changes)
+        return conversations.require(tx, scope, conversation_id)
+
+    return await runtime.store.write(work)
+
+
+async def fork_thread(
+    runtime: Runtime, scope: Scope, conversation_id: str, *, message_id: str | None = None, is_hidden: bool = False
+) -> Conversation:
+    """Make a thread that goes on from this one's saved window, or from it up to this message.
+
+    Calls that have no results yet stay behind, as those that wait for approval and those of a turn that still runs: only the
+    thread they were made in can answer them. Raises NotFound, and Invalid where the thread cannot be forked at that message.
+    """
+    return await runtime.store.write(lambda tx: _fork(tx, runtime, scope, conversation_id, message_id, is_hidden))
+
+
+async def recompile(runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False) -> str:
+    """The thread's system message as it has to be now, saved unless `is_dry`. Raises NotFound, Busy."""
+    if is_dry:
+        return await runtime.store.read(lambda tx: _compiled(tx, runtime, scope, conversation_id)[1].text)
+    return await runtime.store.write(lambda tx: _recompile(tx, runtime, scope, conversation_id))
+
+
+async def delete_thread(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
+    """Stop the thread's turn and delete the thread. Raises NotFound, Conflict for an agent's own thread."""
+    thread = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
+    if not thread.is_default:
+        await cancel_thread(runtime, scope, conversation_id)
+    await remove_thread(runtime, scope, conversation_id)
+
+
+async def cancel_thread(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
+    """Cancel what runs in the thread; tells for each run whether that was possible. Raises NotFound."""
+
+    def find(tx: Transaction) -> list[str]:
+        conversations.require(tx, scope, conversation_id)
+        return [run.id for run in runs.open_runs(tx, conversation_id=conversation_id)]
+
+    return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}
+
+
+async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
+    """Cancel an open run, whichever process drives it; False where it ended in another way before. Raises NotFound."""
+    if live := runtime.live.get(run_id):
+        await live.cancel()
+        run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
+        return run.status == "cancelled"
+    return await runtime.store.write(lambda tx: close_run(tx, runs.get(tx, scope, run_id), "cancelled")) is not None
+
+
+def system_message(
+    tx: Transaction, runtime: Runtime, state: AgentState, *, recall_count: int = 0
+) -> tuple[Message, str]:
+    """A system message for the thread in this state, not yet stored, and the key that tells later from what it was made."""
+    prompt = _prompt(tx, runtime, state, recall_count)
+    message = Message(
+        id=new_id("message"),
+        agent_id=state.agent.id,
+        conversation_id=state.conversation.id,
+        role="system",
+        parts=(TextPart(prompt.text),),
+        created_at=tx.clock.now(),
+        organization_id=state.agent.organization_id,
+    )
+    return message, prompt.key
+
+
+def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
+    state = effective(state)
+    provider = runtime.models.get(state.agent.model).info.provider
+    return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count)
+
+
+def _create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, spec: ThreadSpec) -> Conversation:
+    state = agents.load(tx, scope, agent_id)
+    now = tx.clock.now()
+    thread = Conversation(
+        id=new_id("conv"),
+        organization_id=state.agent.organization_id,
+        agent_id=agent_id,
+        user_id=scope.subject_id,
+        summary=spec.summary,
+        description=spec.description,
+        model=spec.model,
+        model_settings=spec.model_settings,
+        context_window=spec.context_window,
+        hidden=spec.is_hidden,
+        archived_at=now if spec.is_archived else None,
+        created_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+        message_count=1,
+    )
+    system, key = system_message(tx, runtime, replace(state, conversation=thread))
+    return _stored(tx, replace(thread, window=(system.id,), prompt_key=key), system)
+
+
+def _stored(tx: Transaction, thread: Conversation, system: Message) -> Conversation:
+    conversations.insert_one(tx, thread)
+    messages.insert_all(tx, [system])
+    return thread
+
+
+def _fork(
+    tx: Transaction, runtime: Runtime, scope: Scope, conversation_id: str, message_id: str | None, is_hidden: bool
+) -> Conversation:
+    # Nothing is saved in the thread meanwhile, and nobody deletes it before its fork is known.
+    conversations.hold(tx, conversation_id)
+    source = conversations.require(tx, scope, conversation_id)
+    state = agents.load(tx, scope, source.agent_id, source.id)
+    window = messages.by_ids(tx, source.window)
+    end = _end_of_fork(window, message_id)
+    shared, left_out = window[1:end], [*window[max(end, 1) :], *_not_yet_in(tx, source)]
+    newest = min((message.seq for message in left_out), default=conversations.newest_of(tx, source.id) + 1) - 1
+    count = conversations.count_shared(tx, source, newest) + 1
+    now = tx.clock.now()
+    fork = replace(
+        source,
+        id=new_id("conv"),
+        is_default=False,
+        hidden=is_hidden,
+        archived_at=None,
+        forked_from=source.id,
+        forked_seq=newest,
+        message_count=count,
+        last_message_at=None,
+        last_run_ended_at=None,
+        last_run_ms=None,
+        last_stop_reason=None,
+        created_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    recall_count = max(0, count - len(shared) - 1)
+    system, key = system_message(tx, runtime, replace(state, conversation=fork), recall_count=recall_count)
+    # It stands where the source's stands, before all that is shared.
+    system = replace(system, created_at=window[0].created_at) if window else system
+    ids = (system.id, *(message.id for message in shared))
+    return _stored(tx, replace(fork, window=ids, prompt_key=key), system)
+
+
+def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
+    """How much of the window a fork takes: nothing behind the message, and no call without its result."""
+    end = len(window)
+    place = -1
+    if message_id is not None:
+        place = next((place for place, message in enumerate(window) if message.id == message_id), -1)
+        if place < 0:
+            raise Invalid(
+                f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
+            )
+        end = place + 1
+        # The results belong to the message with the calls, and the answer to a request stands between the two.
+        while end < len(window) and _is_answer(window[end]) and _open_call(window[:end]) is not None:
+            end += 1
+    began = _open_call(window[:end])
+    if began is None:
+        return end
+    if place >= began:
+        raise Invalid(
+            f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
+        )
+    return began
+
+
+def _is_answer(message: Message) -> bool:
+    """Whether it holds results of calls, or what was decided about them."""
+    return message.role == "tool" or (message.role == "approval" and not message.tool_calls)
+
+
+def _open_call(window: Sequence[Message]) -> int | None:
+    """The place of the message whose calls are without results at the end of the window; None where all is answered."""
+    waiting: set[str] = set()
+    began = 0
+    for place, message in enumerate(window):
+        if message.tool_calls:
+            waiting, began = {call.call_id for call in message.tool_calls}, place
+        elif message.role == "tool":
+            waiting -= {part.call_id for part in message.tool_returns}
+        elif message.role != "approval":
+            waiting = set()  # the talk went on without them, and a transcript says that they were interrupted
+    return began if waiting else None
+
+
+def _not_yet_in(tx: Transaction, thread: Conversation) -> list[Message]:
+    """What a turn that runs in the thread has stored and not yet put into its window."""
+    known = set(thread.window)
+    open_runs = runs.open_runs(tx, conversation_id=thread.id)
+    return [message for run in open_runs for message in messages.of_run(tx, run.id) if message.id not in known]
+
+
+def _compiled(
+    tx: Transaction, runtime: Runtime, scope: Scope, conversation_id: str
+) -> tuple[Conversation, SystemPrompt]:
+    thread = conversations.require(tx, scope, conversation_id)
+    state = agents.load(tx, scope, thread.agent_id, thread.id)
+    return thread, _prompt(tx, runtime, state, max(0, thread.message_count - len(thread.window)))
+
+
+def _recompile(tx: Transaction, runtime: Runtime, scope: Scope, conversation_id: str) -> str:
+    conversations.hold(tx, conversation_id)
+    thread, prompt = _compiled(tx, runtime, scope, conversation_id)
+    # A turn keeps its system message in memory and saves it with its steps.
+    if open_runs := runs.open_runs(tx, conversation_id=thread.id):
+        raise Busy(open_runs[0].id)
+    system = next(iter(messages.by_ids(tx, thread.window[:1])), None)
+    if system is None or system.role != "system":
+        raise Conflict("This conversation does not begin with a system message, so none can be recompiled.")
+    messages.rewrite(tx, system.with_text(prompt.text))
+    conversations.save_prompt_key(tx, thread.id, prompt.key)
+    return prompt.text

@@ -1,0 +1,158 @@
+"""Threads of an agent: made, listed, changed, forked and deleted, and talking in them.
+
+Everywhere a thread is named by its id, as `default` with `agent_id`, or, as older clients do, by the agent's id alone.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from ricordo.agents import threads
+from ricordo.agents.turn import collect
+from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.conversation_bodies import RecompileBody, ThreadBody, ThreadChange, ThreadQuery, ThreadSendBody
+from ricordo.api.sending import begin, event_stream, view_of, whole_answer
+from ricordo.api.wire.conversations import ConversationShape, conversation_to_wire
+from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
+from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
+from ricordo.api.wire.schemas import Note
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.message import Message
+from ricordo.errors import Conflict, NotFound, Unsupported
+from ricordo.storage import agents, conversations
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1", tags=["conversations"])
+_ONE = "/conversations/{conversation_id}"
+AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]
+
+
+@router.post("/conversations/", response_model=ConversationShape)
+async def create(here: Here, agent_id: str, body: ThreadBody | None = None) -> Response:
+    """Make another thread of the agent, which shares its memory and tools."""
+    spec = (body or ThreadBody()).spec()
+    return await _answer(here, await threads.create_thread(here.runtime, here.scope, agent_id, spec))
+
+
+@router.get("/conversations/", response_model=list[ConversationShape])
+async def list_conversations(here: Here, which: Annotated[ThreadQuery, Depends()]) -> Response:
+    """Threads, those in which something was said last first unless told otherwise; without agents' own and hidden ones."""
+
+    def read(tx: Transaction) -> list[dict[str, Any]]:
+        if which.agent_id:
+            agents.require(tx, here.scope, which.agent_id)
+        return [_wire(tx, here, thread) for thread in conversations.page(tx, here.scope, which.page(), which.filter())]
+
+    return answer(await here.store.read(read))
+
+
+@router.get(_ONE, response_model=ConversationShape)
+async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+    """One thread."""
+    return await _answer(here, await _named(here, conversation_id, agent_id))
+
+
+@router.patch(_ONE, response_model=ConversationShape)
+async def modify(here: Here, conversation_id: str, body: ThreadChange, agent_id: AgentId = None) -> Response:
+    """Change a thread; fields that are left out stay. Its next turn follows."""
+    thread = await _named(here, conversation_id, agent_id)
+    changes = body.changes(here.store.clock.now())
+    return await _answer(here, await threads.change_thread(here.runtime, here.scope, thread.id, changes))
+
+
+@router.delete(_ONE, response_model=Note)
+async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+    """Delete a thread, whatever runs in it. What was forked from it keeps what it shares."""
+    thread = await _named(here, conversation_id, agent_id)
+    await threads.delete_thread(here.runtime, here.scope, thread.id)
+    return answer({"message": f"Conversation id={thread.id} successfully deleted"})
+
+
+@router.post(_ONE + "/fork", response_model=ConversationShape)
+async def fork(
+    here: Here, conversation_id: str, agent_id: AgentId = None, message_id: str | None = None, hidden: bool = False
+) -> Response:
+    """Make a thread that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
+    thread = await _named(here, conversation_id, agent_id)
+    made = await threads.fork_thread(here.runtime, here.scope, thread.id, message_id=message_id, is_hidden=hidden)
+    return await _answer(here, made)
+
+
+@router.post(_ONE + "/recompile", response_model=str)
+async def recompile(
+    here: Here, conversation_id: str, body: RecompileBody | None = None, dry_run: bool = False, agent_id: AgentId = None
+) -> Response:
+    """Make the thread's system message anew and return it; with `dry_run` it is not saved."""
+    asked = body or RecompileBody()
+    asked.refuse_unsupported()
+    thread = await _named(here, conversation_id, asked.agent_id or agent_id)
+    return answer(await threads.recompile(here.runtime, here.scope, thread.id, is_dry=dry_run))
+
+
+@router.post("/agents/{agent_id}/recompile", response_model=str)
+async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> Response:
+    """Make the system message of the agent's own thread anew and return it; with `dry_run` it is not saved."""
+    thread = await _named(here, threads.DEFAULT, agent_id)
+    return answer(await threads.recompile(here.runtime, here.scope, thread.id, is_dry=dry_run))
+
+
+@router.post(_ONE + "/cancel", response_model=dict[str, str])
+async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+    """Cancel what runs in the thread."""
+    thread = await _named(here, conversation_id, agent_id)
+    outcome = await threads.cancel_thread(here.runtime, here.scope, thread.id)
+    if not outcome:
+        raise Conflict("There are no active runs to cancel.")
+    return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
+
+
+@router.post(_ONE + "/messages", response_model=TurnShape)
+async def send(here: Here, conversation_id: str, body: ThreadSendBody) -> Response:
+    """Send messages to the thread and read the answer as server-sent events; without `streaming`, wait for it whole."""
+    if body.stream_tokens and not body.streaming:
+        raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
+    thread = await _named(here, conversation_id, body.agent_id)
+    turn = await begin(here, thread.agent_id, body, thread.id)
+    return event_stream(here, turn, body) if body.streaming else whole_answer(await collect(turn), view_of(body))
+
+
+@router.get(_ONE + "/messages", response_model=list[AnyMessage])
+async def list_messages(
+    here: Here,
+    conversation_id: str,
+    paging: Paged,
+    agent_id: AgentId = None,
+    include_return_message_types: Annotated[list[str] | None, Query()] = None,
+) -> Response:
+    """What was said in the thread, what it shares with those it was forked from included; newest first unless told otherwise."""
+    types = frozenset(include_return_message_types) if include_return_message_types is not None else None
+    view = MessageView(types=types)
+    page = paging.page(default=100)
+
+    def keeps(message: Message) -> bool:
+        return bool(message_to_wire(message, view))
+
+    def read(tx: Transaction) -> list[Message]:
+        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
+        return conversations.page_of_history(tx, here.scope, thread, page, keeps)
+
+    return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
+
+
+async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
+    return await here.store.read(lambda tx: threads.resolve(tx, here.scope, name, agent_id))
+
+
+async def _answer(here: Call, thread: Conversation) -> Response:
+    return answer(await here.store.read(lambda tx: _wire(tx, here, thread)))
+
+
+def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
+    if not thread.model_settings:
+        return conversation_to_wire(thread, "")
+    model = thread.model or agents.load(tx, here.scope, thread.agent_id).agent.model
+    try:
+        return conversation_to_wire(thread, here.runtime.models.get(model).info.endpoint_type)
+    except NotFound:
+        # Its provider is configured no more; it can still be looked at.
+        return conversation_to_wire(thread, "openai")

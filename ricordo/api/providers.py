@@ -1,0 +1,225 @@
+"""Providers with keys of an organisation's own: made, listed, changed, checked, refreshed, deleted."""
+
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Response
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from ricordo.api.bodies import WholeBody
+from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.wire.providers import CheckedShape, ProviderShape, provider_to_wire
+from ricordo.domain.ids import new_id
+from ricordo.domain.provider import OwnProvider
+from ricordo.errors import Collision, Invalid
+from ricordo.llm.keys import Keys
+from ricordo.llm.kinds import require_usable
+from ricordo.llm.owned import OwnedModels
+from ricordo.storage import providers
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1/providers", tags=["providers"])
+_SECRET = ("api_key", "access_key")
+
+
+def _require_name(name: str) -> str:
+    if "/" in name or not name.isprintable() or name.strip() != name:
+        raise ValueError("must not hold a slash, a line's end, or a space at its ends: it begins its models' handles")
+    return name
+
+
+class _Hidden(str):
+    """A key that no refusal quotes."""
+
+    def __repr__(self) -> str:
+        return "'**********'"
+
+
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_name)]
+Line = Annotated[str, Field(max_length=2000)]
+Key = Annotated[SecretStr, Field(max_length=10_000)]
+
+
+class KeyBody(WholeBody):
+    """Keys, and where they are for. Empty texts count as left out."""
+
+    api_key: Key | None = None
+    access_key: Key | None = None
+    base_url: Line | None = None
+    region: Line | None = None
+    api_version: Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9.-]+$")] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hide(cls, value: Any) -> Any:
+        """Take the keys out of sight before anything can fail: what is refused is quoted to whoever sent it."""
+        if not isinstance(value, dict):
+            return value
+        given = {name: each for name, each in value.items() if each != ""}
+        return given | {name: _Hidden(given[name]) for name in _SECRET if isinstance(given.get(name), str)}
+
+    def keys(self, before: Keys | None = None) -> Keys:
+        """The keys that were sent, else those from before."""
+        before = before or Keys()
+        return Keys(_plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key)
+
+
+class ProviderBody(KeyBody):
+    """A provider to be added."""
+
+    name: Name
+    provider_type: str = Field(max_length=50)
+
+
+class ProviderCheckBody(KeyBody):
+    """Keys to be tried."""
+
+    provider_type: str = Field(max_length=50)
+
+
+@router.get("/", response_model=list[ProviderShape])
+async def list_providers(
+    here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
+) -> Response:
+    """The organisation's own providers, newest first unless told otherwise; those of this name, or of this type."""
+    page = paging.page()
+    rows = await here.store.read(
+        lambda tx: providers.page(tx, here.scope, page, name=name, provider_type=provider_type)
+    )
+    return answer([provider_to_wire(row) for row in rows])
+
+
+@router.post("/", response_model=ProviderShape)
+async def create(here: Here, body: ProviderBody) -> Response:
+    """Add a provider. Its models can be used from now on, by this organisation alone, as `<name>/<model>`."""
+    keys = body.keys()
+    provider = _new(here, body.name, body)
+    require_usable(provider, keys)
+    owned = _owned(here)
+    owned.require_free(body.name)
+    provider = replace(provider, secret=owned.seal(keys))
+
+    def insert(tx: Transaction) -> OwnProvider:
+        now = tx.clock.now()
+        made = replace(provider, id=new_id("provider"), created_at=now, updated_at=now)
+        providers.insert_one(tx, made)
+        return made
+
+    made = await here.store.write(insert)
+    owned.forget(here.scope.organization_id)
+    return answer(provider_to_wire(made))
+
+
+@router.post("/check", response_model=CheckedShape)
+async def check(here: Here, body: ProviderCheckBody) -> Response:
+    """Ask a provider whether it takes these keys; nothing is stored."""
+    return await _checked(here, _new(here, body.provider_type, body), body.keys())
+
+
+@router.get("/{provider_id}", response_model=ProviderShape)
+async def retrieve(here: Here, provider_id: str) -> Response:
+    """One provider."""
+    return answer(provider_to_wire(await _stored(here, provider_id)))
+
+
+@router.patch("/{provider_id}", response_model=ProviderShape)
+async def modify(here: Here, provider_id: str, body: KeyBody) -> Response:
+    """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
+    owned = _owned(here)
+    before = await _stored(here, provider_id)
+    moved = body.base_url is not None and body.base_url != before.base_url
+    if moved and before.secret and body.api_key is None:
+        # Else whoever may change the address, but was never told the key, could have it sent to an address of his own.
+        raise Invalid("Send api_key together with a new base_url: a stored key goes to no other address.")
+    # A key that this server cannot read can still be replaced.
+    old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else owned.keys_of(before)
+    keys = body.keys(old)
+    require_usable(_with(before, body), keys)
+    secret = owned.seal(keys)
+
+    def change(tx: Transaction) -> OwnProvider:
+        stored = providers.get(tx, here.scope, provider_id)
+        if (stored.secret, stored.base_url) != (before.secret, before.base_url):
+            raise Collision(
+                "The provider was changed by somebody else meanwhile. Read it again, then repeat the change."
+            )
+        changed = replace(_with(stored, body), secret=secret, updated_at=tx.clock.now(), updated_by=here.scope.user_id)
+        providers.update(tx, changed)
+        return changed
+
+    changed = await here.store.write(change)
+    owned.forget(here.scope.organization_id)
+    return answer(provider_to_wire(changed))
+
+
+@router.post("/{provider_id}/check", response_model=CheckedShape)
+async def check_stored(here: Here, provider_id: str) -> Response:
+    """Ask a provider whether it still takes the stored keys."""
+    provider = await _stored(here, provider_id)
+    return await _checked(here, provider, _owned(here).keys_of(provider))
+
+
+@router.patch("/{provider_id}/refresh", response_model=ProviderShape)
+async def refresh(here: Here, provider_id: str) -> Response:
+    """Read the provider's list of models anew."""
+    owned = _owned(here)
+    provider = await _stored(here, provider_id)
+    await owned.ask(provider, owned.keys_of(provider))
+
+    def note(tx: Transaction) -> OwnProvider:
+        stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())
+        providers.update(tx, stored)
+        return stored
+
+    # With the new moment the provider counts as changed, so that every process reads its list again.
+    noted = await here.store.write(note)
+    owned.forget(here.scope.organization_id)
+    return answer(provider_to_wire(noted))
+
+
+@router.delete("/{provider_id}", response_model=CheckedShape)
+async def delete(here: Here, provider_id: str) -> Response:
+    """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
+    await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))
+    _owned(here).forget(here.scope.organization_id)
+    return answer({"message": f"Provider id={provider_id} successfully deleted"})
+
+
+async def _stored(here: Call, provider_id: str) -> OwnProvider:
+    return await here.store.read(lambda tx: providers.get(tx, here.scope, provider_id))
+
+
+async def _checked(here: Call, provider: OwnProvider, keys: Keys) -> Response:
+    require_usable(provider, keys)
+    await _owned(here).ask(provider, keys)
+    return answer({"message": f"Valid api key for provider_type={provider.provider_type}"})
+
+
+def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> OwnProvider:
+    scope = here.scope
+    return OwnProvider(
+        "",
+        scope.organization_id,
+        name,
+        body.provider_type,
+        0,
+        0,
+        body.base_url,
+        body.region,
+        body.api_version,
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+    )
+
+
+def _with(provider: OwnProvider, body: KeyBody) -> OwnProvider:
+    given = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
+    return replace(provider, **{name: value for name, value in given.items() if value is not None})
+
+
+def _plain(key: SecretStr | None) -> str | None:
+    return str(key.get_secret_value()) if key else None
+
+
+def _owned(here: Call) -> OwnedModels:
+    return cast("OwnedModels", here.request.app.state.runtime.owned)

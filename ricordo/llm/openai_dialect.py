@@ -1,0 +1,174 @@
+"""How servers that speak OpenAI's chat completions differ from each other. Pure: what to say to which of them, and how.
+
+What is known comes from the providers' own documents and from the errors that their servers answer.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ricordo.domain.model import ModelRequest, ModelSettings
+
+Effort = Literal["field", "openrouter", "deepseek", "magistral", "together", "template", "none"]
+Replay = Literal["nothing", "field", "details", "chunks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one server's reading of the format differs from the common one.
+
+    `effort` is how it is told to think, `replays` how it wants its own thoughts back; `provider` tells whose they are.
+    """
+
+    provider: str = ""
+    max_tokens_name: str = "max_tokens"
+    takes_user: bool = True
+    takes_stream_options: bool = True
+    takes_parallel: bool = True
+    takes_temperature: bool = True
+    takes_verbosity: bool = False
+    takes_strict: bool = False
+    forces_tools: bool = True
+    forces_by_name: bool = True
+    thinks_unasked: bool = False
+    short_call_ids: bool = False
+    answers_before_user: bool = False
+    effort: Effort = "field"
+    efforts: tuple[str, ...] = ()
+    replays: Replay = "nothing"
+
+
+_OPENAI = Dialect(max_tokens_name="max_completion_tokens", takes_strict=True)
+_LOW_TO_HIGH = ("low", "medium", "high")
+_BY_KIND = {
+    # Mistral refuses fields it does not know, call ids that are not nine letters or digits, and a user right after a tool.
+    "mistral": Dialect(
+        takes_user=False,
+        takes_stream_options=False,
+        short_call_ids=True,
+        answers_before_user=True,
+        effort="none",
+        replays="chunks",
+    ),
+    # LM Studio takes tool_choice as a word only.
+    "lmstudio": Dialect(forces_by_name=False),
+    # DeepSeek refuses calls in the transcript without the thoughts that came before them, be they empty.
+    "deepseek": Dialect(effort="deepseek", replays="field"),
+    "openrouter": Dialect(effort="openrouter", replays="details"),
+    "together": Dialect(effort="together"),
+    "ollama": Dialect(efforts=("none", *_LOW_TO_HIGH)),
+    "vllm": Dialect(effort="template", efforts=_LOW_TO_HIGH),
+    "llamacpp": Dialect(effort="template", efforts=_LOW_TO_HIGH),
+    "groq": Dialect(effort="none", takes_strict=True),
+    "xai": Dialect(effort="none"),
+}
+# OpenAI's models that think: they take no temperature, and those named o1 to o4 take no word on parallel calls.
+_OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
+_XAI_TAKES_EFFORT = re.compile(r"^grok-(?:3-mini|4\.[2-9]|[5-9])")
+_MISTRAL_TAKES_EFFORT = re.compile(r"^mistral-(?:small|medium)-(?:latest|26|27)")
+_DEEPSEEK_THINKS = re.compile(r"^deepseek-(?:reasoner|flash|v[4-9])")
+_NEAREST = {
+    "none": ("none", "minimal", "low"),
+    "minimal": ("minimal", "low"),
+    "low": ("low",),
+    "medium": ("medium", "high", "low"),
+    "high": ("high",),
+    "xhigh": ("xhigh", "high"),
+    "max": ("max", "xhigh", "high"),
+}
+
+
+def thinks_at_openai(model: str) -> bool:
+    """Whether a model of OpenAI's own is one that thinks."""
+    return _OPENAI_THINKS.match(model) is not None
+
+
+def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
+    """The dialect spoken at an address, for one of its models."""
+    if "://api.openai.com" in base_url or endpoint_type == "azure":
+        found = _openai(model)
+    else:
+        found = _of_model(endpoint_type, _BY_KIND.get(endpoint_type, Dialect()), model)
+    return replace(found, provider=provider or endpoint_type)
+
+
+def _openai(model: str) -> Dialect:
+    if not thinks_at_openai(model):
+        # A deployment of Azure's may have any name, and then it is up to those who set an effort.
+        return replace(_OPENAI, effort="none") if model.startswith(("gpt-", "chatgpt-")) else _OPENAI
+    return replace(
+        _OPENAI,
+        takes_temperature=False,
+        takes_parallel=not model.startswith("o"),
+        takes_verbosity=model.startswith("gpt"),
+    )
+
+
+def _of_model(kind: str, dialect: Dialect, model: str) -> Dialect:
+    name = model.lower()
+    match kind:
+        case "mistral" if name.startswith("magistral"):
+            return replace(dialect, effort="magistral")
+        case "mistral" if _MISTRAL_TAKES_EFFORT.match(name):
+            return replace(dialect, effort="field", efforts=("none", "high"))
+        case "groq" if "gpt-oss" in name:
+            return replace(dialect, effort="field", efforts=_LOW_TO_HIGH)
+        case "groq" if "qwen3" in name:
+            return replace(dialect, effort="field", efforts=("none", "default"))
+        case "xai" if _XAI_TAKES_EFFORT.match(name):
+            return replace(dialect, effort="field", efforts=("low", "high") if "-mini" in name else ())
+        case "deepseek":
+            # One that always thinks can be forced to nothing.
+            thinks = _DEEPSEEK_THINKS.match(name) is not None
+            return replace(dialect, forces_tools="reasoner" not in name, thinks_unasked=thinks)
+        case _:
+            return dialect
+
+
+def thinking_fields(settings: ModelSettings, dialect: Dialect, *, must_call: bool) -> dict[str, Any]:
+    """The fields that ask for more or less thought; nothing where the server has no such field."""
+    effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
+    if dialect.effort == "openrouter":
+        return _openrouter(effort, budget)
+    if dialect.effort == "deepseek":
+        return _deepseek(effort, dialect, must_call)
+    if effort is None or dialect.effort == "none":
+        return {}
+    match dialect.effort:
+        case "magistral":
+            return {} if effort == "none" else {"prompt_mode": "reasoning"}
+        case "together" if effort == "none":
+            return {"reasoning": {"enabled": False}}
+        case "template" if effort == "none":
+            return {"chat_template_kwargs": {"enable_thinking": False}}
+        case _:
+            return {"reasoning_effort": _nearest(effort, dialect.efforts)}
+
+
+def _openrouter(effort: str | None, budget: int | None) -> dict[str, Any]:
+    if budget and effort != "none":
+        return {"reasoning": {"max_tokens": budget}}
+    return {"reasoning": {"effort": effort}} if effort else {}
+
+
+def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str, Any]:
+    if effort == "none" or (effort is None and must_call and dialect.thinks_unasked and dialect.forces_tools):
+        # While it thinks, DeepSeek cannot be made to call a tool.
+        return {"thinking": {"type": "disabled"}}
+    if effort is None:
+        return {}
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": _nearest(effort, ("low", "high", "max"))}
+
+
+def can_force(request: ModelRequest, dialect: Dialect) -> bool:
+    """Whether the server may be told that a tool must be called; where not, it is left to choose."""
+    asked = request.settings.reasoning_effort
+    return dialect.forces_tools and not (dialect.effort == "deepseek" and asked not in (None, "none"))
+
+
+def _nearest(effort: str, known: tuple[str, ...]) -> str:
+    if not known or effort in known:
+        return effort
+    if "default" in known:
+        return "default"
+    return next((each for each in _NEAREST.get(effort, ()) if each in known), known[-1])

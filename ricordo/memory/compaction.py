@@ -1,0 +1,207 @@
+"""What leaves a window that is too full: a cut that splits no call from its result, and always gets further where it can.
+
+Pure. Who sums up what left is `memory/summarizing.py`; a message that alone is too long is for `prompt/fitting.py`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ricordo.domain.compaction import TRIGGER, CompactionMode
+from ricordo.domain.message import Message
+from ricordo.llm.tokens import message_tokens, text_tokens
+from ricordo.prompt.fitting import exchanges
+from ricordo.prompt.packaging import is_event
+
+# By how much more may leave each time that too much stayed, as a share of the conversation (the retired Letta V1 server's).
+_RISE = 0.1
+# What a summary may take of the window, and at most, in tokens.
+_SUMMARY_SHARE = 0.15
+_SUMMARY_MOST = 12_500
+# After a refusal the transcript counts as this much larger than the window, in percent.
+_BEYOND = 125
+_MOST_PERCENT = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A window in two: what leaves it, an earlier summary among it, and what stays, the system message first."""
+
+    evicted: tuple[Message, ...]
+    kept: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A window with what is known of it: where its exchanges are, where the turn begins, and what may stay, in tokens.
+
+    `goal` is what a cut aims at, and beyond `limit` the next call would have to cut again.
+    """
+
+    window: Sequence[Message]
+    pieces: Sequence[tuple[int, int]]
+    turn: int
+    window_tokens: int
+    goal: float
+    limit: float
+    sums: Sequence[float]
+
+    def tokens(self, begin: int, end: int) -> float:
+        """Tokens of this part of the window."""
+        return self.sums[end] - self.sums[begin]
+
+
+def cut(
+    window: Sequence[Message],
+    mode: CompactionMode,
+    share: float,
+    *,
+    window_tokens: int,
+    overhead: int,
+    percent: int,
+    keep_from: int,
+) -> Cut | None:
+    """Say what leaves the window; None where nothing can.
+
+    `share` is how much of the conversation leaves first in the sliding modes; more does until system and rest are within
+    `1 - share` of `window_tokens`. `overhead` is the tools' tokens, `percent` what the provider counts for a hundred of ours,
+    `keep_from` where this turn begins (the window's length: no turn runs), whose exchanges go only when nothing else is left.
+    """
+    if len(window) < 2:
+        return None
+    plan = _plan(window, share, window_tokens, overhead, percent, keep_from)
+    if mode in ("sliding_window", "self_compact_sliding_window"):
+        for place in _sliding_places(plan, share):
+            if plan.tokens(0, 1) + plan.tokens(place, len(window)) <= plan.goal:
+                return Cut(tuple(window[1:place]), (window[0], *window[place:]))
+    return _all_before(plan)
+
+
+def message_budget(window_tokens: int, overhead: int, percent: int = 100) -> int:
+    """How many tokens, as the provider counts, the system message and the conversation may take before the window is cut.
+
+    `overhead` is the tools' tokens by our estimate. It may be negative: then the tools alone fill the window.
+    """
+    return int(TRIGGER * window_tokens) - -(-overhead * percent // 100)
+
+
+def summary_room(window_tokens: int, percent: int = 100) -> int:
+    """How many tokens by our own estimate a summary may take, so that it does not fill the window it made room in."""
+    return min(_SUMMARY_MOST, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
+
+
+def clipped(text: str, clip_chars: int | None, room: int | None) -> str:
+    """The summary, cut to `clip_chars` characters and `room` tokens, with dots at its end where it was longer."""
+    whole = text
+    if clip_chars is not None and len(text) > clip_chars:
+        text = _with_dots(whole, clip_chars)
+    while room is not None and text and (tokens := text_tokens(text)) > room:
+        text = _with_dots(whole, min(len(text) - 1, len(text) * room // tokens))
+    return text
+
+
+def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
+    """The correction of our estimate once a provider has said that a request of `estimate` tokens is too long.
+
+    It was larger than the window, whatever we counted; `cut` and `fit` make it smaller only once they count it so.
+    """
+    least = -(-window_tokens * _BEYOND // max(1, estimate))
+    return min(_MOST_PERCENT, max(percent + percent // 4, least))
+
+
+def _plan(
+    window: Sequence[Message], share: float, window_tokens: int, overhead: int, percent: int, keep_from: int
+) -> _Plan:
+    pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
+    if pieces and pieces[0][0] == 0:
+        # Something right behind the system message claims to belong to it; nothing takes the system message along.
+        pieces[0] = (1, pieces[0][1])
+    factor = percent / 100
+    sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
+    room = summary_room(window_tokens)
+    fixed = sums[1] + overhead * factor
+    limit = TRIGGER * window_tokens - room
+    # A share of what the system message and the tools leave over, where they take much: else all would go at every turn.
+    goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
+    turn = next((begin for begin, end in pieces if begin <= keep_from < end), max(1, min(keep_from, len(window))))
+    return _Plan(
+        window,
+        pieces,
+        min(turn, _waiting(window, pieces)),
+        window_tokens,
+        goal - fixed + sums[1],
+        limit - fixed + sums[1],
+        sums,
+    )
+
+
+def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
+    """Where calls begin that may yet be answered: nothing but what people said came after them. Else the window's end."""
+    for begin, end in reversed(pieces):
+        calls = {call.call_id for message in window[begin:end] for call in message.tool_calls}
+        if calls:
+            answered = {part.call_id for message in window[begin:end] for part in message.tool_returns}
+            return begin if calls - answered else len(window)
+        if any(message.role == "assistant" for message in window[begin:end]):
+            break
+    return len(window)
+
+
+def _sliding_places(plan: _Plan, share: float) -> list[int]:
+    """Where the window may be cut, each place further on than the one before; the turn's own beginning comes last."""
+    window = plan.window
+    first = next((i for i in range(1, len(window)) if _is_progress(window[i : i + 1])), len(window))
+    places = [begin for begin, _ in plan.pieces if first < begin < plan.turn and _may_begin(window[begin])]
+    said = plan.tokens(1, len(window))
+    left = [plan.tokens(1, place) for place in places]
+    # Where there is more than a window holds, by a tenth of the window, so that as much as fits stays.
+    rise = _RISE * max(1.0, min(said, plan.window_tokens))
+    chosen: list[int] = []
+    wanted = share * said
+    while places and wanted < said:
+        fitting = bisect_right(left, wanted + 1e-6)
+        if fitting and places[fitting - 1] not in chosen[-1:]:
+            chosen.append(places[fitting - 1])
+        wanted += rise
+    if first < plan.turn:
+        chosen.append(plan.turn)
+    return chosen
+
+
+def _may_begin(message: Message) -> bool:
+    """Whether a window may begin with it, behind the summary, which looks like a user's message to a model."""
+    return message.role == "assistant" or (message.role == "approval" and bool(message.tool_calls))
+
+
+def _all_before(plan: _Plan) -> Cut | None:
+    """All that came before this turn leaves; where that is not enough, so do the turn's own older exchanges."""
+    window = plan.window
+    evicted = list(range(1, plan.turn))
+    stays = plan.tokens(0, 1) + plan.tokens(plan.turn, len(window))
+    if stays > plan.limit:
+        waiting = _waiting(window, plan.pieces)
+        for begin, end in [piece for piece in plan.pieces if piece[0] >= plan.turn][:-1]:
+            if stays <= plan.goal:
+                break
+            if begin < waiting and not any(map(_is_said_to_agent, window[begin:end])):
+                evicted += range(begin, end)
+                stays -= plan.tokens(begin, end)
+    gone = set(evicted)
+    leaving = tuple(window[index] for index in evicted)
+    if not _is_progress(leaving):
+        return None
+    return Cut(leaving, tuple(message for index, message in enumerate(window) if index not in gone))
+
+
+def _is_said_to_agent(message: Message) -> bool:
+    """Whether these are words that the turn is there to answer; a heartbeat is not."""
+    return message.role == "system" or (message.role == "user" and not is_event(message))
+
+
+def _is_progress(messages: Sequence[Message]) -> bool:
+    return any(message.role != "summary" for message in messages)
+
+
+def _with_dots(text: str, length: int) -> str:
+    return text[: max(0, length - 3)] + "..."[: max(0, length)]

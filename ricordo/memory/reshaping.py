@@ -1,0 +1,212 @@
+"""Storing a step that makes, removes, renames or describes blocks, or whose calls change several at once.
+
+It is planned against what is stored now, held still, before anything is written. Edits that hang together, by a call, a block or
+a label, stand or fall together: none of them is half done, and what others did meanwhile is not overwritten unseen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.working import (
+    BlockCreation,
+    BlockDescribed,
+    BlockEdit,
+    BlockRemoval,
+    BlockRename,
+    MemoryEdit,
+    require_free,
+    require_writable,
+)
+from ricordo.storage import agents, blocks
+from ricordo.storage.store import Transaction
+
+GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'
+CLOSE = (
+    'Memory block "{}" was changed by someone else in the same lines while you edited it. '
+    "Read it again in your instructions and repeat the edit."
+)
+CHANGED = 'Memory block "{}" was changed by someone else in the meantime. Read it again in your instructions first.'
+TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
+
+# Blocks by id, in the order of their attachment.
+_Blocks = Mapping[str, Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """The agent's blocks as they are now, results to correct and calls that failed, by call id."""
+
+    blocks: tuple[Block, ...]
+    merged: dict[str, str]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What is stored at present: the agent's blocks, and the chain of its own, if it has one."""
+
+    tx: Transaction
+    scope: Scope
+    agent_id: str
+    chain_id: str | None
+    there: _Blocks
+
+
+def reshape(tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], scope: Scope) -> Reshaped:
+    """Store the edits, but for those that what others did meanwhile makes impossible."""
+    agent_id = state.agent.id
+    agents.hold(tx, scope, agent_id)
+    for block_id in sorted({edit.base.id for edit in edits}):
+        blocks.hold(tx, block_id)
+    there = {block.id: block for block in blocks.of_agent(tx, agent_id)}
+    ground = _Ground(tx, scope, agent_id, blocks.chain_of(tx, "agent", agent_id), there)
+    after: _Blocks = there
+    merged: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for group in _connected(edits):
+        try:
+            after = _planned(ground, after, group)
+        except (NotFound, Forbidden, Invalid, Conflict) as error:
+            failed |= {edit.call_id: str(error) for edit in group}
+            continue
+        for block_id, last in _last_texts(group).items():
+            block = after.get(block_id)
+            if last.is_shown and block and block.value != last.value:
+                merged[last.call_id] = block.value
+    return Reshaped(_store(ground, after), merged, failed)
+
+
+def _connected(edits: Iterable[MemoryEdit]) -> list[list[MemoryEdit]]:
+    """The edits in groups that share no call, no block and no label; within a group they keep their order."""
+    groups: list[tuple[set[tuple[str, str]], list[tuple[int, MemoryEdit]]]] = []
+    for place, edit in enumerate(edits):
+        ties, members = _ties(edit), [(place, edit)]
+        apart = []
+        for group in groups:
+            if ties.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                ties, members = ties | group[0], group[1] + members
+        groups = [*apart, (ties, members)]
+    return [[edit for _, edit in sorted(members, key=lambda one: one[0])] for _, members in groups]
+
+
+def _ties(edit: MemoryEdit) -> set[tuple[str, str]]:
+    ties = {("call", edit.call_id), ("block", edit.base.id)}
+    match edit:
+        case BlockCreation() | BlockRemoval():
+            ties.add(("label", edit.base.label))
+        case BlockRename():
+            ties |= {("label", edit.old), ("label", edit.label)}
+    return ties
+
+
+def _last_texts(edits: Iterable[MemoryEdit]) -> dict[str, BlockEdit]:
+    return {edit.base.id: edit for edit in edits if isinstance(edit, BlockEdit)}
+
+
+def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _Blocks:
+    """The blocks as they will be with these edits; raises what their calls are to be told."""
+    after = dict(before)
+    texts = _last_texts(edits)
+    for edit in edits:
+        id = edit.base.id
+        if isinstance(edit, BlockCreation):
+            _require_free(ground, after, edit.base.label, ground.chain_id)
+            after[id] = edit.base
+            continue
+        if id not in after:
+            if isinstance(edit, BlockRemoval):
+                continue  # someone else was faster
+            raise NotFound(GONE.format(edit.base.label))
+        require_writable(after[id])
+        if isinstance(edit, BlockRemoval):
+            _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
+            del after[id]
+        elif not isinstance(edit, BlockEdit):
+            after[id] = _reworded(ground, after, edit)
+        elif texts[id] is edit:  # several edits of one text are one, as in a step that does nothing else
+            after[id] = _merged(edit, after[id])
+    return after
+
+
+def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescribed) -> Block:
+    block = after[edit.base.id]
+    if isinstance(edit, BlockDescribed):
+        stored = ground.there.get(block.id, edit.base)
+        _require_same(edit.base.description, stored.description, edit.base)
+        return replace(block, description=edit.description)
+    _require_same(edit.old, block.label, edit.base)
+    _require_free(ground, after, edit.label, block.chain_id or ground.chain_id)
+    others = set(blocks.agent_ids(ground.tx, block.id)) - {ground.agent_id}
+    if any(other.label == edit.label for agent_id in others for other in blocks.of_agent(ground.tx, agent_id)):
+        raise Conflict(TAKEN.format(edit.label))
+    return replace(block, label=edit.label)
+
+
+def _merged(edit: BlockEdit, block: Block) -> Block:
+    value = merge_lines(edit.base.value, edit.value, block.value)
+    if value is None:
+        raise Invalid(CLOSE.format(edit.base.label))
+    block.require_fits(value)
+    return replace(block, value=value)
+
+
+def _require_same(seen: str | None, stored: str | None, base: Block) -> None:
+    if seen != stored:
+        raise Invalid(CHANGED.format(base.label))
+
+
+def _require_free(ground: _Ground, after: _Blocks, label: str, chain_id: str | None) -> None:
+    """Raise Conflict where the agent, or the block's chain, has another block with this label."""
+    require_free(label, {block.label for block in after.values()})
+    if chain_id is None:
+        return
+    for other in blocks.page(ground.tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)):
+        # One of the agent's that has it still, but will be deleted or renamed first, is not in the way.
+        leaves = other.id in after or (other.id in ground.there and _is_own(ground, other))
+        if not leaves:
+            raise Conflict(TAKEN.format(label))
+
+
+def _is_own(ground: _Ground, block: Block) -> bool:
+    """Whether the block is the agent's and nobody else's, so that it ends when the agent lets go of it."""
+    return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [ground.agent_id]
+
+
+def _store(ground: _Ground, after: _Blocks) -> tuple[Block, ...]:
+    tx, there = ground.tx, ground.there
+    for id in there.keys() - after.keys():
+        if _is_own(ground, there[id]):
+            blocks.remove(tx, there[id])
+        else:
+            blocks.detach(tx, ground.agent_id, id)
+    stored = {id: there[id] for id in after if id in there}
+    changed = [block for id, block in after.items() if id in there and block != there[id]]
+    wanted = {block.label for block in after.values()}
+    for block in changed:
+        if block.label != stored[block.id].label in wanted:
+            # Its old label is another's new one; out of the way, so that blocks can change places.
+            stored[block.id] = blocks.update(tx, stored[block.id], replace(stored[block.id], label=block.id))
+    for block in changed:
+        stored[block.id] = blocks.update(tx, stored[block.id], replace(block, updated_by=ground.agent_id))
+    made = [block for id, block in after.items() if id not in there]
+    return (*stored.values(), *_make(ground, made))
+
+
+def _make(ground: _Ground, made: Sequence[Block]) -> list[Block]:
+    if not made:
+        return []
+    tx, organization = ground.tx, made[0].organization_id
+    chain = Chain(ground.chain_id or new_id("chain"), organization, "agent", ground.agent_id)
+    now = tx.clock.now()
+    new = [replace(block, chain_id=chain.id, created_at=now, updated_at=now) for block in made]
+    blocks.insert_all(tx, new, [] if ground.chain_id else [chain])
+    blocks.attach(tx, ground.agent_id, new)
+    return new

@@ -1,0 +1,323 @@
+"""Summing up what left a window, by a model where one answers, and without one where none does: this never fails.
+
+The material is cut into pieces that the writer's window holds, each summed up together with the summary so far, so any length
+works. A writer gets it as plain text between tags, as data; an agent that sums up for itself gets its own messages as they are,
+behind the same system message and tools as ever, so that its provider's cache holds.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ricordo.domain.compaction import CompactionMode, CompactionSettings
+from ricordo.domain.message import ApprovalPart, ImagePart, Message, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
+from ricordo.memory.compaction import clipped
+from ricordo.memory.outline import outline
+from ricordo.prompt.fitting import exchanges, fit, shorten
+from ricordo.prompt.memory import disarm
+from ricordo.prompt.packaging import is_event, local_time
+from ricordo.prompt.texts import text
+
+TIMEOUT = 120.0
+log = logging.getLogger(__name__)
+
+# Of a writer's window, what may be asked at once: were our estimate half of the truth, there would still be room to answer.
+_WRITER_SHARE = 0.4
+# The agent's own messages fitted its window a moment ago, so nearly all of it may be used.
+_OWN_SHARE = 0.85
+# Pieces are halved after a refusal down to this many tokens.
+_LEAST_PIECE = 128
+_SO_FAR_SHARE = 3
+_RESULT_CHARACTERS = 4_000
+_WORDS_PER_TOKEN = 0.6
+_PROMPTS: dict[CompactionMode, tuple[str, int]] = {
+    "all": ("summary_all", 500),
+    "sliding_window": ("summary_sliding", 300),
+    "self_compact_all": ("summary_self_all", 500),
+    "self_compact_sliding_window": ("summary_self_sliding", 300),
+}
+_CHAINS: dict[CompactionMode, tuple[CompactionMode, ...]] = {
+    "all": ("all",),
+    "sliding_window": ("sliding_window", "all"),
+    "self_compact_all": ("self_compact_all", "self_compact_sliding_window", "all"),
+    "self_compact_sliding_window": ("self_compact_sliding_window", "all"),
+}
+# After these the same model would fail again.
+_HOPELESS = ("llm_authentication", "llm_insufficient_credits", "llm_timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A model that sums up. `window` is in tokens; `percent` is what its provider counts for a hundred tokens of ours."""
+
+    model: ChatModel
+    window: int
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    percent: int = 100
+    user_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own(Writer):
+    """The agent's own model, asked as the agent is: with its system message and tools, its messages rendered by `render`."""
+
+    system: Message
+    tools: tuple[ToolSchema, ...]
+    render: Callable[[Sequence[Message]], Sequence[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What takes the place of messages. `mode` is how it was made in the end, `model` the writer's handle, "" without one.
+
+    `usage` counts every call that was answered, also in vain.
+    """
+
+    text: str
+    mode: CompactionMode | Literal["deterministic"]
+    model: str
+    usage: Usage
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A summary while it is written: `text` covers the first `covered` of the messages."""
+
+    text: str
+    covered: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Messages that are summed up together at the least: their size in tokens, and the number of messages up to their end."""
+
+    tokens: int
+    end: int
+
+
+async def summarize(
+    evicted: Sequence[Message],
+    settings: CompactionSettings,
+    *,
+    writer: Writer,
+    own: Own | None = None,
+    room: int | None = None,
+    timezone: str = "UTC",
+    timeout: float = TIMEOUT,
+) -> Summary:
+    """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
+
+    Each way of the chain gets `timeout` seconds; what none of them could do, an outline without a model does. Raises nothing.
+    """
+    earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
+    spent, best, hopeless = Usage(), _Draft(earlier), set[str]()
+    for mode in _CHAINS[settings.mode]:
+        asked = own if mode.startswith("self_") else writer
+        if asked is None or asked.model.info.handle in hopeless:
+            continue
+        draft = _Draft(earlier)
+        try:
+            async with asyncio.timeout(timeout):
+                await _write(draft, evicted, _Task(mode, settings, asked, room, timezone))
+            whole = clipped(draft.text, settings.clip_chars, room)
+            return Summary(whole, mode, asked.model.info.handle, spent + draft.usage)
+        except Exception as error:  # whatever a model's door raises, the agent goes on
+            is_expected = isinstance(error, ModelError | TimeoutError)
+            what = {"mode": mode, "model": asked.model.info.handle, "reason": _reason(error)}
+            log.warning("no summary", extra=what, exc_info=not is_expected)
+            if isinstance(error, TimeoutError) or (isinstance(error, ModelError) and error.kind in _HOPELESS):
+                hopeless.add(asked.model.info.handle)
+        spent += draft.usage
+        best = max(best, draft, key=lambda one: one.covered)
+    longest = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
+    plain = outline(evicted[best.covered :], earlier=best.text, timezone=timezone, **longest)
+    return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One way to sum up."""
+
+    mode: CompactionMode
+    settings: CompactionSettings
+    writer: Writer
+    room: int | None
+    timezone: str
+
+    @property
+    def instructions(self) -> str:
+        """What the model is asked for: the agent's own words, or those of the mode."""
+        if self.settings.prompt:
+            return self.settings.prompt
+        name, words = _PROMPTS[self.mode]
+        if self.room is not None:
+            words = max(20, min(words, int(self.room * _WORDS_PER_TOKEN)))
+        return text(name).replace("{words}", str(words))
+
+
+async def _write(draft: _Draft, evicted: Sequence[Message], task: _Task) -> None:
+    if isinstance(task.writer, Own):
+        await _write_as_itself(draft, evicted, task, task.writer)
+    else:
+        await _write_from_outside(draft, evicted, task)
+
+
+async def _write_from_outside(draft: _Draft, evicted: Sequence[Message], task: _Task) -> None:
+    """Ask a writer who sees the messages as data."""
+    entries = [(_entry(message, task.timezone), index + 1) for index, message in enumerate(evicted)]
+    entries = [entry for entry in entries if entry[0]]
+    system, instructions = text("summary_system_prompt"), task.instructions
+    fixed = text_tokens(system) + text_tokens(instructions) + text_tokens(text("summary_so_far")) + 100
+
+    async def ask(begin: int, end: int, tokens: int) -> ModelReply:
+        material = "\n".join(_within(entry, tokens) for entry, _ in entries[begin:end])
+        data = f"{_tagged('summary_so_far', draft.text)}{_tagged('conversation', material)}{text('summary_reminder')}"
+        if draft.text:
+            data = f"{text('summary_so_far')}\n\n{data}"
+        said: list[tuple[Role, str]] = [("system", system), ("user", f"{instructions}\n\n{data}")]
+        if task.settings.prompt_acknowledgement:
+            said[1:] = [("user", instructions), ("assistant", text("summary_acknowledgement")), ("user", data)]
+        messages = tuple(_message(evicted[0], role, words) for role, words in said)
+        return await _reply(task, ModelRequest(messages))
+
+    budget = int(task.writer.window * _WRITER_SHARE * 100 / max(1, task.writer.percent)) - fixed
+    await _fold(draft, [_Piece(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
+
+
+async def _write_as_itself(draft: _Draft, evicted: Sequence[Message], task: _Task, own: Own) -> None:
+    """Ask the agent, whose request begins as all of its requests do."""
+    pieces = exchanges(evicted)
+    draft.text = ""  # An earlier summary is among the messages.
+    fixed = tool_tokens(own.tools) + text_tokens(task.instructions) + text_tokens(text("summary_so_far")) + 100
+    budget = int(own.window * _OWN_SHARE * 100 / max(1, own.percent)) - fixed
+
+    async def ask(begin: int, end: int, tokens: int) -> ModelReply:
+        seen = evicted[pieces[begin][0] : pieces[end - 1][1]]
+        shown = list(fit(own.render([own.system, *seen]), message_tokens(own.system) + tokens, count=message_tokens))
+        if draft.text:
+            before = f"{text('summary_so_far')}\n\n{_tagged('summary_so_far', draft.text)}".strip()
+            shown.insert(1, _message(own.system, "user", before))
+        if task.settings.prompt_acknowledgement or shown[-1].role != "assistant":
+            shown.append(_message(own.system, "assistant", text("summary_acknowledgement")))
+        shown.append(_message(own.system, "user", task.instructions))
+        return await _reply(task, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
+
+    sizes = [sum(map(message_tokens, evicted[begin:end])) for begin, end in pieces]
+    ends = [_Piece(size, end) for size, (_, end) in zip(sizes, pieces, strict=True)]
+    await _fold(draft, ends, budget - message_tokens(own.system), ask)
+
+
+async def _fold(
+    draft: _Draft, pieces: Sequence[_Piece], budget: int, ask: Callable[[int, int, int], Awaitable[ModelReply]]
+) -> None:
+    """Sum up as many pieces at a time as `budget` tokens hold, each time together with the summary of those before."""
+    begin = 0
+    while begin < len(pieces):
+        draft.text = clipped(draft.text, None, max(_LEAST_PIECE, budget // _SO_FAR_SHARE))
+        tokens = max(_LEAST_PIECE, budget - text_tokens(draft.text))
+        end, used = begin + 1, pieces[begin].tokens
+        while end < len(pieces) and used + pieces[end].tokens <= tokens:
+            used += pieces[end].tokens
+            end += 1
+        try:
+            reply = await ask(begin, end, tokens)
+        except ModelError as error:
+            if error.kind != "context_window_exceeded" or min(budget, used) // 2 < _LEAST_PIECE:
+                raise
+            budget = min(budget, used) // 2
+            continue
+        draft.usage += reply.usage
+        written = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
+        if not written:
+            raise ModelError("llm_empty_response", "The model gave no text for a summary.")
+        draft.text, draft.covered = written, pieces[end - 1].end
+        begin = end
+    if not draft.covered:
+        raise ModelError("llm_empty_response", "There is nothing among these messages that a model could sum up.")
+
+
+async def _reply(task: _Task, request: ModelRequest) -> ModelReply:
+    settings = _settings(task.writer.settings, task.settings.model_settings)
+    return await whole_reply(task.writer.model, replace(request, settings=settings, user_id=task.writer.user_id))
+
+
+def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
+    """How to ask: the writer's own settings with those of the compaction, given as on the wire, over them. It writes plain text."""
+    given = {
+        name: value for name, value in wire.items() if value is not None and name not in ("provider_type", "strict")
+    }
+    plain = {
+        name: given.pop(name) for name in ("temperature", "max_output_tokens", "parallel_tool_calls") if name in given
+    }
+    given.pop("response_format", None)
+    effort = (given.pop("reasoning", None) or {}).get("reasoning_effort", base.reasoning_effort)
+    thinking = given.pop("thinking", None)
+    tokens = base.max_reasoning_tokens
+    if thinking is not None:
+        tokens = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens", tokens)
+    return replace(
+        base,
+        **plain,
+        reasoning_effort=effort,
+        max_reasoning_tokens=tokens,
+        response_format=None,
+        thinks_in_arguments=None,
+        extra=base.extra | given,
+    )
+
+
+def _entry(message: Message, timezone: str) -> str:
+    """The message as lines of plain text, "" where it says nothing; the lines after the first are indented, so none looks new."""
+    if message.role == "summary" or is_event(message):
+        return ""
+    speaker = {"assistant": "agent", "approval": "agent"}.get(message.role, message.role)
+    if message.role == "user" and message.name:
+        speaker = f"user {message.name}"
+    lines: list[str] = []
+    for part in message.parts:
+        match part:
+            case TextPart() if part.text.strip():
+                lines.append(f"{speaker}: {part.text}")
+            case ImagePart():
+                lines.append(f"{speaker}: (a picture)")
+            case ToolCallPart():
+                lines.append(f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}")
+            case ToolReturnPart():
+                outcome = "result" if part.status == "success" else "failure"
+                lines.append(f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}")
+            case ApprovalPart():
+                decision = "allows" if part.approves else "refuses"
+                lines.append(f"user {decision} the call{f': {part.reason}' if part.reason else ''}")
+            case _:
+                pass
+    if not lines:
+        return ""
+    indented = "\n".join(line.replace("\n", "\n    ") for line in lines)
+    return f"[{local_time(message.created_at, timezone)}] {indented}"
+
+
+def _within(entry: str, tokens: int) -> str:
+    """The entry, cut in its middle where it alone is larger than the piece."""
+    while (size := text_tokens(entry)) > tokens and len(entry) > 1:
+        entry = shorten(entry, max(1, min(len(entry) - 1, len(entry) * tokens // size)))
+    return entry
+
+
+def _tagged(tag: str, words: str) -> str:
+    return f"<{tag}>\n{disarm(words, 'conversation', 'summary_so_far')}\n</{tag}>\n\n" if words else ""
+
+
+def _message(like: Message, role: Role, words: str) -> Message:
+    return replace(like, id="", role=role, parts=(TextPart(words),), otid=None, name=None, model=None)
+
+
+def _reason(error: Exception) -> str:
+    return error.kind if isinstance(error, ModelError) else type(error).__name__

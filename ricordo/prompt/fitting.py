@@ -1,0 +1,252 @@
+"""The last resort before a call: a transcript that is still too long is cut until it fits, and stays valid.
+
+Compaction comes first and loses nothing. This is for what it cannot help: one message larger than a window, or a turn whose
+newest exchange alone fills it. Only what the model is sent gets shorter; what is stored stays whole.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from ricordo.domain.message import (
+    ApprovalPart,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.errors import ModelError
+from ricordo.prompt.packaging import is_event
+
+Count = Callable[[Message], int]
+"""How many tokens a message takes, by our own estimate: `ricordo.llm.tokens.message_tokens`."""
+
+# Tokens that must be left beside the system message, else there is nothing to ask.
+LEAST_ROOM = 64
+# A text this short, in characters, is left alone while anything longer can be cut.
+_LEAST_TEXT = 300
+_CHARACTERS = 4
+# All of it ASCII, since the tokens of a text with other letters take longer to count.
+_NOTE = "\n[... {} characters were left out here to save room ...]\n"
+_NO_PICTURE = TextPart("(a picture, left out: the context window is full)")
+_NO_THOUGHTS = TextPart("(thoughts, left out: the context window is full)")
+
+
+class SystemPromptTooLong(ModelError):
+    """The system message leaves no room for a conversation, so no call can be made."""
+
+    def __init__(self, tokens: int, budget: int) -> None:
+        super().__init__(
+            "context_window_exceeded",
+            f"The system prompt takes about {tokens} of the {budget} tokens this model has for it and the conversation. "
+            "Shorten the instructions or the memory blocks, detach tools, or give the agent a larger context window.",
+        )
+
+
+def fit(messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count) -> tuple[Message, ...]:
+    """The transcript, cut until `percent` of its estimate is within `budget` tokens; every call keeps its one result.
+
+    Results of tools are cut first, then old texts, then the newest; then pictures, thoughts and whole exchanges go, oldest
+    first. The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
+    """
+    whole = tuple(messages)
+    allowed = budget * 100 // max(1, percent)
+    if _total(whole, count) <= allowed:
+        return whole
+    system = count(whole[0]) if whole and whole[0].role == "system" else 0
+    if system + LEAST_ROOM > allowed:
+        raise SystemPromptTooLong(-(-system * percent // 100), budget)
+    for shorter in _attempts(whole, allowed, count):
+        whole = shorter
+        if _total(whole, count) <= allowed:
+            break
+    return whole
+
+
+def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Where the pieces of a transcript that must stay together begin and end: a message, or calls with all their results.
+
+    What a person decided about calls belongs to them too. Results that come late, after other messages, bind what is between.
+    """
+    pieces: list[tuple[int, int]] = []
+    asked: set[str] = set()
+    asked_at = 0
+    for index, message in enumerate(messages):
+        begin = index
+        if message.tool_calls:
+            asked, asked_at = {call.call_id for call in message.tool_calls}, index
+        elif message.role in ("tool", "approval") and not asked.isdisjoint(_answered(message)):
+            begin = asked_at
+        while pieces and pieces[-1][0] >= begin:
+            pieces.pop()
+        pieces.append((begin, index + 1))
+    return pieces
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, cut in its middle to at most `limit` characters, with a note of how many are missing where there is room."""
+    if len(text) <= limit:
+        return text
+    kept = limit - len(_NOTE.format(len(text)))
+    if kept < 0:
+        return text[: max(0, limit - 3)] + "..."[:limit]
+    tail = kept // 3
+    return text[: kept - tail] + _NOTE.format(len(text) - kept) + text[len(text) - tail :]
+
+
+def _attempts(messages: tuple[Message, ...], allowed: int, count: Count) -> Iterator[tuple[Message, ...]]:
+    """Ever shorter transcripts, each made from the one before."""
+    newest = _newest_words(messages)
+    # As it is stored, or as `prompt/transcript.py` shows it.
+    summary = [1] if len(messages) > 1 and (messages[1].role == "summary" or is_event(messages[1])) else []
+    for is_cut in (
+        lambda _index, part: isinstance(part, ToolReturnPart),
+        lambda index, part: index < newest or isinstance(part, ToolReturnPart),
+        lambda _index, _part: True,
+    ):
+        messages = _capped(messages, is_cut, _LEAST_TEXT, allowed, count)
+        yield messages
+    for index in range(len(messages)):
+        lighter = _without_weight(messages[index])
+        if lighter is not messages[index]:
+            messages = (*messages[:index], lighter, *messages[index + 1 :])
+            yield messages
+    places = _kept_exchanges(messages, {0, *summary, newest}, allowed, count)
+    messages = tuple(messages[place] for place in places)
+    yield messages
+    messages = _capped(messages, lambda _index, _part: True, 1, allowed, count)
+    yield messages
+    yield _barest(messages, places.index(newest), allowed, count)
+
+
+def _barest(messages: tuple[Message, ...], newest: int, allowed: int, count: Count) -> tuple[Message, ...]:
+    """The system message and what a user said last, as far as it fits."""
+    system = tuple(message for message in messages[:1] if message.role == "system")
+    last = messages[newest]
+    if last.role not in ("user", "summary"):
+        return system
+    # No character takes more than one token.
+    room = max(1, allowed - _total((*system, last.with_text("")), count))
+    return (*system, last.with_text(shorten(last.text, room)))
+
+
+def _newest_words(messages: Sequence[Message]) -> int:
+    """Where the newest message of a user is, or else the newest event; the last message where there is neither."""
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    said = [index for index in users if not is_event(messages[index])]
+    return (said or users or [len(messages) - 1])[-1]
+
+
+def _capped(
+    messages: tuple[Message, ...], is_cut: Callable[[int, Part], bool], least: int, allowed: int, count: Count
+) -> tuple[Message, ...]:
+    """The texts that may be cut, cut to the largest length with which all fits, or to `least` where none does."""
+    sizes = [_size(part) for i, m in enumerate(messages) if m.role != "system" for part in m.parts if is_cut(i, part)]
+    # No text that fits is longer: a token is four characters at the most.
+    low, high = least, min(max(sizes, default=0), _CHARACTERS * max(1, allowed))
+    best = _at(messages, is_cut, least)
+    if high <= least or _total(best, count) > allowed:
+        return best
+    while low + 1 < high:
+        middle = (low + high) // 2
+        tried = _at(messages, is_cut, middle)
+        if _total(tried, count) <= allowed:
+            best, low = tried, middle
+        else:
+            high = middle
+    return best
+
+
+def _at(messages: tuple[Message, ...], is_cut: Callable[[int, Part], bool], cap: int) -> tuple[Message, ...]:
+    return tuple(
+        message
+        if message.role == "system" or all(_size(part) <= cap for part in message.parts)
+        else replace(message, parts=tuple(_cut(part, cap) if is_cut(index, part) else part for part in message.parts))
+        for index, message in enumerate(messages)
+    )
+
+
+def _size(part: Part) -> int:
+    match part:
+        case TextPart():
+            return len(part.text)
+        case ToolReturnPart():
+            return len(part.content)
+        case ToolCallPart():
+            return len(part.arguments)
+    return 0
+
+
+def _cut(part: Part, cap: int) -> Part:
+    if _size(part) <= cap:
+        return part
+    match part:
+        case TextPart():
+            # Its provider's proof was for the whole text.
+            return TextPart(shorten(part.text, cap))
+        case ToolReturnPart():
+            return replace(part, content=shorten(part.content, cap), is_json=False)
+        case ToolCallPart():
+            return replace(part, arguments=_short_arguments(part.arguments, cap))
+    return part
+
+
+def _short_arguments(arguments: str, cap: int) -> str:
+    """The arguments with shorter texts in them; providers refuse a call whose arguments are no JSON object."""
+    try:
+        values = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        values = None
+    each = cap if isinstance(values, dict) else 0
+    while each >= 1:
+        shorter = orjson.dumps(_with_short_texts(values, each)).decode()
+        if len(shorter) <= cap:
+            return shorter
+        each //= 2
+    return "{}"
+
+
+def _with_short_texts(value: Any, limit: int) -> Any:
+    match value:
+        case str():
+            return shorten(value, limit)
+        case list():
+            return [_with_short_texts(item, limit) for item in value]
+        case dict():
+            return {key: _with_short_texts(item, limit) for key, item in value.items()}
+    return value
+
+
+def _without_weight(message: Message) -> Message:
+    """The message without pictures and without proven thoughts, which no cut makes smaller."""
+    if not any(isinstance(part, ImagePart | ReasoningPart) for part in message.parts):
+        return message
+    parts = [_NO_PICTURE if isinstance(part, ImagePart) else part for part in message.parts]
+    parts = [part for part in parts if not isinstance(part, ReasoningPart)]
+    return replace(message, parts=tuple(parts) or (_NO_THOUGHTS,))
+
+
+def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], allowed: int, count: Count) -> list[int]:
+    """Where the messages are that stay when the oldest exchanges go; those in `kept` stay, and so does the last exchange."""
+    excess = _total(messages, count) - allowed
+    gone: set[int] = set()
+    for begin, end in exchanges(messages)[:-1]:
+        if excess <= 0:
+            break
+        if kept.isdisjoint(range(begin, end)):
+            gone.update(range(begin, end))
+            excess -= _total(messages[begin:end], count)
+    return [index for index in range(len(messages)) if index not in gone]
+
+
+def _answered(message: Message) -> set[str]:
+    return {part.call_id for part in message.parts if isinstance(part, ToolReturnPart | ApprovalPart)}
+
+
+def _total(messages: Sequence[Message], count: Count) -> int:
+    return sum(map(count, messages))

@@ -1,0 +1,225 @@
+"""The tool `memory_apply_patch`: edits one block by a unified diff, or several by operations under `***` headers.
+
+The texts of results and errors are wire facts of the retired Letta V1 server.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import dropwhile, pairwise
+
+from ricordo.errors import Invalid, NotFound
+from ricordo.prompt.memory import LINE_NUMBER_WARNING
+from ricordo.tools.toolbox import ToolContext
+
+_LINE_NUMBER = re.compile(r"^[-+ ]?[ \t]*\d+→", re.MULTILINE)
+_HEADER = re.compile(r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)")
+_HUNK = re.compile(r"@@ -(\d+)")
+_SHOWN = 4
+_NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
+_NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update Block."
+_NO_MOVE = "*** Move to: must follow an Add/Update/Delete header"
+
+
+@dataclass(slots=True)
+class _Hunk:
+    """Lines to find and lines to put there. `after` is the line its header names, for one that only adds lines."""
+
+    after: int | None = None
+    old: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One `***` header with the lines below it."""
+
+    kind: str
+    label: str
+    lines: list[str] = field(default_factory=list)
+    move_to: str | None = None
+
+
+def memory_apply_patch(context: ToolContext, patch: str, label: str | None = None) -> str:
+    """Edit memory blocks by a patch, all of it or nothing.
+
+    For one block: its label, and a unified diff whose lines begin with ' ' (kept), '-' (removed) or '+' (added); '@@' begins
+    another place. For several: '*** Add Block: label' and its lines with '+', '*** Delete Block: label', '*** Update Block: label'
+    and a diff, '*** Move to: new label' below a header to rename.
+
+    Args:
+        patch: The patch. Enough of the surroundings to find each place, and no line numbers.
+        label: The block to edit, where the patch names none.
+    """
+    _refuse_line_numbers(patch)
+    lines = patch.removesuffix("\n").split("\n")
+    if any(_HEADER.fullmatch(line) for line in lines):
+        done = _carry_out(context, _operations(lines))
+        return (
+            "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory "
+            "contents and is now active in your context.\n\nOperations completed:\n"
+            + "\n".join(f"- {one}" for one in done)
+        )
+    if not label:
+        raise Invalid(
+            "A patch without *** headers needs the label of the block it is for. Call the tool again with it."
+        )
+    block = context.memory.find(label)
+    if block is None:
+        raise NotFound(f"Error: Memory block '{label}' does not exist")
+    return context.memory.write(label, _patched(block.value, lines), context.call_id)
+
+
+def _operations(lines: Sequence[str]) -> list[_Operation]:
+    operations: list[_Operation] = []
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            if operations:
+                operations[-1].lines.append(line)
+            elif line.strip():
+                raise Invalid(_NO_OPERATIONS)
+        elif header[1] == "Move to:":
+            if not operations or operations[-1].lines or operations[-1].move_to:
+                raise Invalid(_NO_MOVE)
+            operations[-1].move_to = _named(header[2], "*** Move to: must specify a non-empty new label")
+        elif header[1].endswith("Block:"):
+            name = _named(header[2], f"*** {header[1]} must specify a non-empty label")
+            operations.append(_Operation(header[1].removesuffix(" Block:"), name))
+    if not operations:
+        raise Invalid(_NO_OPERATIONS)
+    return operations
+
+
+def _named(text: str, otherwise: str) -> str:
+    if not text.strip():
+        raise Invalid(otherwise)
+    return text.strip()
+
+
+def _carry_out(context: ToolContext, operations: Sequence[_Operation]) -> list[str]:
+    done: list[str] = []
+    with context.memory.as_one():
+        for operation in operations:
+            done += _carry_out_one(context, operation)
+    return done
+
+
+def _carry_out_one(context: ToolContext, operation: _Operation) -> list[str]:
+    memory, label = context.memory, operation.label
+    if operation.kind == "Add":
+        label = operation.move_to or label
+        memory.create(label, "\n".join(_added(operation.lines)), None, context.call_id)
+        return [f"Created memory block '{label}'"]
+    block = memory.find(label)
+    if block is None:
+        raise NotFound(f"Error: Memory block '{label}' does not exist")
+    if operation.kind == "Delete":
+        if operation.move_to:
+            raise Invalid(f"Memory block '{label}' cannot be both deleted and moved. Choose one.")
+        memory.remove(label, context.call_id)
+        return [f"Deleted memory block '{label}'"]
+    done = []
+    if operation.move_to is None or any(line.strip() for line in operation.lines):
+        memory.write(label, _patched(block.value, operation.lines), context.call_id, is_shown=False)
+        done.append(f"Updated memory block '{label}'")
+    if operation.move_to:
+        memory.rename(label, operation.move_to, context.call_id)
+        done.append(f"Renamed memory block '{label}' to '{operation.move_to}'")
+    return done
+
+
+def _added(lines: Sequence[str]) -> list[str]:
+    """The lines of a new block: those with a `+`, or all as they are where none has one."""
+    text = _trimmed(lines)
+    if not any(line.startswith("+") for line in text):
+        return text
+    if not all(line.startswith("+") or not line for line in text):
+        raise Invalid("The lines of *** Add Block must all start with '+'. Correct the patch.")
+    return [line[1:] for line in text]
+
+
+def _patched(value: str, lines: Sequence[str]) -> str:
+    """The text with every hunk applied; raises Invalid where one fits nowhere, or in several places."""
+    text = value.split("\n") if value else []
+    shift = 0
+    for hunk in _hunks(lines):
+        place = _place(text, hunk, shift)
+        text[place : place + len(hunk.old)] = hunk.new
+        shift += len(hunk.new) - len(hunk.old)
+    return "\n".join(text)
+
+
+def _hunks(lines: Sequence[str]) -> list[_Hunk]:
+    lines = _without_names(lines)
+    starts = [place for place, line in enumerate(lines) if line.startswith("@@")]
+    bounds = [*dict.fromkeys([0, *starts]), len(lines)]
+    hunks = [_hunk(_trimmed(lines[start:end])) for start, end in pairwise(bounds)]
+    changing = [hunk for hunk in hunks if hunk.old or hunk.new]
+    if not changing:
+        raise Invalid(_NO_HUNKS)
+    return changing
+
+
+def _without_names(lines: Sequence[str]) -> Sequence[str]:
+    """The lines without those at the beginning that name the two texts."""
+    rest = list(dropwhile(lambda line: line.startswith(("diff ", "index ")), lines))
+    match rest:
+        case [old, new, *hunks] if old.startswith("--- ") and new.startswith("+++ "):
+            return hunks
+    return rest
+
+
+def _hunk(lines: Sequence[str]) -> _Hunk:
+    hunk = _Hunk()
+    for line in lines:
+        if line.startswith("@@"):
+            named = _HUNK.match(line)
+            hunk.after = int(named[1]) if named else None
+        elif line[:1] in ("", " ", "-", "+"):
+            # An empty line is one that is kept: its blank at the beginning gets lost easily.
+            if line[:1] != "+":
+                hunk.old.append(line[1:])
+            if line[:1] != "-":
+                hunk.new.append(line[1:])
+        elif not line.startswith("\\ No newline"):
+            raise Invalid(_NO_HUNKS)
+    return hunk
+
+
+def _place(text: Sequence[str], hunk: _Hunk, shift: int) -> int:
+    """Where in the text the hunk belongs: the index of its first line. `shift`: lines that hunks before it have added."""
+    if not hunk.old:
+        return len(text) if hunk.after is None else max(0, min(hunk.after + shift, len(text)))
+    size = len(hunk.old)
+    places = [start for start in range(len(text) - size + 1) if text[start : start + size] == hunk.old]
+    if not places:
+        raise Invalid(
+            "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
+            "try providing more context. Expected start:\n" + "\n".join(hunk.old[:_SHOWN])
+        )
+    if len(places) > 1:
+        raise Invalid(
+            "Failed to apply patch: hunk context matched multiple places in the memory block. Please add more unique "
+            "surrounding context to disambiguate."
+        )
+    return places[0]
+
+
+def _trimmed(lines: Sequence[str]) -> list[str]:
+    """The lines without the empty ones at the end, which stand there before the next header."""
+    end = len(lines)
+    while end and not lines[end - 1]:
+        end -= 1
+    return list(lines[:end])
+
+
+def _refuse_line_numbers(patch: str) -> None:
+    if LINE_NUMBER_WARNING in patch:
+        raise Invalid(
+            "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit."
+        )
+    if _LINE_NUMBER.search(patch):
+        raise Invalid(
+            "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
+        )

@@ -1,0 +1,273 @@
+"""How tools are offered to models, and how their calls are read back. Pure.
+
+An agent's style may add arguments of its own to every tool: `thinking`, for models that think only in what they write, and
+`request_heartbeat`, by which a model asks for another step. Neither ever reaches a tool. A property of that name which a tool
+has itself is the tool's and stays.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from ricordo.domain.message import Message, Part, ReasoningPart, ToolCallPart
+from ricordo.domain.model import ToolSchema
+from ricordo.errors import Invalid
+
+THINKING, HEARTBEAT = "thinking", "request_heartbeat"
+SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"
+_THINKING_SCHEMA = {
+    "type": "string",
+    "description": "What you think before this call: why you make it, and what you expect. Nobody but you reads it.",
+}
+_HEARTBEAT_SCHEMA = {
+    "type": "boolean",
+    "description": "True to get control back right after this call, for another step; false to end your turn with it.",
+}
+_YES = frozenset({"true", "yes", "on", "1"})
+_MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
+_DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list, tuple),
+    "null": (type(None),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Presenting:
+    """What is added to tools: a heartbeat, thoughts, and the format (as in `response_format`) of what `send_message` says."""
+
+    heartbeat: bool = False
+    thinks_in_arguments: bool = False
+    response_format: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON)."""
+
+    call: ToolCallPart
+    thoughts: str
+    wants_heartbeat: bool
+    arguments: str
+
+
+def schema_for(tool: ToolSchema, how: Presenting, *, is_terminal: bool) -> ToolSchema:
+    """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
+    heartbeat = how.heartbeat and not is_terminal
+    speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
+    if not (heartbeat or how.thinks_in_arguments or speech is not None):
+        return tool
+    said = b"" if speech is None else orjson.dumps(speech)
+    return _presented(
+        tool.name, tool.description, orjson.dumps(tool.parameters), heartbeat, how.thinks_in_arguments, said
+    )
+
+
+def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The JSON schema of what is said in this `response_format`; None for plain text. Raises Invalid for any other format."""
+    kind = (response_format or {"type": "text"}).get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object", "description": "What to say, as a JSON object."}
+    given = (response_format or {}).get("json_schema")
+    schema = given.get("schema", given) if isinstance(given, Mapping) else None
+    if kind == "json_schema" and isinstance(schema, Mapping) and schema:
+        return dict(schema)
+    raise Invalid(
+        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, or '
+        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
+    )
+
+
+def take_apart(call: ToolCallPart, how: Presenting, schema: ToolSchema | None = None) -> Taken:
+    """The call without what the style added; broken JSON comes back untouched.
+
+    With the tool's own `schema` its properties are left alone, and what it does not know is taken out whatever the style.
+    """
+    arguments = _object(call.arguments)
+    if arguments is None:
+        return Taken(call, "", wants_heartbeat=False, arguments=call.arguments)
+    own = schema.parameters.get("properties", {}) if schema else None
+    thoughts, wants = "", False
+    kept, stored = call.arguments, call
+    if THINKING in arguments and _is_ours(THINKING, how.thinks_in_arguments, own):
+        thoughts = _text(arguments.pop(THINKING))
+        kept = _dumps(arguments)
+        stored = replace(call, arguments=kept)
+    if HEARTBEAT in arguments and _is_ours(HEARTBEAT, how.heartbeat, own):
+        wants = _means_yes(arguments.pop(HEARTBEAT)) and how.heartbeat
+        kept = _dumps(arguments)
+    if call.name == SPEECH_TOOL and how.response_format and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
+        kept = _dumps({**arguments, SPEECH_ARGUMENT: _text(arguments[SPEECH_ARGUMENT])})
+    return Taken(stored, thoughts, wants, kept)
+
+
+def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """The messages as a model that thinks in arguments wrote them: the mirror of what `take_apart` did with its thoughts."""
+    return tuple(_thinking(message) if message.tool_calls else message for message in messages)
+
+
+def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -> ToolCallPart:
+    """The call with these arguments in the place of the model's own; raises Invalid for values that the schema has no place for.
+
+    Arguments that are no JSON object stay as they are: the tool refuses them.
+    """
+    properties = schema.parameters.get("properties", {})
+    for name, value in values.items():
+        if name not in properties:
+            known = ", ".join(properties) or "none"
+            raise Invalid(f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}.")
+        if not _fits(value, properties[name], schema.parameters):
+            raise Invalid(
+                f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema. "
+                "Change the rule."
+            )
+    arguments = _object(call.arguments)
+    if arguments is None or not values:
+        return call
+    return replace(call, arguments=_dumps({**arguments, **values}))
+
+
+@lru_cache(maxsize=_MOST_SCHEMAS)
+def _presented(
+    name: str, description: str, parameters: bytes, heartbeat: bool, thinks: bool, speech: bytes
+) -> ToolSchema:
+    schema: dict[str, Any] = orjson.loads(parameters)
+    properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
+    if speech and SPEECH_ARGUMENT in properties:
+        schema |= _with_speech(schema, properties, orjson.loads(speech))
+    if thinks and THINKING not in properties:
+        properties = {THINKING: dict(_THINKING_SCHEMA), **properties}
+        required = [THINKING, *required]
+    if heartbeat and HEARTBEAT not in properties:
+        properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
+        required = [*required, HEARTBEAT]
+    return ToolSchema(name, description, {**schema, "type": "object", "properties": properties, "required": required})
+
+
+def _with_speech(schema: dict[str, Any], properties: dict[str, Any], speech: dict[str, Any]) -> dict[str, Any]:
+    """Put the format in the place of `message`; its definitions, which `$ref` looks for at the root, are returned."""
+    definitions: dict[str, Any] = {
+        key: {**schema.get(key, {}), **speech.pop(key)} for key in ("$defs", "definitions") if key in speech
+    }
+    speech.pop("$schema", None)
+    described = {"description": properties[SPEECH_ARGUMENT].get("description", "What to say."), **speech}
+    properties[SPEECH_ARGUMENT] = _rooted(described)
+    return definitions
+
+
+def _rooted(schema: Any) -> Any:
+    """The schema with references to its own root pointing to where it now is."""
+    if isinstance(schema, list):
+        return [_rooted(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: f"#/properties/{SPEECH_ARGUMENT}" if (key, value) == ("$ref", "#") else _rooted(value)
+        for key, value in schema.items()
+    }
+
+
+def _thinking(message: Message) -> Message:
+    parts: list[Part] = []
+    for part in message.parts:
+        if not isinstance(part, ToolCallPart):
+            parts.append(part)
+            continue
+        thoughts: list[str] = []
+        while parts and isinstance(last := parts[-1], ReasoningPart) and not last.native:
+            thoughts.insert(0, last.text)
+            parts.pop()
+        arguments = _object(part.arguments)
+        if arguments is None or THINKING in arguments:
+            parts += [ReasoningPart(text, native=False) for text in thoughts]
+            parts.append(part)
+        elif thoughts:
+            parts.append(replace(part, arguments=_dumps({THINKING: "\n".join(thoughts), **arguments})))
+        else:
+            parts.append(part)
+    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
+
+
+def _is_ours(name: str, style_adds: bool, own: Mapping[str, Any] | None) -> bool:
+    return style_adds if own is None else name not in own
+
+
+def _means_yes(value: Any) -> bool:
+    """Small models write "true", "True" or 1 where true is meant."""
+    return value.strip().lower() in _YES if isinstance(value, str) else value is True or value == 1
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else _dumps(value)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    """The arguments, where they are an object that can be read and written again."""
+    try:
+        value = orjson.loads(arguments) if arguments.strip() else {}
+        if arguments.count("{") + arguments.count("[") > _DEEPEST:
+            orjson.dumps(value)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value, default=str).decode()
+
+
+def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether the value may stand here, as far as type, enum, const, anyOf and oneOf tell; the tool checks the rest."""
+    if not isinstance(schema, Mapping) or depth > 20:
+        return True
+    if isinstance(schema.get("$ref"), str) and not _fits(value, _at(schema["$ref"], root), root, depth + 1):
+        return False
+    kinds = schema.get("type")
+    named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
+    if named and not any(_is_of(value, kind) for kind in named):
+        return False
+    if "const" in schema and not _equal(value, schema["const"]):
+        return False
+    choices = schema.get("enum")
+    if isinstance(choices, list) and not any(_equal(value, one) for one in choices):
+        return False
+    # One fitting alternative is enough for oneOf too: seen this lightly, several that differ deeper down may fit.
+    return all(
+        any(_fits(value, option, root, depth + 1) for option in schema[key])
+        for key in ("anyOf", "oneOf")
+        if schema.get(key)
+    )
+
+
+def _at(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a local reference points to; nothing where it leads out of the schema."""
+    place: Any = root
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+    return place
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[kind])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

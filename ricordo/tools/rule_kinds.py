@@ -1,0 +1,298 @@
+"""The nine kinds of tool rules: what the options of each must hold, which tools it lets through, and what it tells the model."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from ricordo.domain.tool import RuleType, ToolRule
+from ricordo.errors import Invalid
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,400})(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,6})?")
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
+_SORTED = orjson.OPT_SORT_KEYS
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}")
+
+SENTENCES: dict[RuleType, str] = {
+    "run_first": "Your first tool call has to be {{ first_tools }}.",
+    "exit_loop": "Calling {{ tool_name }} finishes your turn.",
+    "continue_loop": "A call of {{ tool_name }} never comes last: go on after it.",
+    "conditional": "What {{ tool_name }} returns decides which tool comes next: {{ child_output_mapping }}.",
+    "constrain_child_tools": "Right after {{ tool_name }}, call one of these and nothing else: {{ children }}.",
+    "max_count_per_step": "Calls of {{ tool_name }} in one turn: {{ max_count_limit }} at most.",
+    "parent_last_tool": "Right after {{ tool_name }}, and at no other time, call one of these: {{ children }}.",
+    "required_before_exit": "Do not end your turn before you have called {{ tool_name }}.",
+    "requires_approval": "A call of {{ tool_name }} waits until a person has approved it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFirst:
+    """A turn's first call is this tool's, or another's with such a rule; `arguments` are filled in."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExitLoop:
+    """A call of the tool ends the turn."""
+
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueLoop:
+    """After a call of the tool there is another step."""
+
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredBeforeExit:
+    """The turn does not end before the tool was called."""
+
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequiresApproval:
+    """A person decides about each call of the tool."""
+
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaxCount:
+    """The tool is called `limit` times a turn at most; 0 is never."""
+
+    tool: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Right after the tool comes one of its children; `arguments` are filled in by child."""
+
+    tool: str
+    children: frozenset[str]
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def widest(self) -> frozenset[str] | None:
+        """Every tool that may follow, whatever the tool returns; None for all there are."""
+        return self.children
+
+    def choose(self, output: str) -> frozenset[str] | None:  # noqa: ARG002 - only branches look at it
+        """The tools that may follow this output; None for all there are."""
+        return self.children
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyAfter(Children):
+    """The children are called right after the tool and at no other time, and right after it nothing else is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """What the tool returned decides which tool comes next; without a match the default, anything, or (strictly) nothing."""
+
+    tool: str
+    mapping: Mapping[str, str]
+    default: str | None = None
+    requires_match: bool = False
+
+    @property
+    def widest(self) -> frozenset[str] | None:
+        """Every tool that may follow, whatever the tool returns; None for all there are."""
+        targets = frozenset(self.mapping.values())
+        if self.requires_match:
+            return targets
+        return None if self.default is None else targets | {self.default}
+
+    def choose(self, output: str) -> frozenset[str] | None:
+        """The tools that may follow this output; None for all there are. An equal text wins over an equal value."""
+        if output in self.mapping:
+            return frozenset({self.mapping[output]})
+        value = _comparable(output)
+        for case, child in self.mapping.items():
+            if _comparable(case) == value:
+                return frozenset({child})
+        if self.requires_match:
+            return frozenset()
+        return None if self.default is None else frozenset({self.default})
+
+
+Kind = (
+    RunFirst
+    | ExitLoop
+    | ContinueLoop
+    | RequiredBeforeExit
+    | RequiresApproval
+    | MaxCount
+    | Children
+    | OnlyAfter
+    | Branches
+)
+
+
+def kind_of(rule: ToolRule) -> Kind:
+    """The rule with its options read; raises Invalid for a type that is unknown and for options that cannot be."""
+    if not isinstance(rule.tool_name, str) or not rule.tool_name:
+        raise Invalid(f"A tool rule of type {rule.type} names no tool. Give its tool_name.")
+    read = _READERS.get(rule.type)
+    if read is None:
+        raise Invalid(
+            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {", ".join(_READERS)}.'
+        )
+    return read(rule)
+
+
+def name_of(kind: Kind) -> str:
+    """The rule in a few words, for errors: `constrain_child_tools of plan (search, write)`."""
+    wire = _NAMES[type(kind)]
+    match kind:
+        case Children():
+            return f"{wire} of {kind.tool} ({', '.join(sorted(kind.children))})"
+        case Branches():
+            return f"{wire} of {kind.tool} ({', '.join(f'{case}: {child}' for case, child in kind.mapping.items())})"
+        case MaxCount():
+            return f"{wire} of {kind.tool} ({kind.limit})"
+        case _:
+            return f"{wire} of {kind.tool}"
+
+
+def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
+    """What the rule tells the model: its own template, else our sentence, with `{{ tool_name }}` and its options filled in.
+
+    Nothing is evaluated: a placeholder is replaced where it names a value, and left as it is where it does not.
+    """
+    first = first_tools[0] if len(first_tools) == 1 else f"one of these: {', '.join(first_tools)}"
+    values = {"tool_name": rule.tool_name, "type": rule.type, "first_tools": first, **rule.options}
+
+    def fill(found: re.Match[str]) -> str:
+        separator = found[2] if found[2] is not None else found[3]
+        return _told(values[found[1]], separator) if found[1] in values else found[0]
+
+    if rule.prompt_template:
+        return _PLACEHOLDER.sub(fill, rule.prompt_template)
+    return f"<tool_rule>\n{_PLACEHOLDER.sub(fill, SENTENCES[rule.type])}\n</tool_rule>"
+
+
+def _told(value: Any, separator: str | None) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return (separator or ", ").join(f"{key} → {item}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        joint = ", " if separator is None else separator
+        return joint.join(item if isinstance(item, str) else orjson.dumps(item, default=str).decode() for item in value)
+    return orjson.dumps(value, default=str).decode()
+
+
+def _comparable(text: str) -> tuple[str, Any]:
+    """What a text stands for, with its kind, so that 1 is 1.0 and "1" but never true."""
+    bare = text.strip()
+    if bare.lower() in _WORDS:
+        return "word", _WORDS[bare.lower()]
+    if _NUMBER.fullmatch(bare):
+        return "number", Decimal(bare)
+    if bare[:1] in ('"', "{", "["):
+        try:
+            value = orjson.loads(bare)
+            return _comparable(value) if isinstance(value, str) else ("json", orjson.dumps(value, option=_SORTED))
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            return "text", bare
+    return "text", bare
+
+
+def _run_first(rule: ToolRule) -> Kind:
+    return RunFirst(rule.tool_name, _arguments(rule, rule.options.get("args")))
+
+
+def _children(rule: ToolRule) -> Kind:
+    children = _names(rule, "children")
+    filled: dict[str, dict[str, Any]] = {}
+    for node in rule.options.get("child_arg_nodes") or ():
+        name = node.get("name") if isinstance(node, Mapping) else None
+        if name not in children:
+            raise _fault(rule, f"child_arg_nodes names {name}, which is not among its children")
+        for key, value in _arguments(rule, node.get("args")).items():
+            if key in filled.setdefault(name, {}) and filled[name][key] != value:
+                raise _fault(rule, f"child_arg_nodes fills {key} of {name} in two ways")
+            filled[name][key] = value
+    return Children(rule.tool_name, children, filled)
+
+
+def _only_after(rule: ToolRule) -> Kind:
+    return OnlyAfter(rule.tool_name, _names(rule, "children"))
+
+
+def _branches(rule: ToolRule) -> Kind:
+    mapping = rule.options.get("child_output_mapping")
+    if not isinstance(mapping, Mapping) or not mapping or not all(_is_name(child) for child in mapping.values()):
+        raise _fault(rule, "child_output_mapping has to map at least one output to the name of a tool")
+    default = rule.options.get("default_child")
+    if default is not None and not _is_name(default):
+        raise _fault(rule, "default_child has to be the name of a tool")
+    strict = rule.options.get("require_output_mapping") or False
+    if not isinstance(strict, bool):
+        raise _fault(rule, "require_output_mapping has to be true or false")
+    return Branches(rule.tool_name, {_told(case, None): child for case, child in mapping.items()}, default, strict)
+
+
+def _max_count(rule: ToolRule) -> Kind:
+    limit = rule.options.get("max_count_limit")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise _fault(rule, "max_count_limit has to be a whole number, 0 or more")
+    return MaxCount(rule.tool_name, limit)
+
+
+_READERS: dict[str, Callable[[ToolRule], Kind]] = {
+    "run_first": _run_first,
+    "exit_loop": lambda rule: ExitLoop(rule.tool_name),
+    "continue_loop": lambda rule: ContinueLoop(rule.tool_name),
+    "conditional": _branches,
+    "constrain_child_tools": _children,
+    "max_count_per_step": _max_count,
+    "parent_last_tool": _only_after,
+    "required_before_exit": lambda rule: RequiredBeforeExit(rule.tool_name),
+    "requires_approval": lambda rule: RequiresApproval(rule.tool_name),
+}
+_NAMES: dict[type[Kind], str] = {
+    RunFirst: "run_first",
+    ExitLoop: "exit_loop",
+    ContinueLoop: "continue_loop",
+    Branches: "conditional",
+    Children: "constrain_child_tools",
+    MaxCount: "max_count_per_step",
+    OnlyAfter: "parent_last_tool",
+    RequiredBeforeExit: "required_before_exit",
+    RequiresApproval: "requires_approval",
+}
+
+
+def _names(rule: ToolRule, option: str) -> frozenset[str]:
+    names = rule.options.get(option)
+    if not isinstance(names, (list, tuple)) or not names or not all(_is_name(name) for name in names):
+        raise _fault(rule, f"{option} has to name at least one tool")
+    return frozenset(names)
+
+
+def _arguments(rule: ToolRule, arguments: Any) -> dict[str, Any]:
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+        raise _fault(rule, "args has to be an object of arguments by name")
+    return dict(arguments)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _fault(rule: ToolRule, what: str) -> Invalid:
+    return Invalid(f"The {rule.type} rule for {rule.tool_name} cannot be: {what}. Change the rule.")

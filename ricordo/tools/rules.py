@@ -1,0 +1,329 @@
+"""Tool rules: which tools may be called now, which end a turn, which must come before its end. Pure: no I/O, no state.
+
+The order of evaluation: while nothing was called yet and there are `run_first` rules, their tools alone are allowed. Otherwise
+the answer is the intersection of what all other rules let through; a tool that no rule speaks of is allowed unless a rule
+narrows the choice. Some cases need a decision, and this is ours:
+
+- Rules about order look at the turn's last call, whether it succeeded or not. A call that the rules refused is no call:
+  callers leave it out of the history.
+- A terminal tool ends the turn, even if it has children, but only when its call succeeded (else nobody heard the answer) and
+  nothing is left that is required before. While something is, the turn goes on, and the terminal tool's children apply.
+- `required_before_exit` wants a call that succeeded. A required tool that failed as often as it may be called is let go.
+- `parent_last_tool` holds also where the parent is not attached: its children cannot be called then. All other rules about a
+  tool that is not attached are without effect, but for two that demand what is not there: all tools of `run_first`, and any
+  of `required_before_exit`.
+- With no tool left the model may still speak; only where a call is wanted is that a dead end. A turn that can no longer end,
+  or no longer reach what is required, is a dead end too. What can be proved beforehand is refused when the book is made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, TypeGuard
+
+from ricordo.domain.tool import ToolRule
+from ricordo.errors import Invalid
+from ricordo.prompt.memory import disarm
+from ricordo.tools.rule_kinds import (
+    Branches,
+    Children,
+    ContinueLoop,
+    ExitLoop,
+    Kind,
+    MaxCount,
+    OnlyAfter,
+    RequiredBeforeExit,
+    RequiresApproval,
+    RunFirst,
+    kind_of,
+    line_of,
+    name_of,
+)
+from ricordo.tools.rule_paths import DeadEnd, Paths
+
+__all__ = ["Allowed", "Called", "DeadEnd", "Rulebook", "Verdict"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_FOLLOWING = (Children, Branches)
+_ORDERED = (RunFirst, MaxCount, *_FOLLOWING)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One finished call of this turn. `content` is the text it returned, before packaging."""
+
+    name: str
+    content: str
+    is_success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The tools that may be called now, in their order; values to fill in and the rule they are from, by tool.
+
+    With `must_call` the rules want a call now, so that the model may not answer in words alone.
+    """
+
+    names: tuple[str, ...]
+    prefilled: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    provenance: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    must_call: bool = False
+
+    def refusal(self, name: str) -> str | None:
+        """What to tell a model that calls this tool now; None where it may."""
+        if name in self.names:
+            return None
+        if not self.names:
+            return f"The tool rules allow no further call in this turn, so {name} was not run. Answer without it."
+        return f"The tool rules do not allow {name} now, so it was not run. You may call: {', '.join(self.names)}."
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say after a step: the turn is over, or another step is wanted, and then why, in words for the model."""
+
+    stops: bool = False
+    continues: bool = False
+    reason: str | None = None
+
+
+_SILENT = Verdict()
+
+
+class Rulebook:
+    """The rules of an agent over the tools attached to it. `history` is always the calls of this turn that ran, in order."""
+
+    def __init__(self, rules: Sequence[ToolRule], tools: Sequence[str]) -> None:
+        """Raises Invalid for a rule that cannot be, and for rules under which a turn could never end."""
+        self._rules = tuple(rules)
+        self._tools = tuple(dict.fromkeys(tools))
+        self._attached = frozenset(self._tools)
+        self.is_empty = not self._rules
+        self._all = Allowed(self._tools)
+        self._kinds: tuple[Kind, ...] = tuple(kind_of(rule) for rule in self._rules)
+        self._first = tuple(kind for kind in self._kinds if isinstance(kind, RunFirst))
+        self._after: dict[str, list[Children | Branches]] = {}
+        self._parents: dict[str, set[str]] = {}
+        self._limits: dict[str, int] = {}
+        for kind in self._kinds:
+            if isinstance(kind, _FOLLOWING):
+                self._after.setdefault(kind.tool, []).append(kind)
+            if isinstance(kind, OnlyAfter):
+                for child in kind.children:
+                    self._parents.setdefault(child, set()).add(kind.tool)
+            if isinstance(kind, MaxCount):
+                self._limits[kind.tool] = min(kind.limit, self._limits.get(kind.tool, kind.limit))
+        self._terminal = self._tools_with(ExitLoop)
+        self._continuing = self._tools_with(ContinueLoop)
+        self._gated = self._tools_with(RequiresApproval)
+        self._required = tuple(dict.fromkeys(kind.tool for kind in self._kinds if isinstance(kind, RequiredBeforeExit)))
+        self.is_ordered = any(isinstance(kind, _ORDERED) for kind in self._kinds)
+        self._paths = Paths({}, frozenset())
+        if self._first or self._after or self._required:
+            self._paths = self._make_paths()
+            self._prove()
+
+    def allowed(self, history: Sequence[Called]) -> Allowed:
+        """What may be called now; raises DeadEnd where a call is wanted and none is left, or the turn can no longer end."""
+        if self.is_empty:
+            return self._all
+        if not history and self._first:
+            return self._beginning()
+        last = history[-1] if history else None
+        spent = self._spent(history)
+        names, must_call = self._let_through(last)
+        names = names - spent
+        missing = self.before_exit(history)
+        if must_call or missing:
+            self._require_way_out(names, spent, missing, last)
+        ordered = tuple(name for name in self._tools if name in names)
+        prefilled, provenance = self._prefilled(last, names)
+        return Allowed(ordered, prefilled, provenance, must_call)
+
+    def verdict(self, history: Sequence[Called], latest: Sequence[Called]) -> Verdict:
+        """What follows from a step whose calls were `latest`, the end of `history`; none where the model only spoke."""
+        if self.is_empty:
+            return _SILENT
+        missing = self.before_exit(history)
+        ended = [call for call in latest if call.name in self._terminal]
+        if any(call.is_success for call in ended) and not missing:
+            return Verdict(stops=True)
+        if missing:
+            return Verdict(continues=True, reason=f"Before this turn ends, call: {', '.join(missing)}.")
+        if ended:
+            return Verdict(continues=True, reason=f"{ended[-1].name} failed, so this turn is not over.")
+        last = history[-1] if history else None
+        if self._let_through(last)[1] if last else self._first:
+            return Verdict(continues=True, reason=f"The tool rules want a tool call {_place(last)}.")
+        going_on = [call.name for call in latest if call.name in self._continuing]
+        if going_on:
+            return Verdict(continues=True, reason=f"The tool rules want you to go on after {going_on[-1]}.")
+        return _SILENT
+
+    def before_exit(self, history: Sequence[Called]) -> tuple[str, ...]:
+        """The required tools that were not yet called with success, unless they may be called no more."""
+        if not self._required:
+            return ()
+        done = {call.name for call in history if call.is_success} | self._spent(history)
+        return tuple(name for name in self._required if name not in done)
+
+    def needs_approval(self, name: str) -> bool:
+        """Whether a rule wants a person to decide about calls of this tool."""
+        return name in self._gated
+
+    def is_terminal(self, name: str) -> bool:
+        """Whether a call of this tool ends the turn."""
+        return name in self._terminal
+
+    def lines(self) -> tuple[str, ...]:
+        """What the rules tell the model, in their order; rules without effect on the attached tools tell nothing."""
+        firsts = [name for name in dict.fromkeys(kind.tool for kind in self._first) if name in self._attached]
+        shown = (
+            disarm(line_of(rule, firsts))
+            for rule, kind in zip(self._rules, self._kinds, strict=True)
+            if kind.tool in self._attached or (isinstance(kind, OnlyAfter) and kind.children & self._attached)
+        )
+        return tuple(dict.fromkeys(shown))
+
+    def _tools_with(self, kind: type[Kind]) -> frozenset[str]:
+        return frozenset(one.tool for one in self._kinds if isinstance(one, kind))
+
+    def _spent(self, history: Sequence[Called]) -> frozenset[str]:
+        if not self._limits:
+            return frozenset()
+        counts = Counter(call.name for call in history)
+        return frozenset(name for name, limit in self._limits.items() if counts[name] >= limit)
+
+    def _beginning(self) -> Allowed:
+        firsts = {kind.tool for kind in self._first} - self._spent(())
+        prefilled = _merged((kind.tool, kind.arguments) for kind in self._first if kind.tool in self._attached)
+        return Allowed(
+            tuple(name for name in self._tools if name in firsts),
+            prefilled,
+            {name: f"InitToolRule({name})" for name in prefilled},
+            must_call=True,
+        )
+
+    def _let_through(self, last: Called | None) -> tuple[frozenset[str], bool]:
+        """The tools that the rules about order leave, limits aside, and whether one of those rules wants a call now."""
+        names = self._unguarded(last.name if last else None)
+        if last is None or last.name not in self._after:
+            return names, False
+        choices = [kind.choose(last.content) for kind in self._after[last.name]]
+        narrowing = [choice for choice in choices if choice is not None]
+        return names.intersection(*narrowing), bool(narrowing)
+
+    def _unguarded(self, last: str | None) -> frozenset[str]:
+        if not self._parents:
+            return self._attached
+        return frozenset(name for name in self._attached if self._parents.get(name, {last}) == {last})
+
+    def _prefilled(
+        self, last: Called | None, names: frozenset[str]
+    ) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
+        if last is None or last.name not in self._after:
+            return _NOTHING, _NOTHING
+        filled = (pair for kind in self._after[last.name] if _fills(kind) for pair in kind.arguments.items())
+        prefilled = _merged((name, values) for name, values in filled if name in names)
+        return prefilled, {name: f"ChildToolRule({last.name}->{name})" for name in prefilled}
+
+    def _require_way_out(
+        self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: Called | None
+    ) -> None:
+        reachable = self._paths.reach(names, spent)
+        if not names:
+            what = f"No tool may be called {_place(last)}, though one has to be"
+        elif lost := [name for name in missing if name not in reachable]:
+            what = (
+                f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that is no longer possible"
+            )
+        elif reachable.isdisjoint(self._paths.endings):
+            what = f"This turn can no longer end {_place(last)}"
+        else:
+            return
+        raise DeadEnd(f"{what}. {self._blamed(last.name if last else None, spent, missing)}")
+
+    def _blamed(self, last: str | None, spent: Iterable[str], missing: Iterable[str]) -> str:
+        followed = [name_of(kind) for kind in self._after.get(last, ())] if last else []
+        guarding = [
+            name_of(kind)
+            for kind in self._kinds
+            if isinstance(kind, OnlyAfter) and kind.tool != last and kind.children & self._attached
+        ]
+        limiting = [name_of(kind) for kind in self._kinds if isinstance(kind, MaxCount) and kind.tool in set(spent)]
+        requiring = [f"required_before_exit of {name}" for name in missing]
+        return _advice([*followed, *guarding, *limiting, *requiring])
+
+    def _make_paths(self) -> Paths:
+        following, endings = {}, set(self._terminal & self._attached)
+        for name in self._tools:
+            widest = [kind.widest for kind in self._after.get(name, ())]
+            narrowing = [tools for tools in widest if tools is not None]
+            following[name] = self._unguarded(name).intersection(*narrowing)
+            if not narrowing:
+                endings.add(name)
+        return Paths(following, frozenset(endings))
+
+    def _prove(self) -> None:
+        """Raise Invalid where no turn could end, whatever the model does."""
+        never = self._spent(())
+        firsts = {kind.tool for kind in self._first}
+        start = (self._attached & firsts if firsts else self._unguarded(None)) - never
+        if firsts and not start:
+            raise Invalid(
+                f"The tool rules want a turn to begin with {' or '.join(sorted(firsts))}, which cannot be called: "
+                "attach such a tool and allow at least one call of it, or remove its run_first rule."
+            )
+        _merged((kind.tool, kind.arguments) for kind in self._first)
+        for name in self._attached:
+            _merged(pair for kind in self._after.get(name, ()) if _fills(kind) for pair in kind.arguments.items())
+        if absent := [name for name in self._required if name not in self._attached]:
+            raise Invalid(
+                f"The tool rules require {', '.join(absent)} before a turn ends, but that is not attached. "
+                "Attach it, or remove its required_before_exit rule."
+            )
+        reachable = self._paths.reach(start, never)
+        for name in self._required:
+            if name not in reachable:
+                raise Invalid(
+                    f"{name} must be called before a turn ends, but the tool rules never allow it. "
+                    f"{self._blamed(None, never, [name])}"
+                )
+        if trap := self._paths.trap(start, never):
+            raise Invalid(f"Once {trap} was called, no turn could ever end. {self._blamed(trap, never, ())}")
+        for one, other in combinations(self._required, 2):
+            if other not in self._reach_after(one, never) and one not in self._reach_after(other, never):
+                raise Invalid(
+                    f"{one} and {other} must both be called before a turn ends, but after one of them the other never "
+                    f"can be. {self._blamed(one, never, (one, other))}"
+                )
+
+    def _reach_after(self, name: str, never: frozenset[str]) -> set[str]:
+        return self._paths.reach(self._paths.following[name], never)
+
+
+def _fills(kind: Kind) -> TypeGuard[Children]:
+    return isinstance(kind, Children)
+
+
+def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Values by tool and argument; raises Invalid where two rules fill one argument in two ways."""
+    merged: dict[str, dict[str, Any]] = {}
+    for name, values in filled:
+        for key, value in values.items():
+            if key in merged.setdefault(name, {}) and merged[name][key] != value:
+                raise Invalid(f"Two tool rules fill the argument {key} of {name} in two ways. Change one of them.")
+            merged[name][key] = value
+    return {name: values for name, values in merged.items() if values}
+
+
+def _place(last: Called | None) -> str:
+    return f"after {last.name}" if last else "at the beginning of a turn"
+
+
+def _advice(rules: Sequence[str]) -> str:
+    if not rules:
+        return "Attach the tools that its rules name, or change the rules."
+    return f"Change one of these tool rules, or attach the tools they name: {'; '.join(rules)}."

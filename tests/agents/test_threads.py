@@ -1,0 +1,602 @@
+"""Threads beside an agent's own: their prompts and models, forks that share, and deleting what others share."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.agents.lifecycle import reset_messages
+from ricordo.agents.removal import remove_thread
+from ricordo.agents.threads import (
+    ThreadSpec,
+    cancel_thread,
+    change_thread,
+    create_thread,
+    delete_thread,
+    effective,
+    fork_thread,
+    recompile,
+    resolve,
+)
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelSettings
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.memory.recall import FoundMessage
+from ricordo.storage import conversations, gone, messages
+from ricordo.storage.paging import Page
+from ricordo.storage.search import MessageFilter
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import Gate, Stage, faults_of, soon
+from tests.agents.test_removal import dying, run_jobs
+
+EVERYTHING = Page(limit=1000, order="asc")
+
+
+async def thread(stage: Stage, agent: str, **spec: Any) -> str:
+    """Make a thread; returns its id."""
+    return (await create_thread(stage.runtime, Scope(), agent, ThreadSpec(**spec))).id
+
+
+async def kept(stage: Stage, id: str) -> Conversation:
+    """The thread as it is stored."""
+    return await stage.store.read(lambda tx: conversations.require(tx, Scope(), id))
+
+
+async def fork(stage: Stage, id: str, message_id: str | None = None) -> Conversation:
+    """Fork a thread."""
+    return await fork_thread(stage.runtime, Scope(), id, message_id=message_id)
+
+
+async def in_view(stage: Stage, id: str) -> list[Message]:
+    """The messages in a thread's window."""
+    window = (await kept(stage, id)).window
+    return await stage.store.read(lambda tx: messages.by_ids(tx, window))
+
+
+async def said_in(stage: Stage, thread: Conversation) -> list[str]:
+    """What users and the agent said in a thread, from its beginning."""
+    whole = await stage.store.read(lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING))
+    return [message.text for message in whole if message.role in ("user", "assistant") and message.text]
+
+
+async def tell(stage: Stage, agent: str, id: str, words: str) -> None:
+    """Say something in a thread, and be answered with the same words in capitals."""
+    stage.lines.append(words.upper())
+    await stage.say(agent, words, conversation_id=id)
+
+
+async def put(stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, ...]]) -> list[Message]:
+    """Store messages of any kind and put them into the thread's window, as a turn does."""
+    made = [
+        Message(
+            new_id("message"), agent, id, role, parts, stage.store.clock.now(), organization_id=Scope().organization_id
+        )
+        for role, parts in new
+    ]
+    window = [*(await kept(stage, id)).window, *(message.id for message in made)]
+
+    def work(tx: Any) -> list[Message]:
+        messages.insert_all(tx, made)
+        conversations.save_window(tx, id, window, "key", added=len(made))
+        return messages.by_ids(tx, [message.id for message in made])
+
+    return await stage.store.write(work)
+
+
+async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
+    """How many rows there are."""
+    statement = text(f"SELECT count(*) AS n FROM {table} WHERE {where}")  # noqa: S608
+    return int((await stage.store.read(lambda tx: tx.all(statement)))[0].n)
+
+
+async def found(stage: Stage, agent: str, words: str) -> list[str]:
+    """The texts that a search through everything the agent heard finds."""
+    hits: list[FoundMessage] = await stage.runtime.recall.messages(words, MessageFilter((agent,)), 50, "fts")
+    return sorted(hit.message.text for hit in hits)
+
+
+async def test_a_new_thread_has_a_prompt_a_window_and_a_lease_of_its_own_and_the_agents_memory(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    await stage.say(agent, "Not for the thread.")
+    id = await thread(stage, agent, summary="Tea", description="About tea")
+    gate = Gate()
+    stage.lines.append(gate.line("In its own thread."))
+    turn = await stage.begin(agent, "Hello.")
+    await gate.reached()
+
+    # The agent's own thread is busy, this one is not.
+    await tell(stage, agent, id, "How are you?")
+
+    system, *rest = stage.model.requests[-1].messages
+    assert f"- CONVERSATION_ID: {id}" in system.text
+    assert "Her name is Ada." in system.text
+    assert [message.text for message in rest] == ["How are you?"]
+    gate.open()
+    await soon(turn.wait())
+    made = await kept(stage, id)
+    assert (made.summary, made.description, made.message_count, len(made.window)) == ("Tea", "About tea", 3, 3)
+    assert made.last_message_at
+    assert await said_in(stage, made) == ["How are you?", "HOW ARE YOU?"]
+    # Its prompt is right at once, so the first turn does not make it anew.
+    assert system.id == made.window[0]
+    await stage.require_sound(agent)
+
+
+async def test_a_prompt_made_with_the_thread_is_the_one_its_first_turn_uses(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    id = await thread(stage, agent)
+    (made,) = await in_view(stage, id)
+    await tell(stage, agent, id, "Hello.")
+    assert stage.model.requests[-1].messages[0].text == made.text
+
+
+async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(stage: Stage) -> None:
+    stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
+    own = ModelSettings(temperature=0.5, max_output_tokens=100, extra={"seed": 1})
+    agent = await stage.agent(model_settings=own, context_window=50_000)
+    state = await stage.state(agent)
+    assert effective(state) is state
+
+    def of(**fields: Any) -> Any:
+        return effective(replace(state, conversation=replace(state.conversation, **fields))).agent
+
+    assert of(model_settings={"temperature": None}).model_settings == replace(own, temperature=None)
+    assert of(context_window=9_000).context_window == 9_000
+    assert of(model="scripted/small").model_settings == own
+    # What one provider is told as it is, another may refuse.
+    assert of(model="openai/gpt").model_settings == replace(own, extra={})
+    made = await kept(stage, await thread(stage, agent, model="scripted/small"))
+    assert (made.model, made.context_window) == ("scripted/small", 16_000)
+    with pytest.raises(NotFound):
+        await thread(stage, agent, model="scripted/nothing")
+    assert await count(stage, "conversations") == 2
+
+
+async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(stage: Stage) -> None:
+    stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
+    id = await thread(stage, await stage.agent(), summary="Tea")
+
+    async def changed(**changes: Any) -> tuple[str | None, int | None]:
+        after = await change_thread(stage.runtime, Scope(), id, changes)
+        assert after.summary == "Tea"
+        return after.model, after.context_window
+
+    assert await changed(context_window=8_000) == (None, 8_000)
+    assert await changed(model="scripted/small") == ("scripted/small", 16_000)
+    assert await changed(model="scripted/small", context_window=5_000) == ("scripted/small", 5_000)
+    assert await changed(context_window=None) == ("scripted/small", 16_000)
+    assert await changed(model=None) == (None, None)
+    with pytest.raises(NotFound):
+        await changed(model="scripted/nothing")
+
+
+async def test_a_thread_is_named_by_its_id_as_default_or_by_its_agent(stage: Stage) -> None:
+    agent, other = await stage.agent(), await stage.agent()
+    id = await thread(stage, agent)
+
+    async def named(name: str, agent_id: str | None = None) -> str:
+        return (await stage.store.read(lambda tx: resolve(tx, Scope(), name, agent_id))).id
+
+    assert await named(id) == await named(id, agent) == id
+    assert await named("default", agent) == await named(agent) == conversations.default_id(agent)
+    with pytest.raises(Invalid, match="agent_id"):
+        await named("default")
+    for name, owner in ((id, other), ("default", new_id("agent")), (new_id("agent"), None), (new_id("conv"), None)):
+        with pytest.raises(NotFound):
+            await named(name, owner)
+
+
+async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_its_own_way(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    await tell(stage, agent, conversations.default_id(agent), "one")
+    source = await stage.thread(agent)
+    rows = await count(stage, "messages")
+
+    made = await fork(stage, source.id)
+
+    assert made.window[1:] == source.window[1:]
+    assert made.window[0] != source.window[0]
+    assert await count(stage, "messages") == rows + 1
+    assert made.message_count == source.message_count == 3
+    await tell(stage, agent, source.id, "two")
+    await tell(stage, agent, made.id, "three")
+    system, *rest = stage.model.requests[-1].messages
+    assert f"- CONVERSATION_ID: {made.id}" in system.text
+    assert [message.text for message in rest] == ["one", "ONE", "three"]
+    assert await said_in(stage, made) == ["one", "ONE", "three", "THREE"]
+    assert await said_in(stage, source) == ["one", "ONE", "two", "TWO"]
+    assert (await kept(stage, made.id)).message_count == 5
+    again = await fork(stage, made.id)
+    assert again.window[1:] == (await kept(stage, made.id)).window[1:]
+    assert await said_in(stage, again) == ["one", "ONE", "three", "THREE"]
+    # The system message comes first in the history too.
+    whole = await stage.store.read(lambda tx: conversations.page_of_history(tx, Scope(), again, EVERYTHING))
+    assert [message.id for message in whole] == list(again.window)
+
+
+async def test_a_fork_has_the_memory_of_now_in_its_prompt_and_counts_what_is_out_of_view(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    source = conversations.default_id(agent)
+    for words in ("one", "two", "three"):
+        await tell(stage, agent, source, words)
+    window = (await kept(stage, source)).window
+    short = [window[0], *window[-2:]]
+    await stage.store.write(lambda tx: conversations.save_window(tx, source, short, "key", added=0))
+
+    made = await fork(stage, source)
+
+    (system, *_) = await in_view(stage, made.id)
+    assert "- 4 previous messages" in system.text
+    assert "Her name is Ada." in system.text
+    assert made.window[1:] == tuple(short[1:])
+    assert await said_in(stage, made) == ["one", "ONE", "two", "TWO", "three", "THREE"]
+
+
+async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage) -> None:
+    agent = await stage.agent()
+    source = await thread(stage, agent)
+    for words in ("one", "two"):
+        await tell(stage, agent, source, words)
+    system, *said = (await kept(stage, source)).window
+
+    made = await fork(stage, source, said[1])
+
+    assert made.window[1:] == tuple(said[:2])
+    assert made.message_count == 3
+    assert await said_in(stage, made) == ["one", "ONE"]
+    assert (await fork(stage, source, system)).window[1:] == ()
+    # In a fork of a fork, at a message that the first one shares.
+    deeper = await fork(stage, made.id, said[0])
+    assert await said_in(stage, deeper) == ["one"]
+    with pytest.raises(Invalid, match="not in view"):
+        await fork(stage, deeper.id, said[1])
+
+
+async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(stage: Stage) -> None:
+    """A summary is stored later than what follows it in the window."""
+    agent = await stage.agent()
+    source = await thread(stage, agent)
+    for words in ("one", "two", "three"):
+        await tell(stage, agent, source, words)
+    system, *said = (await kept(stage, source)).window
+    (summary,) = await put(stage, agent, source, ("summary", (TextPart("They counted."),)))
+    window = [system, summary.id, *said[2:]]
+    await stage.store.write(lambda tx: conversations.save_window(tx, source, window, "key", added=0))
+
+    made = await fork(stage, source, said[2])
+
+    assert made.window[1:] == (summary.id, said[2])
+    assert await said_in(stage, made) == ["one", "ONE", "two"]
+    # It stays in view also when the source is deleted and only what is shared remains.
+    await delete_thread(stage.runtime, Scope(), source)
+    assert [message.text for message in await in_view(stage, made.id)][1:] == ["They counted.", "two"]
+    assert await found(stage, agent, "three") == []
+    assert await said_in(stage, made) == ["one", "ONE", "two"]
+
+
+CALL = ToolCallPart("call-1", "roll_dice", "{}")
+WAITING = replace(CALL, is_gated=True)
+RETURN = ToolReturnPart("call-1", "roll_dice", "success", "6")
+
+
+async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage) -> None:
+    agent = await stage.agent()
+    source = await thread(stage, agent)
+    parts: list[tuple[Role, tuple[Part, ...]]] = [
+        ("user", (TextPart("Roll."),)),
+        ("approval", (WAITING,)),
+        ("approval", (ApprovalPart("call-1", approves=True),)),
+        ("tool", (RETURN,)),
+        ("assistant", (TextPart("A six."),)),
+    ]
+    said = await put(stage, agent, source, *parts)
+    for place in (1, 2, 3):
+        made = await fork(stage, source, said[place].id)
+        assert made.window[1:] == tuple(message.id for message in said[:4])
+    assert (await fork(stage, source)).window[1:] == tuple(message.id for message in said)
+
+
+@pytest.mark.parametrize(("role", "call_part"), [("approval", WAITING), ("assistant", CALL)])
+async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_answer_it(
+    stage: Stage, role: Role, call_part: ToolCallPart
+) -> None:
+    agent = await stage.agent()
+    source = await thread(stage, agent)
+    said = await put(stage, agent, source, ("user", (TextPart("Roll."),)), (role, (TextPart("I roll."), call_part)))
+
+    made = await fork(stage, source)
+
+    assert made.window[1:] == (said[0].id,)
+    assert await said_in(stage, made) == ["Roll."]
+    assert made.message_count == 2
+    assert [message.is_waiting for message in await in_view(stage, made.id)] == [False, False]
+    assert (await kept(stage, source)).window[-1] == said[1].id
+    with pytest.raises(Invalid, match="no result yet"):
+        await fork(stage, source, said[1].id)
+    await tell(stage, agent, made.id, "Well?")
+    assert faults_of(stage.model.requests[-1].messages) == []
+
+
+async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(stage: Stage) -> None:
+    agent = await stage.agent()
+    source = await thread(stage, agent)
+    await tell(stage, agent, source, "one")
+    gate = Gate()
+    stage.lines.append(gate.line("TWO"))
+    turn = await stage.begin(agent, "two", conversation_id=source)
+    await gate.reached()
+
+    made = await fork(stage, source)
+
+    gate.open()
+    await soon(turn.wait())
+    assert await said_in(stage, made) == ["one", "ONE"]
+    assert await said_in(stage, await kept(stage, source)) == ["one", "ONE", "two", "TWO"]
+    assert made.message_count == len(made.window) == 3
+    await tell(stage, agent, made.id, "three")
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["one", "ONE", "three"]
+
+
+async def test_a_fork_taken_between_a_call_and_its_result_is_valid(open_stage: OpenStage) -> None:
+    gate = Gate()
+
+    async def roll_dice(_context: ToolContext) -> str:
+        """Roll."""
+        await gate.pass_through()
+        return "6"
+
+    stage = await open_stage(ServerTool(roll_dice, "custom", acts_outside=True))
+    agent = await stage.agent(tool_names=("roll_dice",))
+    source = await thread(stage, agent)
+    stage.lines += [call("roll_dice"), "A six."]
+    turn = await stage.begin(agent, "Roll.", conversation_id=source)
+    await gate.reached()
+    assert len((await kept(stage, source)).window) == 3  # the call is saved before it acts
+
+    made = await fork(stage, source)
+
+    gate.open()
+    await soon(turn.wait())
+    assert await said_in(stage, made) == ["Roll."]
+    assert made.window[1:] == (await kept(stage, source)).window[1:2]
+    await tell(stage, agent, made.id, "Well?")
+    assert faults_of(stage.model.requests[-1].messages) == []
+
+
+async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(stage: Stage) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    await tell(stage, agent, id, "tea")
+    await tell(stage, agent, conversations.default_id(agent), "coffee")
+
+    await delete_thread(stage.runtime, Scope(), id)
+
+    for table in ("messages", "runs", "steps"):
+        assert await count(stage, table, f"conversation_id = '{id}'") == 0
+    assert await count(stage, "conversations") == 1
+    assert await found(stage, agent, "tea") == []
+    assert await found(stage, agent, "coffee") == ["COFFEE", "coffee"]
+    for again in (delete_thread, cancel_thread, fork_thread, recompile):
+        with pytest.raises(NotFound):
+            await again(stage.runtime, Scope(), id)
+    await run_jobs(stage)
+    await stage.require_sound(agent)
+
+
+async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage: Stage) -> None:
+    agent = await stage.agent()
+    own = conversations.default_id(agent)
+    gate = Gate()
+    stage.lines.append(gate.line("Here."))
+    turn = await stage.begin(agent)
+    await gate.reached()
+    for way in (delete_thread, remove_thread):
+        with pytest.raises(Conflict, match="Reset the agent's messages instead"):
+            await way(stage.runtime, Scope(), own)
+    gate.open()
+    await soon(turn.wait())
+    assert [run.status for run in await stage.runs(agent)] == ["completed"]
+
+
+async def test_deleting_a_thread_stops_its_turn_first(stage: Stage) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    gate = Gate()
+    stage.lines.append(gate.line("Never."))
+    turn = await stage.begin(agent, conversation_id=id)
+    await gate.reached()
+
+    await soon(delete_thread(stage.runtime, Scope(), id))
+
+    await soon(turn.wait())
+    assert stage.runtime.live == {}
+    assert await stage.runs(agent) == []
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    gate = Gate()
+    stage.lines.append(gate.line("Never."))
+    turn = await stage.begin(agent, conversation_id=id)
+    await gate.reached()
+    elsewhere = dict(stage.runtime.live)
+    stage.runtime.live.clear()
+
+    await soon(delete_thread(stage.runtime, Scope(), id))
+
+    assert await stage.runs(agent) == []
+    stage.runtime.live.update(elsewhere)
+    gate.open()
+    await soon(turn.wait())
+    assert await count(stage, "messages", f"conversation_id = '{id}'") == 0
+    await stage.require_sound(agent)
+
+
+async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them_is_gone(stage: Stage) -> None:
+    agent = await stage.agent()
+    root = await thread(stage, agent)
+    await tell(stage, agent, root, "one")
+    first = await fork(stage, root)
+    await tell(stage, agent, root, "rooted")
+    await tell(stage, agent, first.id, "two")
+    second = await fork(stage, first.id)
+    await tell(stage, agent, first.id, "lonely")
+    await tell(stage, agent, second.id, "three")
+
+    await delete_thread(stage.runtime, Scope(), root)
+    await delete_thread(stage.runtime, Scope(), first.id)
+
+    with pytest.raises(NotFound):
+        await kept(stage, root)
+    # What nobody shares is gone at once, and for search as well.
+    assert await found(stage, agent, "rooted lonely") == []
+    assert await said_in(stage, second) == ["one", "ONE", "two", "TWO", "three", "THREE"]
+    stage.lines.append("FOUR")
+    await stage.say(agent, "four", conversation_id=second.id)
+    seen = [message.text for message in stage.model.requests[-1].messages[1:]]
+    assert seen == ["one", "ONE", "two", "TWO", "three", "THREE", "four"]
+
+    await delete_thread(stage.runtime, Scope(), second.id)
+    await run_jobs(stage)  # the fork's end asks for its parent's,
+    await run_jobs(stage)  # and that one's for the root's
+    assert await count(stage, "conversations") == 1
+    assert await count(stage, "messages") == 1
+    assert await found(stage, agent, "one two three four") == []
+    await stage.require_sound(agent)
+
+
+async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage) -> None:
+    agent = await stage.agent()
+    root = await thread(stage, agent)
+    await tell(stage, agent, root, "one")
+    made = await fork(stage, root)
+    await tell(stage, agent, made.id, "two")
+    await delete_thread(stage.runtime, Scope(), made.id)
+    await run_jobs(stage)
+    assert await said_in(stage, await kept(stage, root)) == ["one", "ONE"]
+    assert await found(stage, agent, "one two") == ["ONE", "one"]
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 4, 5, 6])
+async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, writes: int) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    await tell(stage, agent, id, "tea")
+    made = await fork(stage, id)
+    await put(stage, agent, id, *((("user", (TextPart(f"later {n}"),))) for n in range(2 * gone.PORTION + 10)))
+
+    async def delete_both() -> None:
+        await delete_thread(stage.runtime, Scope(), id)
+        await delete_thread(stage.runtime, Scope(), made.id)
+
+    with pytest.raises(asyncio.CancelledError), dying(stage, writes):
+        await delete_both()
+
+    with pytest.raises(NotFound):
+        await kept(stage, id)
+    await run_jobs(stage)
+    assert await found(stage, agent, "later") == []
+    if await stage.store.read(lambda tx: conversations.get(tx, made.id)):
+        assert await said_in(stage, made) == ["tea", "TEA"]
+        await delete_thread(stage.runtime, Scope(), made.id)
+    await run_jobs(stage)
+    assert await count(stage, "conversations") == 1
+    assert await count(stage, "messages") == 1
+    await run_jobs(stage)
+
+
+async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(stage: Stage) -> None:
+    agent = await stage.agent()
+    own = conversations.default_id(agent)
+    await tell(stage, agent, own, "one")
+    made = await fork(stage, own)
+
+    with pytest.raises(Conflict, match=made.id):
+        await reset_messages(stage.runtime, Scope(), agent)
+    assert await said_in(stage, made) == ["one", "ONE"]
+    assert len((await stage.thread(agent)).window) == 3
+    await delete_thread(stage.runtime, Scope(), made.id)
+    await reset_messages(stage.runtime, Scope(), agent)
+    await stage.require_sound(agent)
+
+
+async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage) -> None:
+    agent = await stage.agent()
+    ids = [await thread(stage, agent) for _ in range(2)]
+    gates = [Gate(), Gate()]
+    turns = []
+    for id, gate in zip(ids, gates, strict=True):
+        stage.lines.append(gate.line("Done."))
+        turns.append(await stage.begin(agent, conversation_id=id))
+        await gate.reached()
+
+    outcome = await cancel_thread(stage.runtime, Scope(), ids[0])
+
+    gates[1].open()
+    await soon(turns[1].wait())
+    ended = {run.conversation_id: run for run in await stage.runs(agent)}
+    assert outcome == {ended[ids[0]].id: True}
+    assert [ended[id].status for id in ids] == ["cancelled", "completed"]
+    assert await cancel_thread(stage.runtime, Scope(), ids[0]) == {}
+
+
+async def test_a_prompt_made_anew_says_what_memory_says_now(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Her name is Ada."))
+    id = await thread(stage, agent)
+    await stage.store.write(lambda tx: tx.run(text("UPDATE blocks SET value = 'Her name is Bea.'")))
+    (before,) = await in_view(stage, id)
+
+    dry = await recompile(stage.runtime, Scope(), id, is_dry=True)
+
+    assert "Her name is Bea." in dry
+    assert f"- CONVERSATION_ID: {id}" in dry
+    assert await in_view(stage, id) == [before]
+    saved = await recompile(stage.runtime, Scope(), id)
+    (after,) = await in_view(stage, id)
+    assert after.text == saved
+    assert (after.id, after.seq, after.created_at) == (before.id, before.seq, before.created_at)
+    # The next turn finds it right as it is.
+    await tell(stage, agent, id, "Hello.")
+    assert stage.model.requests[-1].messages[0].text == saved
+
+
+async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    own = conversations.default_id(agent)
+    gate = Gate()
+    stage.lines.append(gate.line("Here."))
+    turn = await stage.begin(agent)
+    await gate.reached()
+    with pytest.raises(Busy):
+        await recompile(stage.runtime, Scope(), own)
+    assert "AGENT_ID" in await recompile(stage.runtime, Scope(), own, is_dry=True)
+    gate.open()
+    await soon(turn.wait())
+    assert "AGENT_ID" in await recompile(stage.runtime, Scope(), own)
+    first = (await kept(stage, own)).window[1]
+    await stage.store.write(lambda tx: conversations.save_window(tx, own, [first], "key", added=0))
+    with pytest.raises(Conflict, match="does not begin with a system message"):
+        await recompile(stage.runtime, Scope(), own)
+
+
+async def test_threads_belong_to_their_organisation(stage: Stage) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    stranger = Scope("org-11111111-1111-4111-8111-111111111111")
+    for act in (delete_thread, cancel_thread, fork_thread, recompile):
+        with pytest.raises(NotFound):
+            await act(stage.runtime, stranger, id)
+    with pytest.raises(NotFound):
+        await change_thread(stage.runtime, stranger, id, {"summary": "Mine"})
+    with pytest.raises(NotFound):
+        await create_thread(stage.runtime, stranger, agent, ThreadSpec())
+    assert (await kept(stage, id)).summary is None

@@ -1,0 +1,47 @@
+"""Keys on their way: sealed, unsealed, and out of sight."""
+
+import pytest
+
+from ricordo.domain.provider import OwnProvider
+from ricordo.errors import ModelError, Unavailable
+from ricordo.llm.keys import Keys, seal, unseal
+from tests.support.cipher import TestCipher
+
+KEYS = Keys("sk-secret-1", "AKIA-access-1")
+
+
+def stored(secret: str | None) -> OwnProvider:
+    return OwnProvider("provider-1", "org-1", "mine", "openai", 0, 0, secret=secret)
+
+
+@pytest.mark.parametrize("keys", [KEYS, Keys("only-one"), Keys()])
+def test_sealed_keys_are_read_again_by_the_same_server(keys: Keys) -> None:
+    cipher = TestCipher()
+    secret = seal(keys, cipher)
+    assert "secret-1" not in (secret or "")
+    assert unseal(stored(secret), cipher) == keys
+
+
+@pytest.mark.parametrize("secret", [seal(KEYS, TestCipher()), "", "no token"])
+def test_another_server_says_which_file_is_missing(secret: str | None) -> None:
+    with pytest.raises(Unavailable, match=r'provider "mine" cannot be read.*secret\.key'):
+        unseal(stored(secret), TestCipher())
+
+
+def test_what_was_sealed_in_another_shape_is_not_quoted() -> None:
+    cipher = TestCipher()
+    with pytest.raises(Unavailable) as caught:
+        unseal(stored(cipher.encrypt('{"api_token": "sk-secret-1"}')), cipher)
+    assert "sk-secret-1" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_keys_are_never_printed() -> None:
+    assert repr(KEYS) == "Keys()"
+
+
+def test_an_error_that_quotes_a_key_loses_it() -> None:
+    error = ModelError("llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3)
+    hidden = KEYS.without(error)
+    assert (str(hidden), hidden.kind, hidden.retry_after) == ("No such key: (hidden) ((hidden))", error.kind, 3)
+    assert Keys("a").without(error) is error

@@ -1,0 +1,244 @@
+"""Models of an organisation's own providers, asked over real HTTP."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ricordo.domain.model import ModelReply
+from ricordo.domain.provider import OwnProvider
+from ricordo.errors import Conflict, ModelError, NotFound, Unavailable
+from ricordo.llm.chat import whole_reply
+from ricordo.llm.keys import Keys, seal
+from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
+from ricordo.llm.registry import Models
+from ricordo.llm.scripted import ScriptedModel
+from ricordo.settings import ProviderSettings, Settings
+from tests.llm.talk import Waits, ask
+from tests.support.cipher import TestCipher
+from tests.support.model_server import Answer, ModelServer
+
+LISTED = Answer({"object": "list", "data": [{"id": "small"}, {"id": "large", "context_window": 9_000}]})
+
+
+class Desk:
+    """Organisations' providers as a database would hold them, and a clock."""
+
+    def __init__(self) -> None:
+        self.cipher = TestCipher()
+        self.rows: dict[str, list[OwnProvider]] = {}
+        self.reads: list[str] = []
+        self.time = 0.0
+
+    async def load(self, organization_id: str) -> list[OwnProvider]:
+        self.reads.append(organization_id)
+        return self.rows.get(organization_id, [])
+
+    def put(self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a") -> OwnProvider:
+        """One provider of the organisation, in the place of all before it."""
+        secret = seal(Keys(key), self.cipher)
+        made = OwnProvider("provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret)
+        self.rows[organization_id] = [made]
+        return made
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def base(tmp_path: Path) -> AsyncIterator[Models]:
+    settings = Settings(data_dir=tmp_path, find_local_models=False)
+    models = Models(settings, ProviderSettings.model_construct(groq_api_key=None))
+    yield models
+    await models.close()
+
+
+@pytest.fixture
+async def owned(base: Models, desk: Desk) -> AsyncIterator[OwnedModels]:
+    made = OwnedModels(
+        base, Waits().policy(retries=0), desk.load, desk.cipher, fresh_for=FRESH_SECONDS, now=lambda: desk.time
+    )
+    yield made
+    await made.close()
+
+
+async def test_an_organisations_model_answers_with_its_own_key(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    model = (await owned.of("org-a")).get("mine/small")
+    assert isinstance(await whole_reply(model, ask("x")), ModelReply)
+    assert server.requests[0].headers["authorization"] == "Bearer key-of-a-1"
+    assert server.requests[0].body["model"] == "small"
+
+
+async def test_another_organisation_does_not_know_the_handle(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    theirs = await owned.of("org-b")
+    with pytest.raises(NotFound, match="Handle mine/small not found"):
+        theirs.get("mine/small")
+    with pytest.raises(NotFound):
+        await theirs.require("mine/small")
+    assert await theirs.list() == []
+    assert theirs.provider("mine/small") is None
+    assert server.requests == []
+
+
+async def test_two_organisations_may_use_one_name_and_each_pays_for_itself(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server, "key-of-a-1")
+    desk.put(server, "key-of-b-1", organization_id="org-b")
+    for organization in ("org-a", "org-b", "org-a"):
+        await whole_reply((await owned.of(organization)).get("mine/small"), ask("x"))
+    keys = [seen.headers["authorization"].removeprefix("Bearer ") for seen in server.requests]
+    assert keys == ["key-of-a-1", "key-of-b-1", "key-of-a-1"]
+
+
+async def test_a_cookie_of_one_organisation_never_goes_to_another(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    desk.put(server, organization_id="org-b")
+    server.push(replace(LISTED, headers={"set-cookie": "who=a"}))
+    await (await owned.of("org-a")).list()
+    await whole_reply((await owned.of("org-b")).get("mine/small"), ask("x"))
+    assert "cookie" not in server.requests[1].headers
+
+
+async def test_a_changed_key_counts_at_the_next_call_of_a_model_in_use(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    model = (await owned.of("org-a")).get("mine/small")
+    await whole_reply(model, ask("x"))
+    desk.put(server, "key-of-a-2")
+    owned.forget("org-a")
+    await whole_reply(model, ask("x"))
+    assert server.requests[1].headers["authorization"] == "Bearer key-of-a-2"
+
+
+async def test_a_removed_provider_is_called_no_more_even_in_a_turn_that_runs(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    model = (await owned.of("org-a")).get("mine/small")
+    desk.rows.clear()
+    owned.forget("org-a")
+    with pytest.raises(ModelError, match="provider of mine/small was removed") as caught:
+        await whole_reply(model, ask("x"))
+    assert caught.value.kind == "llm_authentication"
+    assert server.requests == []
+
+
+async def test_what_another_process_changed_counts_within_seconds(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    model = (await owned.of("org-a")).get("mine/small")
+    desk.put(server, "key-of-a-2")
+    await whole_reply(model, ask("x"))
+    desk.time += FRESH_SECONDS
+    await whole_reply(model, ask("x"))
+    keys = [seen.headers["authorization"].removeprefix("Bearer ") for seen in server.requests]
+    assert keys == ["key-of-a-1", "key-of-a-2"]
+    assert len(desk.reads) == 2
+
+
+async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: Desk, server: ModelServer) -> None:
+    async def load(organization_id: str) -> list[OwnProvider]:
+        rows = await desk.load(organization_id)
+        if len(desk.reads) == 1:
+            desk.put(server)
+            owned.forget(organization_id)
+        return rows
+
+    owned = OwnedModels(base, Waits().policy(), load, desk.cipher)
+    await owned.of("org-a")
+    (await owned.of("org-a")).get("mine/small")
+    await owned.of("org-a")
+    assert len(desk.reads) == 2
+    await owned.close()
+
+
+async def test_a_key_that_the_provider_quotes_is_hidden(owned: OwnedModels, desk: Desk, server: ModelServer) -> None:
+    provider = desk.put(server)
+    refusal = Answer({"error": {"message": "Incorrect API key provided: key-of-a-1."}}, 401)
+    server.push(refusal, refusal)
+    with pytest.raises(ModelError, match="hidden") as asked:
+        await whole_reply((await owned.of("org-a")).get("mine/small"), ask("x"))
+    with pytest.raises(ModelError, match="hidden") as checked:
+        await owned.ask(provider, Keys("key-of-a-1"))
+    for caught in (asked, checked):
+        assert "key-of-a-1" not in str(caught.value)
+        assert caught.value.kind == "llm_authentication"
+
+
+async def test_a_list_tells_which_models_there_are_and_is_asked_once(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    server.push(LISTED)
+    models = await owned.of("org-a")
+    assert [(info.handle, info.context_window) for info in await models.list()] == [
+        ("mine/small", 128_000),
+        ("mine/large", 9_000),
+    ]
+    assert (await models.require("mine/large")).context_window == 9_000
+    assert models.get("mine/large").info.context_window == 9_000
+    with pytest.raises(NotFound, match="Handle mine/none not found"):
+        await models.require("mine/none")
+    assert len(server.requests) == 1
+
+
+async def test_a_provider_that_lists_nothing_can_still_be_used(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.put(server)
+    server.push(Answer({"error": "no"}, 500))
+    models = await owned.of("org-a")
+    assert await models.list() == []
+    assert (await models.require("mine/anything")).handle == "mine/anything"
+
+
+async def test_a_key_of_another_server_is_an_error_that_says_so(
+    owned: OwnedModels, desk: Desk, server: ModelServer
+) -> None:
+    desk.rows["org-a"] = [replace(desk.put(server), secret=seal(Keys("x" * 9), TestCipher()))]
+    models = await owned.of("org-a")
+    assert await models.list() == []
+    with pytest.raises(Unavailable, match=r"secret\.key"):
+        await whole_reply(models.get("mine/small"), ask("x"))
+    assert server.requests == []
+
+
+async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, desk: Desk) -> None:
+    settings = Settings(data_dir=tmp_path, find_local_models=False)
+    base = Models(settings, ProviderSettings.model_construct(openai_base_url="http://127.0.0.1:9"))
+    owned = OwnedModels(base, Waits().policy(), desk.load, desk.cipher)
+    for name in ("openai", "ricordo", "none"):
+        with pytest.raises(Conflict, match=f"my-{name}"):
+            owned.require_free(name)
+    owned.require_free("groq")
+    await base.close()
+
+
+async def test_models_of_the_server_are_there_for_every_organisation(base: Models, owned: OwnedModels) -> None:
+    base.add(ScriptedModel([]))
+    handle = ScriptedModel([]).info.handle
+    for organization in ("org-a", "org-b"):
+        models = await owned.of(organization)
+        assert models.get(handle).info == await models.require(handle)
+        assert [info.handle for info in await models.list()] == [handle]
+        assert models.default_handle() == base.default_handle()

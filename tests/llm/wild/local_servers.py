@@ -1,0 +1,382 @@
+"""What model servers on people's own machines answer, well and badly. Each group names the source of its shape."""
+
+from tests.llm.wild.openai_shapes import (
+    DONE,
+    PARIS,
+    ROME,
+    TIME,
+    WEATHER_IN_ROME,
+    Case,
+    body,
+    call,
+    cut,
+    delta,
+    events,
+    last,
+    piece,
+)
+from tests.support.model_server import Answer, event
+
+TEXT = ("text", "Ciao!")
+WEATHER_IN_PARIS = ("call", "get_weather", PARIS)
+_XML = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+_QWEN_CODER = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+_GLM = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
+_HARMONY = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Rome"}<|call|>'
+_KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+_MINIMAX = '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n</invoke>\n</minimax:tool_call>'
+
+
+def _said(server: str, name: str, text: str) -> tuple[Case, Case]:
+    """A call that was written as text, whole and streamed three letters at a time."""
+    pieces = [delta({"content": part.decode()}) for part in _letters(text)]
+    return (
+        Case(server, name, (body({"role": "assistant", "content": text}),), (WEATHER_IN_ROME,), finish="tool_calls"),
+        Case(
+            server,
+            f"{name}, streamed",
+            (events(*pieces, delta({}, "stop"), DONE),),
+            (WEATHER_IN_ROME,),
+            streams=True,
+            finish="tool_calls",
+        ),
+    )
+
+
+def _letters(text: str) -> list[bytes]:
+    return [text[at : at + 3].encode() for at in range(0, len(text), 3)]
+
+
+# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and eight signs
+OLLAMA = (
+    Case("ollama", "text", (body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"),), (TEXT,)),
+    Case("ollama", "a thought", (body({"content": "Ciao!", "reasoning": "Greet."}),), (("thought", "Greet."), TEXT)),
+    Case(
+        "ollama",
+        "whole calls in one event, all numbered 0",
+        (
+            events(
+                delta(
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [
+                            piece(0, name="get_weather", arguments=ROME, call_id="call_a1b2c3d4"),
+                            piece(0, name="get_time", arguments="{}", call_id="call_e5f6g7h8"),
+                        ],
+                    }
+                ),
+                delta({"role": "assistant", "content": ""}, "tool_calls"),
+                DONE,
+            ),
+        ),
+        (WEATHER_IN_ROME, TIME),
+        streams=True,
+        finish="tool_calls",
+    ),
+    Case(
+        "ollama",
+        "calls that end with stop",
+        (body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),),
+        (WEATHER_IN_ROME,),
+        finish="tool_calls",
+    ),
+    *_said("ollama", "a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
+    *_said("ollama", "a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
+    Case(
+        "ollama",
+        "an error in the middle of a stream, and then an answer",
+        (
+            events(delta({"content": "Ci"}), event({"error": {"message": "model runner has unexpectedly stopped"}})),
+            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        ),
+        (TEXT,),
+        streams=True,
+    ),
+)
+# lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss' channels in names
+LMSTUDIO = (
+    Case(
+        "lmstudio",
+        "a call with an empty id, and statistics",
+        (
+            body(
+                {"role": "assistant", "content": None, "tool_calls": [call("get_weather", ROME, "")]},
+                "tool_calls",
+                stats={},
+            ),
+        ),
+        (WEATHER_IN_ROME,),
+        finish="tool_calls",
+    ),
+    Case(
+        "lmstudio",
+        "a name with a channel behind it",
+        (body({"tool_calls": [call("get_weather<|channel|>commentary", ROME)]}, "tool_calls"),),
+        (WEATHER_IN_ROME,),
+        finish="tool_calls",
+    ),
+    Case(
+        "lmstudio",
+        "a name with a channel behind it, streamed",
+        (
+            events(
+                delta({"tool_calls": [piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")]}),
+                delta({}, "tool_calls"),
+                DONE,
+            ),
+        ),
+        (WEATHER_IN_ROME,),
+        streams=True,
+        finish="tool_calls",
+    ),
+    *_said("lmstudio", "a call between tags", _XML),
+    *_said("lmstudio", "a call in gpt-oss' channels", _HARMONY),
+    Case(
+        "lmstudio",
+        "a thought in tags, streamed",
+        (
+            events(
+                *(delta({"content": part.decode()}) for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")),
+                delta({}, "stop"),
+                DONE,
+            ),
+        ),
+        (("thought", "Greet."), TEXT),
+        streams=True,
+    ),
+    Case(
+        "lmstudio",
+        "only the end of a thought's tag, streamed",
+        (events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),),
+        (("thought", "Greet."), TEXT),
+        streams=True,
+    ),
+    Case(
+        "lmstudio",
+        "an error event with its name, and then an answer",
+        (
+            events(event({"error": {"message": "The model has crashed"}}, "error")),
+            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        ),
+        (TEXT,),
+        streams=True,
+    ),
+)
+# vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on parsers' leftovers
+VLLM = (
+    Case(
+        "vllm",
+        "a thought by its older name",
+        (body({"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None),),
+        (("thought", "Greet."), TEXT),
+    ),
+    Case(
+        "vllm",
+        "a thought by its newer name, streamed",
+        (
+            events(
+                delta({"role": "assistant", "content": ""}),
+                delta({"reasoning": "Gre"}),
+                delta({"reasoning": "et."}),
+                delta({"content": "Ciao!"}),
+                delta({"content": ""}, "stop", stop_reason=None),
+                last(),
+                DONE,
+            ),
+        ),
+        (("thought", "Greet."), TEXT),
+        streams=True,
+    ),
+    Case(
+        "vllm",
+        "an end for calls without any",
+        (body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "tool_calls"),),
+        (TEXT,),
+    ),
+    *_said("vllm", "a call its parser left between tags", _XML),
+    *_said("vllm", "a call as Qwen's coders write it", _QWEN_CODER),
+    *_said("vllm", "a call as GLM writes it", _GLM),
+    *_said("vllm", "a call as Kimi writes it", _KIMI),
+    *_said("vllm", "a call as MiniMax writes it", _MINIMAX),
+    *_said("vllm", "a call as Llama writes it", '[get_weather(city="Rome")]'),
+    Case(
+        "vllm",
+        "pieces without an index, the name in each of them",
+        (
+            events(
+                delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '{"city":'}}]}),
+                delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '"Rome"}'}}]}),
+                delta({"tool_calls": []}, "tool_calls"),
+                DONE,
+            ),
+        ),
+        (WEATHER_IN_ROME,),
+        streams=True,
+        finish="tool_calls",
+    ),
+    Case(
+        "vllm",
+        "words, and then a call between tags, streamed",
+        (events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),),
+        (("text", "I look."), WEATHER_IN_ROME),
+        streams=True,
+        finish="tool_calls",
+    ),
+    Case(
+        "vllm",
+        "tags with nothing to read in them, and then a call",
+        (
+            body({"content": "<tool_call>\n{'name': get_weather</tool_call>"}),
+            body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        ),
+        (WEATHER_IN_ROME,),
+        finish="tool_calls",
+    ),
+)
+# llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of their own in older builds
+_TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
+LLAMACPP = (
+    Case("llamacpp", "no usage but timings", (body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS),), (TEXT,)),
+    Case(
+        "llamacpp",
+        "usage of nothing, an empty id, a thought",
+        (
+            body(
+                {"content": None, "reasoning_content": "Look.", "tool_calls": [call("get_weather", ROME, "")]},
+                "tool_calls",
+                usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            ),
+        ),
+        (("thought", "Look."), WEATHER_IN_ROME),
+        finish="tool_calls",
+    ),
+    Case(
+        "llamacpp",
+        "a call without an id, in pieces without a type",
+        (
+            events(
+                delta({"role": "assistant", "content": None}),
+                delta({"tool_calls": [{"index": 0, "function": {"name": "get_weather", "arguments": "{"}}]}),
+                delta({"tool_calls": [{"index": 0, "function": {"arguments": '"city":"Rome"}'}}]}),
+                delta({}, "tool_calls", timings=_TIMINGS),
+                DONE,
+            ),
+        ),
+        (WEATHER_IN_ROME,),
+        streams=True,
+        finish="tool_calls",
+    ),
+    Case(
+        "llamacpp",
+        "a late error in a line of its own, and then an answer",
+        (
+            events(
+                delta({"content": "Ci"}), b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n'
+            ),
+            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        ),
+        (TEXT,),
+        streams=True,
+    ),
+)
+# Any of them, behind proxies and gateways of all kinds.
+_WHOLE = b"".join([delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE])
+ANYBODY = (
+    Case(
+        "vllm",
+        "line ends of Windows and a byte order mark",
+        (events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),),
+        (TEXT,),
+        True,
+    ),
+    Case("vllm", "events cut anywhere", (events(*cut(_WHOLE, 5)),), (TEXT,), streams=True),
+    Case("vllm", "no last line", (events(delta({"content": "Ciao!"}), delta({}, "stop")),), (TEXT,), streams=True),
+    Case(
+        "vllm",
+        "a stream that is cut, and then an answer",
+        (
+            events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True),
+            events(_WHOLE),
+        ),
+        (TEXT,),
+        streams=True,
+    ),
+    Case(
+        "vllm",
+        "the whole message once more at the end",
+        (
+            events(
+                delta({"content": "Ciao!"}),
+                event({"choices": [{"delta": {}, "message": {"content": "Ciao!"}, "finish_reason": "stop"}]}),
+                DONE,
+            ),
+        ),
+        (TEXT,),
+        streams=True,
+    ),
+    Case(
+        "vllm",
+        "usage that is null in every event",
+        (events(delta({"content": "Ciao!"}, usage=None), delta({}, "stop", usage=None), DONE),),
+        (TEXT,),
+        streams=True,
+    ),
+    Case(
+        "vllm",
+        "a whole answer where a stream was asked for",
+        (body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),),
+        (WEATHER_IN_ROME,),
+        streams=True,
+        finish="tool_calls",
+    ),
+    Case(
+        "vllm",
+        "fields that nobody knows",
+        (body({"content": "Ciao!", "audio": None, "x": {"y": [1]}}, kv={}, tokens=[1]),),
+        (TEXT,),
+    ),
+    Case(
+        "vllm",
+        "a byte order mark before a whole answer",
+        (Answer(b'\xef\xbb\xbf{"choices":[{"message":{"content":"Ciao!"},"finish_reason":"stop"}]}'),),
+        (TEXT,),
+    ),
+    Case(
+        "vllm",
+        "arguments written as Python does, said twice, with a sign behind them",
+        (
+            body(
+                {
+                    "tool_calls": [
+                        call("get_weather", "{'city': 'Rome'}", "1"),
+                        call("get_weather", PARIS + PARIS, "2"),
+                        call("get_time", "{}</tool_call>", "3"),
+                    ]
+                },
+                "tool_calls",
+            ),
+        ),
+        (WEATHER_IN_ROME, WEATHER_IN_PARIS, TIME),
+        finish="tool_calls",
+    ),
+    Case(
+        "vllm",
+        "streamed arguments that were encoded twice",
+        (
+            events(
+                delta({"tool_calls": [piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")]}),
+                delta({"tool_calls": [piece(0, arguments='\\"Rome\\"}"')]}),
+                delta({}, "tool_calls"),
+                DONE,
+            ),
+        ),
+        (WEATHER_IN_ROME,),
+        streams=True,
+        finish="tool_calls",
+    ),
+)
+LOCAL = (*OLLAMA, *LMSTUDIO, *VLLM, *LLAMACPP, *ANYBODY)

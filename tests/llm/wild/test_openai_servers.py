@@ -1,0 +1,319 @@
+"""Every answer of the wild, over real HTTP: what it means, and that its chunks say the same."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ricordo.domain.message import Message, ReasoningPart
+from ricordo.domain.model import ModelInfo, ModelReply, ModelRequest, ModelSettings
+from ricordo.errors import ModelError
+from ricordo.llm.connections import Connections
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.wild.hosted_servers import HOSTED, OPENROUTER
+from tests.llm.wild.local_servers import LOCAL
+from tests.llm.wild.openai_shapes import (
+    DONE,
+    ROME,
+    Case,
+    as_joined,
+    body,
+    call,
+    delta,
+    events,
+    joined,
+    meaning_of,
+    piece,
+)
+from tests.support.model_server import ModelServer
+
+
+# One loop, one server and one client for all: a client of its own for each answer would take ten times as long.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def server(one_server: ModelServer) -> ModelServer:
+    one_server.requests.clear()
+    return one_server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connections() -> AsyncIterator[Connections]:
+    made = Connections(timeout=5)
+    yield made
+    await made.close()
+
+
+def model_at(
+    server: ModelServer, kind: str, connections: Connections, name: str = "some-model"
+) -> OpenAICompatibleModel:
+    info = ModelInfo(f"{kind}/{name}", kind, name, kind, endpoint=server.url)
+    return OpenAICompatibleModel(info, connections, Waits().policy(), api_key="k", api_version="2024-10-21")
+
+
+@pytest.mark.parametrize("case", [*HOSTED, *LOCAL], ids=str)
+async def test_what_a_server_answers_is_understood(case: Case, server: ModelServer, connections: Connections) -> None:
+    server.push(*case.answers)
+    model = model_at(server, case.server, connections, case.model)
+    chunks, reply = await collect(model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams))
+    assert meaning_of(reply) == case.means
+    assert reply.finish == case.finish
+    assert reply.usage.prompt_tokens > 0
+    assert reply.usage.completion_tokens > 0
+    assert len(server.requests) == len(case.answers)
+    if case.streams:
+        assert joined(chunks) == as_joined(reply)
+    else:
+        assert chunks == []
+
+
+def test_every_server_is_met_with_a_text_a_call_a_stream_and_something_broken() -> None:
+    by_server: dict[str, list[Case]] = {}
+    for case in (*HOSTED, *LOCAL):
+        by_server.setdefault(case.server, []).append(case)
+    kinds = {"openai", "azure", "groq", "deepseek", "xai", "mistral", "together", "openrouter"}
+    assert set(by_server) == kinds | {"ollama", "lmstudio", "vllm", "llamacpp"}
+    for cases in by_server.values():
+        assert any(case.streams for case in cases)
+        assert any(not case.streams for case in cases)
+
+
+async def asked_with(
+    server: ModelServer, connections: Connections, kind: str, name: str, *messages: Message | str, **fields: Any
+) -> dict[str, Any]:
+    """What the server sees of a request."""
+    await collect(model_at(server, kind, connections, name), ask(*messages, **fields))
+    seen: dict[str, Any] = server.requests[-1].body
+    return seen
+
+
+async def replayed(case: Case, server: ModelServer, connections: Connections) -> tuple[ModelReply, dict[str, Any]]:
+    """The reply of a case, and how its message goes back to the same server."""
+    server.push(*case.answers)
+    model = model_at(server, case.server, connections, case.model)
+    _, reply = await collect(model, ask("Hi", tools=[WEATHER, CLOCK], stream=case.streams))
+    follow_up = (said("user", "Hi"), said("assistant", *reply.parts), said("user", "And now?"))
+    seen = await asked_with(server, connections, case.server, case.model, *follow_up)
+    return reply, next(row for row in seen["messages"] if row["role"] == "assistant")
+
+
+@pytest.mark.parametrize("case", [each for each in OPENROUTER if "proof" in each.name], ids=str)
+async def test_openrouters_details_go_back_as_they_came(
+    case: Case, server: ModelServer, connections: Connections
+) -> None:
+    reply, row = await replayed(case, server, connections)
+    detail = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
+    assert row["reasoning_details"][0] == {**detail, "text": "Greet.", "signature": "sig=="}
+    if not case.streams:
+        assert row["reasoning_details"][1]["data"] == "gAAA"
+    assert row["content"] == "Ciao!"
+    thought = reply.parts[0]
+    assert isinstance(thought, ReasoningPart)
+    assert thought.provider == "openrouter"
+
+
+async def test_mistrals_thoughts_go_back_as_pieces(server: ModelServer, connections: Connections) -> None:
+    thought = ReasoningPart("Greet.", provider="mistral")
+    seen = await asked_with(
+        server, connections, "mistral", "magistral-small", "Hi", said("assistant", thought, "Ciao!"), "Yes"
+    )
+    assert seen["messages"][2]["content"] == [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Greet."}]},
+        {"type": "text", "text": "Ciao!"},
+    ]
+
+
+async def test_deepseek_gets_its_thoughts_back_beside_calls_only(server: ModelServer, connections: Connections) -> None:
+    thought = ReasoningPart("Look.", provider="deepseek")
+    calls = said("assistant", thought, weather_call())
+    bare = said("assistant", weather_call("call_2"))
+    words = said("assistant", thought, "Sunny.")
+    messages = (
+        "Hi",
+        calls,
+        said("tool", weather_return()),
+        bare,
+        said("tool", weather_return("call_2")),
+        words,
+        "And now?",
+    )
+    seen = await asked_with(server, connections, "deepseek", "deepseek-chat", *messages)
+    rows = [row for row in seen["messages"] if row["role"] == "assistant"]
+    assert [row.get("reasoning_content") for row in rows] == ["Look.", "", None]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "ollama", "groq", "openrouter", "mistral", "openai"])
+async def test_thoughts_of_another_provider_stay_at_home(
+    kind: str, server: ModelServer, connections: Connections
+) -> None:
+    thought = ReasoningPart("Secret.", signature="sig", provider="anthropic")
+    await asked_with(server, connections, kind, "m", "Hi", said("assistant", thought, "Ciao!"), "Yes")
+    assert b"Secret." not in server.requests[-1].raw
+    assert b"sig" not in server.requests[-1].raw
+
+
+THINKS = [
+    ("openai", "gpt-4.1", "high", {}),
+    ("groq", "openai/gpt-oss-20b", "minimal", {"reasoning_effort": "low"}),
+    ("groq", "qwen/qwen3-32b", "high", {"reasoning_effort": "default"}),
+    ("groq", "llama-3.3-70b", "high", {}),
+    ("deepseek", "deepseek-v4-pro", "xhigh", {"thinking": {"type": "enabled"}, "reasoning_effort": "high"}),
+    ("deepseek", "deepseek-v4-pro", "none", {"thinking": {"type": "disabled"}}),
+    ("xai", "grok-3-mini", "medium", {"reasoning_effort": "high"}),
+    ("xai", "grok-4-0709", "high", {}),
+    ("mistral", "magistral-medium", "low", {"prompt_mode": "reasoning"}),
+    ("mistral", "mistral-small-latest", "low", {"reasoning_effort": "high"}),
+    ("mistral", "mistral-large-latest", "low", {}),
+    ("openrouter", "any/model", "xhigh", {"reasoning": {"effort": "xhigh"}}),
+    ("together", "openai/gpt-oss-20b", "none", {"reasoning": {"enabled": False}}),
+    ("ollama", "qwen3", "minimal", {"reasoning_effort": "low"}),
+    ("vllm", "qwen3", "none", {"chat_template_kwargs": {"enable_thinking": False}}),
+    ("llamacpp", "gpt-oss", "xhigh", {"reasoning_effort": "high"}),
+    ("lmstudio", "gpt-oss", "low", {"reasoning_effort": "low"}),
+]
+_FIELDS = {"reasoning_effort", "reasoning", "thinking", "prompt_mode", "chat_template_kwargs"}
+
+
+@pytest.mark.parametrize(("kind", "name", "effort", "sent"), THINKS)
+async def test_effort_is_asked_for_in_each_servers_words(
+    kind: str, name: str, effort: str, sent: dict[str, Any], server: ModelServer, connections: Connections
+) -> None:
+    if kind == "openai":
+        kind = "azure"  # at OpenAI's own address; Azure speaks the same
+    seen = await asked_with(server, connections, kind, name, "Hi", settings=ModelSettings(reasoning_effort=effort))
+    assert {key: value for key, value in seen.items() if key in _FIELDS} == sent
+
+
+async def test_a_budget_of_thoughts_goes_where_there_is_a_field_for_it(
+    server: ModelServer, connections: Connections
+) -> None:
+    settings = ModelSettings(max_reasoning_tokens=2_000)
+    seen = await asked_with(server, connections, "openrouter", "m", "Hi", settings=settings)
+    assert seen["reasoning"] == {"max_tokens": 2_000}
+    assert not _FIELDS & set(await asked_with(server, connections, "vllm", "m", "Hi", settings=settings))
+
+
+async def test_openais_models_that_think_get_nothing_they_refuse(server: ModelServer, connections: Connections) -> None:
+    settings = ModelSettings(0.7, 100, parallel_tool_calls=False, reasoning_effort="low", extra={"verbosity": "low"})
+    seen = await asked_with(server, connections, "azure", "o4-mini", "Hi", tools=[WEATHER], settings=settings)
+    assert not {"temperature", "parallel_tool_calls", "verbosity", "max_tokens"} & set(seen)
+    assert (seen["max_completion_tokens"], seen["reasoning_effort"]) == (100, "low")
+    seen = await asked_with(server, connections, "azure", "gpt-5-mini", "Hi", tools=[WEATHER], settings=settings)
+    assert (seen["verbosity"], seen["parallel_tool_calls"]) == ("low", False)
+    seen = await asked_with(server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings)
+    assert "verbosity" not in seen
+
+
+async def test_tools_are_strict_where_that_is_wanted_and_possible(
+    server: ModelServer, connections: Connections
+) -> None:
+    settings = ModelSettings(extra={"strict": True})
+    seen = await asked_with(server, connections, "azure", "gpt-4.1", "Hi", tools=[WEATHER], settings=settings)
+    function = seen["tools"][0]["function"]
+    assert (function["strict"], function["parameters"]["additionalProperties"]) == (True, False)
+    assert "strict" not in seen
+    seen = await asked_with(server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings)
+    assert "strict" not in seen["tools"][0]["function"]
+
+
+async def test_deepseek_is_forced_without_thoughts_or_left_to_choose(
+    server: ModelServer, connections: Connections
+) -> None:
+    forced: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required"}
+    server.push(*[body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls")] * 3)
+    seen = await asked_with(server, connections, "deepseek", "deepseek-v4-pro", "Hi", **forced)
+    assert (seen["tool_choice"], seen["thinking"]) == ("required", {"type": "disabled"})
+    settings = ModelSettings(reasoning_effort="high")
+    seen = await asked_with(server, connections, "deepseek", "deepseek-v4-pro", "Hi", settings=settings, **forced)
+    assert (seen["tool_choice"], seen["thinking"]) == ("auto", {"type": "enabled"})
+    seen = await asked_with(server, connections, "deepseek", "deepseek-reasoner", "Hi", **forced)
+    assert seen["tool_choice"] == "auto"
+    assert "thinking" not in seen
+
+
+async def test_mistral_sees_short_ids_and_no_user_right_after_a_tool(
+    server: ModelServer, connections: Connections
+) -> None:
+    messages = ("Hi", said("assistant", weather_call()), said("tool", weather_return()), "And now?")
+    seen = await asked_with(server, connections, "mistral", "m", *messages)
+    rows = seen["messages"][2:]
+    assert [row["role"] for row in rows] == ["assistant", "tool", "assistant", "user"]
+    assert rows[0]["tool_calls"][0]["id"] == rows[1]["tool_call_id"]
+    assert len(rows[1]["tool_call_id"]) == 9
+
+
+async def test_azure_is_called_by_deployment_and_with_its_own_key(
+    server: ModelServer, connections: Connections
+) -> None:
+    info = ModelInfo("azure/my gpt", "azure", "my gpt", "azure", endpoint=server.root)
+    model = OpenAICompatibleModel(info, connections, Waits().policy(), api_key="k", api_version="2024-10-21")
+    await collect(model, ask("Hi"))
+    seen = server.requests[0]
+    assert seen.path == "/openai/deployments/my%20gpt/chat/completions?api-version=2024-10-21"
+    assert seen.headers["api-key"] == "k"
+    assert "authorization" not in seen.headers
+
+
+async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool(
+    server: ModelServer, connections: Connections
+) -> None:
+    broken = body(
+        {"tool_calls": [call("get_weather", '{"city": Rome'), call("get_time", "{}", "call_2")]}, "tool_calls"
+    )
+    server.push(broken, broken)
+    _, reply = await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK]))
+    assert len(server.requests) == 2
+    *_, answer, first, second = server.requests[1].body["messages"]
+    assert [each["id"] for each in answer["tool_calls"]] == ["call_1", "call_2"]
+    assert (first["tool_call_id"], second["tool_call_id"]) == ("call_1", "call_2")
+    assert "not valid JSON" in first["content"]
+    assert "Call get_weather again." in first["content"]
+    assert len(reply.parts) == 2
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_that_is_cut_off_twice_fails_and_says_what_to_do(
+    streams: bool, server: ModelServer, connections: Connections
+) -> None:
+    half = '{"city": "' + "Ro" * 2_000
+    whole = body({"tool_calls": [call("get_weather", half)]}, "length")
+    pieces = (
+        delta({"tool_calls": [piece(0, name="get_weather", arguments=half, call_id="1")]}),
+        delta({}, "length"),
+        DONE,
+    )
+    server.push(*[events(*pieces) if streams else whole] * 2)
+    with pytest.raises(ModelError, match=r"cut off at its length limit.*max_output_tokens"):
+        await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER], stream=streams))
+    assert len(server.requests) == 2
+    assert len(server.requests[1].raw) < 3_000
+
+
+async def test_a_model_that_must_call_is_told_so_once(server: ModelServer, connections: Connections) -> None:
+    server.push(body({"content": "I will not."}), body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"))
+    request: ModelRequest = ask("Weather?", tools=[WEATHER], tool_choice="required")
+    _, reply = await collect(model_at(server, "ollama", connections), request)
+    assert meaning_of(reply) == (("call", "get_weather", ROME),)
+    told = server.requests[1].body["messages"][-2:]
+    assert [row["role"] for row in told] == ["assistant", "user"]
+    server.push(body({"content": "No."}), body({"content": "No!"}))
+    _, reply = await collect(model_at(server, "ollama", connections), request)
+    assert meaning_of(reply) == (("text", "No!"),)
+
+
+async def test_thoughts_that_xai_counts_beside_the_answer_are_counted_in(
+    server: ModelServer, connections: Connections
+) -> None:
+    case = next(each for each in HOSTED if each.server == "xai" and not each.streams)
+    server.push(*case.answers)
+    _, reply = await collect(model_at(server, "xai", connections), ask("Hi"))
+    assert (reply.usage.completion_tokens, reply.usage.reasoning_tokens, reply.usage.total_tokens) == (32, 30, 42)

@@ -1,0 +1,1 @@
+"""Answers, good and broken, as providers give them that are asked through their own SDKs; all over real HTTP."""

@@ -1,0 +1,437 @@
+"""Anthropic's messages, asked with its real client.
+
+Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`, `types/beta/beta_raw_message_stream_event.py`,
+`types/beta/beta_stop_reason.py`, and the streams in its public tests, `tests/lib/streaming/fixtures`. What is refused is
+told by Anthropic's pages on errors, on tool use, and on extended thinking.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk, ToolCallChunk
+from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.connections import Connections
+from ricordo.llm.providers import anthropic_model
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
+
+THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
+REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
+TEXT = {"type": "text", "text": "I look."}
+CALL = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
+CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}
+THOUGHT = ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic")
+HIDDEN = ReasoningPart("", redacted="secret-1", provider="anthropic")
+BINDING = "claude-opus-5-5"  # thinks always, binds its thoughts, cannot be made to call a tool, takes no temperature
+PING = event({"type": "ping"}, "ping")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[Connections]:
+    opened = Connections(timeout=5)
+    yield opened
+    await opened.close()
+
+
+def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
+    info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
+    return anthropic_model(info, connections, waits.policy(), api_key="key-1")
+
+
+@pytest.fixture
+def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatModel:
+    return claude_at(server, connections, waits)
+
+
+def problems(body: dict[str, Any]) -> list[str]:
+    """What Anthropic would refuse in a request: empty. Its own rules, as its pages and its errors tell them."""
+    found: list[str] = []
+    messages = body["messages"]
+    if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
+        found.append("it must begin and end with the user")
+    ids: set[str] = set()
+    open_calls: list[str] = []
+    for message in messages:
+        blocks = (
+            message["content"]
+            if isinstance(message["content"], list)
+            else [{"type": "text", "text": message["content"]}]
+        )
+        if not blocks:
+            found.append("an empty message")
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if sorted(results) != sorted(open_calls):
+            found.append(f"calls {open_calls} have results {results}")
+        if results and [block["type"] for block in blocks[: len(results)]] != ["tool_result"] * len(results):
+            found.append("results must come first")
+        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        for block in blocks:
+            found += _block_problems(block, ids)
+    if open_calls:
+        found.append("calls without results at the end")
+    if body.get("thinking", {}).get("type") == "enabled":
+        found += _thinking_problems(body)
+    return found
+
+
+def _block_problems(block: dict[str, Any], ids: set[str]) -> list[str]:
+    found = []
+    inner = block["content"] if block["type"] == "tool_result" and isinstance(block["content"], list) else [block]
+    if any(each["type"] == "text" and not each["text"].strip() for each in inner):
+        found.append("text content blocks must contain non-whitespace text")
+    if block["type"] == "tool_result" and block["content"] in ("", []):
+        found.append("an empty result")
+    if block["type"] == "tool_use":
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"]) or not re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]):
+            found.append("a name or id with other signs")
+        if block["id"] in ids:
+            found.append("`tool_use` ids must be unique")
+        ids.add(block["id"])
+        if not isinstance(block["input"], dict):
+            found.append("input must be an object")
+    if block["type"] == "thinking" and not block["signature"]:
+        found.append("a thought without a signature")
+    return found
+
+
+def _thinking_problems(body: dict[str, Any]) -> list[str]:
+    found = []
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        found.append("Thinking may not be enabled when tool_choice forces tool use.")
+    if "temperature" in body or body["thinking"]["budget_tokens"] >= body["max_tokens"]:
+        found.append("temperature, or a budget as large as the limit")
+    last = next((each for each in reversed(body["messages"]) if each["role"] == "assistant"), None)
+    calls = last is not None and any(block["type"] == "tool_use" for block in last["content"])
+    if last and calls and last["content"][0]["type"] not in ("thinking", "redacted_thinking"):
+        found.append("a final assistant message must start with a thinking block")
+    return found
+
+
+# What is sent.
+
+
+async def test_thoughts_are_replayed_unchanged_over_many_steps(model: ChatModel, server: ModelServer) -> None:
+    first = said("assistant", THOUGHT, HIDDEN, "I look.", weather_call("toolu_a"))
+    second = said("assistant", HIDDEN, ToolCallPart("toolu_b", "get_time", "{}"))
+    results = (
+        said("tool", weather_return("toolu_a")),
+        said("tool", ToolReturnPart("toolu_b", "get_time", "error", "no")),
+    )
+    settings = ModelSettings(max_reasoning_tokens=2_000)
+    request = ask("Weather?", first, results[0], second, results[1], tools=[WEATHER, CLOCK], settings=settings)
+    await whole_reply(model, request)
+    body = server.requests[0].body
+    assert [message["content"] for message in body["messages"] if message["role"] == "assistant"] == [
+        [THINKING, REDACTED, TEXT, CALL],
+        [REDACTED, CALL_B],
+    ]
+    assert body["thinking"]["type"] == "enabled"
+    assert problems(body) == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
+    blocks = [THINKING, REDACTED, TEXT, CALL, CALL_B]
+    server.push((claude_stream if stream else claude)(*blocks, stop="tool_use"))
+    _, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
+    returns = said("tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "success", "noon"))
+    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    body = server.requests[1].body
+    assert body["messages"][1]["content"] == blocks
+    assert problems(body) == []
+
+
+@pytest.mark.parametrize("provider", ["openai", "google_ai", "mine", None])
+async def test_a_foreign_thought_is_left_out(model: ChatModel, server: ModelServer, provider: str | None) -> None:
+    foreign = (
+        ReasoningPart("mine", signature="foreign", provider=provider),
+        ReasoningPart("", redacted="f", provider=provider),
+    )
+    await whole_reply(model, ask("A", said("assistant", *foreign, "B"), "C"))
+    assert server.requests[0].body["messages"][1]["content"] == [{"type": "text", "text": "B"}]
+
+
+async def test_after_a_call_without_a_thought_of_its_own_claude_is_not_made_to_think(
+    model: ChatModel, server: ModelServer
+) -> None:
+    settings = ModelSettings(max_reasoning_tokens=2_000)
+    foreign = said("assistant", ReasoningPart("mine", signature="s", provider="openai"), weather_call("toolu_a"))
+    await whole_reply(
+        model, ask("x", foreign, said("tool", weather_return("toolu_a")), tools=[WEATHER], settings=settings)
+    )
+    await whole_reply(model, ask("x", said("assistant", "Done."), "y", tools=[WEATHER], settings=settings))
+    refused, thinks = (seen.body for seen in server.requests)
+    assert "thinking" not in refused
+    assert thinks["thinking"]["type"] == "enabled"
+    assert problems(refused) == problems(thinks) == []
+
+
+@pytest.mark.parametrize("forced", [{"tool_choice": "required"}, {"forced_tool": "get_weather"}])
+async def test_a_model_that_cannot_be_made_to_call_is_asked(
+    server: ModelServer, connections: Connections, waits: Waits, forced: dict[str, Any]
+) -> None:
+    model = claude_at(server, connections, waits, BINDING)
+    await whole_reply(model, ask("x", tools=[WEATHER], settings=ModelSettings(temperature=0.5), **forced))
+    body = server.requests[0].body
+    assert body["tool_choice"]["type"] == "auto"
+    assert "temperature" not in body
+
+
+@pytest.mark.parametrize(
+    "settings", [ModelSettings(), ModelSettings(reasoning_effort="high"), ModelSettings(max_reasoning_tokens=5_000)]
+)
+async def test_a_thought_bound_to_memory_that_changed_is_dropped_by_claude_not_refused(
+    server: ModelServer, connections: Connections, waits: Waits, settings: ModelSettings
+) -> None:
+    model = claude_at(server, connections, waits, BINDING)
+    await whole_reply(model, ask("A", said("assistant", THOUGHT, "B"), "C", settings=settings))
+    seen = server.requests[0]
+    assert seen.body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    assert seen.body["thinking"]["type"] == "adaptive"
+    assert "thinking-binding-controls" in seen.headers["anthropic-beta"]
+
+
+async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
+    server: ModelServer, connections: Connections, waits: Waits
+) -> None:
+    model = claude_at(server, connections, waits, "claude-sonnet-5")
+    await whole_reply(model, ask("x", settings=ModelSettings(reasoning_effort="none")))
+    assert server.requests[0].body["thinking"] == {"type": "disabled"}
+
+
+HISTORIES: dict[str, tuple[Message | str, ...]] = {
+    "nothing": (),
+    "blank": ("  ", "\n"),
+    "begins with the assistant": (said("assistant", "B"), "C"),
+    "ends with the assistant": ("A", said("assistant", "B ")),
+    "empty parts": ("A", said("assistant", "", "  "), said("user", "", " "), said("assistant", "B"), "C"),
+    "two answers in a row": (
+        "A",
+        said("assistant", "B"),
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+    ),
+    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=" \n"))),
+    "a result that failed": (
+        "A",
+        said("assistant", weather_call()),
+        said("tool", ToolReturnPart("call_1", "get_weather", "error", "")),
+        said("user", "heartbeat"),
+    ),
+    "ids that others give": (
+        "A",
+        said("assistant", weather_call("functions.get_weather:0"), ToolCallPart("x" * 80, "get_time", "{}")),
+        said(
+            "tool", weather_return("functions.get_weather:0"), ToolReturnPart("x" * 80, "get_time", "success", "noon")
+        ),
+    ),
+    "one id again and again": (
+        "A",
+        said("assistant", weather_call("call_0")),
+        said("tool", weather_return("call_0", "rain")),
+        said("assistant", weather_call("call_0")),
+        said("tool", weather_return("call_0", "sun")),
+    ),
+    "a name that was made up": (
+        "A",
+        said("assistant", ToolCallPart("a", "multi_tool.use parallel", "{}"), ToolCallPart("b", "", "{}")),
+        said(
+            "tool",
+            ToolReturnPart("a", "multi_tool.use parallel", "error", "no such tool"),
+            ToolReturnPart("b", "", "error", "no such tool"),
+        ),
+    ),
+    "arguments that are none": (
+        "A",
+        said("assistant", weather_call("a", '{"city": "Ro'), weather_call("b", "[1]"), weather_call("c", "null")),
+        said("tool", *(weather_return(each) for each in "abc")),
+    ),
+    "a system message in the middle": ("A", said("assistant", "B"), said("system", "alert"), said("summary", "so far")),
+    "an approval": (
+        "A",
+        said("approval", weather_call()),
+        said("approval", ToolReturnPart("call_1", "get_weather", "success", "from the client")),
+    ),
+    "a picture alone": (said("user", ImagePart("image/png", data="QUJD")),),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(max_reasoning_tokens=2_000)], ids=["", "thinks"])
+async def test_every_history_becomes_a_request_that_is_taken(
+    model: ChatModel, server: ModelServer, history: tuple[Message | str, ...], settings: ModelSettings
+) -> None:
+    await whole_reply(model, ask(*history, tools=[WEATHER, CLOCK], settings=settings))
+    assert problems(server.requests[0].body) == []
+
+
+async def test_results_stay_with_their_calls_where_ids_repeat(model: ChatModel, server: ModelServer) -> None:
+    await whole_reply(model, ask(*HISTORIES["one id again and again"], tools=[WEATHER]))
+    _, one, rain, two, sun = server.requests[0].body["messages"]
+    assert one["content"][0]["id"] == rain["content"][0]["tool_use_id"] == "call_0"
+    assert two["content"][0]["id"] == sun["content"][0]["tool_use_id"] != "call_0"
+    assert [each["content"][0]["content"][0]["text"] for each in (rain, sun)] == ["rain", "sun"]
+
+
+async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
+    model: ChatModel, server: ModelServer
+) -> None:
+    history = HISTORIES["ids that others give"]
+    await whole_reply(model, ask(*history, tools=[WEATHER]))
+    await whole_reply(model, ask(*history, said("assistant", "B"), "C", tools=[WEATHER]))
+    first, second = (seen.body for seen in server.requests)
+    marked = {"type": "ephemeral", "ttl": "5m"}
+    assert first["system"] == second["system"] == [{"type": "text", "text": "Be kind.", "cache_control": marked}]
+    assert first["tools"] == second["tools"]
+    assert first["tools"][-1]["cache_control"] == marked
+    assert json.dumps(second["messages"]).startswith(json.dumps(first["messages"])[:-1])
+
+
+# What comes back.
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("refusal", "content_filter"),
+        ("pause_turn", "stop"),
+    ],
+)
+async def test_each_reason_to_stop_has_its_word(
+    model: ChatModel, server: ModelServer, waits: Waits, stop: str, finish: str, stream: bool
+) -> None:
+    server.push((claude_stream if stream else claude)(TEXT, stop=stop))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert (reply.parts, reply.finish) == ((TextPart("I look."),), finish)
+    assert waits == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_without_a_word_is_told_as_one(model: ChatModel, server: ModelServer, stream: bool) -> None:
+    server.push((claude_stream if stream else claude)(stop="refusal"))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert (reply.parts, reply.finish) == ((), "content_filter")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_empty_answer_is_asked_for_once_more(
+    model: ChatModel, server: ModelServer, waits: Waits, stream: bool
+) -> None:
+    make = claude_stream if stream else claude
+    server.push(make(), make(TEXT))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert reply.parts == (TextPart("I look."),)
+    assert len(waits) == 1
+
+
+async def test_pings_and_kinds_nobody_knows_do_no_harm(model: ChatModel, server: ModelServer) -> None:
+    stream = claude_stream(THINKING, TEXT)
+    pieces = stream.pieces or ()
+    strange = event({"type": "weather_report", "sky": "blue"}, "weather_report")
+    server.push(Answer(pieces=(pieces[0], PING, strange, PING, *pieces[1:]), headers=stream.headers))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert reply.parts == (THOUGHT, TextPart("I look."))
+    assert Restarted() not in chunks
+
+
+async def test_a_call_cut_by_the_limit_keeps_what_was_written(model: ChatModel, server: ModelServer) -> None:
+    stream = claude_stream(CALL, stop="max_tokens")
+    pieces = [piece for piece in stream.pieces or () if b'"input_json_delta"' not in piece]
+    cut = {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "input_json_delta", "partial_json": '{"city": "Ro'},
+    }
+    pieces.insert(2, event(cut, "content_block_delta"))
+    server.push(Answer(pieces=tuple(pieces), headers=stream.headers))
+    chunks, reply = await collect(model, ask("x", tools=[WEATHER], stream=True))
+    assert reply.parts == (ToolCallPart("toolu_a", "get_weather", '{"city": "Ro'),)
+    assert reply.finish == "length"
+    assert "".join(each.arguments for each in chunks if isinstance(each, ToolCallChunk)) == '{"city": "Ro'
+
+
+@pytest.mark.parametrize("kept", range(1, 6))
+async def test_a_stream_cut_anywhere_is_made_again(
+    model: ChatModel, server: ModelServer, waits: Waits, kept: int
+) -> None:
+    whole = claude_stream(THINKING)
+    cut = Answer(pieces=(whole.pieces or ())[:kept], headers=whole.headers)
+    server.push(cut, claude_stream(THINKING, TEXT))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert reply.parts == (THOUGHT, TextPart("I look."))
+    assert len(waits) == 1
+    after = chunks[chunks.index(Restarted()) + 1 :] if Restarted() in chunks else chunks
+    assert "".join(each.text for each in after if isinstance(each, ReasoningChunk)) == "Rome, then."
+    assert "".join(each.text for each in after if isinstance(each, TextChunk)) == "I look."
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "expected", "tries"),
+    [
+        ("overloaded_error", "Overloaded", "llm_error", 4),
+        ("api_error", "Internal server error", "llm_error", 4),
+        ("rate_limit_error", "slow down", "llm_rate_limit", 4),
+        ("timeout_error", "took too long", "llm_timeout", 4),
+        ("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", "context_window_exceeded", 1),
+        ("request_too_large", "Request exceeds the maximum size", "context_window_exceeded", 1),
+        ("authentication_error", "invalid x-api-key", "llm_authentication", 1),
+        ("billing_error", "pay first", "llm_insufficient_credits", 1),
+    ],
+)
+async def test_an_error_in_the_stream_means_what_it_means_before_it(
+    model: ChatModel, server: ModelServer, kind: str, words: str, expected: str, tries: int
+) -> None:
+    fault = event({"type": "error", "error": {"type": kind, "message": words}}, "error")
+    server.push(*[claude_stream(TEXT, stop=None, tail=(fault,))] * 4)
+    with pytest.raises(ModelError, match=words) as caught:
+        await collect(model, ask("x", stream=True))
+    assert caught.value.kind == expected
+    assert len(server.requests) == tries
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",
+    ],
+)
+async def test_an_input_that_is_too_long_is_told_apart(
+    model: ChatModel, server: ModelServer, words: str, stream: bool
+) -> None:
+    server.push(Answer({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, 400))
+    with pytest.raises(ModelError) as caught:
+        await collect(model, ask("x", stream=stream))
+    assert caught.value.kind == "context_window_exceeded"
+
+
+async def test_a_gateway_that_answers_in_html_is_an_error_that_is_tried_again(
+    model: ChatModel, server: ModelServer, waits: Waits
+) -> None:
+    page = Answer(pieces=(b"<html>502 Bad Gateway</html>",), status=502, headers={"content-type": "text/html"})
+    server.push(page, claude(TEXT))
+    assert (await whole_reply(model, ask("x"))).parts == (TextPart("I look."),)
+    assert len(waits) == 1

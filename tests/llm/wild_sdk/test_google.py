@@ -1,0 +1,381 @@
+"""Gemini at Google AI and at Vertex AI, asked with Google's real client.
+
+Shapes follow google-genai 2.34.0 (`google/genai/types.py`: GenerateContentResponse, Candidate, FinishReason, Part,
+GenerateContentResponseUsageMetadata) and the answers recorded in pydantic-ai's public tests (`tests/models/test_google.py`).
+"""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import (
+    ModelInfo,
+    ModelSettings,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+    ToolCallChunk,
+    ToolSchema,
+)
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.connections import Connections
+from ricordo.llm.providers import google_model, vertex_model
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer
+
+pytest.importorskip("google.genai", reason="the extra `google` is not installed")
+
+SIGNATURE = base64.b64encode(b"signed by google").decode()
+CALL = {"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}, "thoughtSignature": SIGNATURE}
+CALL_B = {"functionCall": {"name": "get_time", "args": {}}}
+USAGE = {
+    "promptTokenCount": 20,
+    "candidatesTokenCount": 5,
+    "thoughtsTokenCount": 3,
+    "cachedContentTokenCount": 8,
+    "totalTokenCount": 28,
+}
+
+
+def gemini(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> dict[str, Any]:
+    """One answer, or one piece of a stream."""
+    candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
+    if finish:
+        candidate["finishReason"] = finish
+    return {
+        "candidates": [candidate],
+        "usageMetadata": USAGE,
+        "modelVersion": "gemini-scripted",
+        "responseId": "r-1",
+    } | more
+
+
+def streamed(*chunks: dict[str, Any]) -> Answer:
+    """The same as server-sent events."""
+    pieces = tuple(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks)
+    return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
+
+
+def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
+    """The parts as one answer, or each as a piece of a stream."""
+    if not stream:
+        return Answer(gemini(*parts, **more))
+    *first, last = parts or ({"text": ""},)
+    return streamed(*(gemini(part, finish=None) for part in first), gemini(last, **more))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[Connections]:
+    opened = Connections(timeout=4)  # at httpx's own 5, the library doubts that it was chosen
+    yield opened
+    await opened.close()
+
+
+def gemini_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro") -> ChatModel:
+    info = ModelInfo(f"google_ai/{name}", "google_ai", name, "google_ai", 1_000_000, server.root)
+    return google_model(info, connections, waits.policy(), api_key="key-1")
+
+
+@pytest.fixture
+def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatModel:
+    return gemini_at(server, connections, waits)
+
+
+async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
+    server.push(Answer(gemini({"text": "Ciao"})))
+    request = ask("Hello", tools=[WEATHER], settings=ModelSettings(temperature=0.5, max_output_tokens=99))
+    reply = await whole_reply(model, request)
+    assert reply.parts == (TextPart("Ciao"),)
+    assert reply.usage == Usage(20, 8, 8, 0, 3)
+    seen = server.requests[0]
+    assert seen.path.split("?")[0] == "/v1beta/models/gemini-3-pro:generateContent"
+    assert seen.headers["x-goog-api-key"] == "key-1"
+    assert "key-1" not in seen.path
+    assert seen.body["systemInstruction"]["parts"] == [{"text": "Be kind."}]
+    assert seen.body["contents"] == [{"role": "user", "parts": [{"text": "Hello"}]}]
+    assert seen.body["generationConfig"]["maxOutputTokens"] == 99
+    assert seen.body["generationConfig"]["temperature"] == 0.5
+    (declared,) = seen.body["tools"][0]["functionDeclarations"]
+    assert (declared["name"], declared["description"]) == ("get_weather", "Tells the weather.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_without_ids_get_ids_and_their_signature_goes_back(
+    model: ChatModel, server: ModelServer, stream: bool
+) -> None:
+    server.push(as_answer(stream, CALL, CALL_B), Answer(gemini({"text": "Done."})))
+    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
+    calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [
+        ("get_weather", {"city": "Rome"}),
+        ("get_time", {}),
+    ]
+    assert all(call.call_id for call in calls)
+    assert calls[0].call_id != calls[1].call_id
+    assert reply.finish == "tool_calls"
+    if stream:
+        assert [chunk.name for chunk in chunks if isinstance(chunk, ToolCallChunk)] == ["get_weather", "get_time"]
+    returns = said(
+        "tool", weather_return(calls[0].call_id), ToolReturnPart(calls[1].call_id, "get_time", "error", "no")
+    )
+    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    _, answer, results = server.requests[1].body["contents"]
+    assert answer["role"] == "model"
+    assert [part["functionCall"]["name"] for part in answer["parts"]] == ["get_weather", "get_time"]
+    assert answer["parts"][0]["thoughtSignature"] == SIGNATURE
+    assert [part["functionResponse"]["name"] for part in results["parts"]] == ["get_weather", "get_time"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thoughts_come_apart_from_the_answer_and_text_keeps_its_signature(
+    model: ChatModel, server: ModelServer, stream: bool
+) -> None:
+    thought, text = {"text": "Rome, then.", "thought": True}, {"text": "Sunny.", "thoughtSignature": SIGNATURE}
+    server.push(as_answer(stream, thought, text), Answer(gemini({"text": "Yes."})))
+    chunks, reply = await collect(model, ask("x", stream=stream))
+    assert [type(part) for part in reply.parts] == [ReasoningPart, TextPart]
+    if stream:
+        assert "".join(chunk.text for chunk in chunks if isinstance(chunk, ReasoningChunk)) == "Rome, then."
+        assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == "Sunny."
+    await whole_reply(model, ask("x", said("assistant", *reply.parts), "Sure?"))
+    answer = server.requests[1].body["contents"][1]
+    assert {"text": "Sunny.", "thoughtSignature": SIGNATURE} in answer["parts"]
+
+
+async def test_another_providers_call_is_sent_with_the_mark_that_google_wants_then(
+    model: ChatModel, server: ModelServer
+) -> None:
+    server.push(Answer(gemini({"text": "Done."})))
+    foreign = said("assistant", ReasoningPart("mine", signature="c2ln", provider="anthropic"), weather_call("toolu_a"))
+    await whole_reply(model, ask("x", foreign, said("tool", weather_return("toolu_a")), tools=[WEATHER]))
+    (part,) = server.requests[0].body["contents"][1]["parts"]
+    assert part["functionCall"]["name"] == "get_weather"
+    assert base64.b64decode(part["thoughtSignature"]) == b"skip_thought_signature_validator"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [("STOP", "stop"), ("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("RECITATION", "content_filter")],
+)
+async def test_each_reason_to_stop_has_its_word(
+    model: ChatModel, server: ModelServer, reason: str, finish: str, stream: bool
+) -> None:
+    server.push(as_answer(stream, {"text": "So"}, finish=reason))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert (reply.parts, reply.finish) == ((TextPart("So"),), finish)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER"])
+async def test_a_call_that_gemini_could_not_write_is_asked_for_again(
+    model: ChatModel, server: ModelServer, waits: Waits, reason: str, stream: bool
+) -> None:
+    broken = gemini(finish=reason)
+    broken["candidates"][0]["content"] = {"role": "model"}
+    server.push(streamed(broken) if stream else Answer(broken), as_answer(stream, CALL))
+    _, reply = await collect(model, ask("x", tools=[WEATHER], stream=stream))
+    assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == ["get_weather"]
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "blocked",
+    [
+        {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": USAGE},
+        {"candidates": [{"index": 0, "finishReason": "SAFETY"}], "usageMetadata": USAGE},
+    ],
+    ids=["the prompt", "the answer"],
+)
+async def test_what_the_filter_blocked_is_told_as_that(
+    model: ChatModel, server: ModelServer, blocked: dict[str, Any], stream: bool
+) -> None:
+    server.push(streamed(blocked) if stream else Answer(blocked))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert (reply.parts, reply.finish) == ((), "content_filter")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("nothing", [{"usageMetadata": USAGE}, {"candidates": [], "usageMetadata": USAGE}])
+async def test_an_answer_without_a_candidate_is_asked_for_again(
+    model: ChatModel, server: ModelServer, waits: Waits, nothing: dict[str, Any], stream: bool
+) -> None:
+    server.push(streamed(nothing) if stream else Answer(nothing), as_answer(stream, {"text": "Ciao"}))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert reply.parts == (TextPart("Ciao"),)
+    assert len(waits) == 1
+
+
+async def test_a_cut_stream_is_made_again(model: ChatModel, server: ModelServer, waits: Waits) -> None:
+    cut = streamed(gemini({"text": "Ci"}, finish=None))
+    server.push(cut, streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert reply.parts == (TextPart("Ciao"),)
+    assert chunks.count(Restarted()) == len(waits) == 1
+
+
+SCHEMA = {
+    "type": "object",
+    "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}},
+    "properties": {
+        "where": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": None},
+        "unit": {"enum": ["c", "f"], "type": "string"},
+        "only": {"const": "x"},
+        "pair": {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+        "free": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "required": ["where"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
+    model: ChatModel, server: ModelServer
+) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    await whole_reply(model, ask("x", tools=[ToolSchema("find", "Finds.", SCHEMA)]))
+    (declared,) = server.requests[0].body["tools"][0]["functionDeclarations"]
+    # `parameters` is Google's own kind of schema, which knows neither $defs nor additionalProperties; this one does.
+    assert "parameters" not in declared
+    sent = declared["parametersJsonSchema"]
+    assert sent["required"] == ["where"]
+    assert set(sent["properties"]) == set(SCHEMA["properties"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "names"),
+    [
+        ({"tool_choice": "auto"}, "AUTO", None),
+        ({"tool_choice": "required"}, "ANY", None),
+        ({"tool_choice": "none"}, "NONE", None),
+        ({"forced_tool": "get_time"}, "ANY", ["get_time"]),
+    ],
+)
+async def test_each_choice_of_tools_has_googles_name(
+    model: ChatModel, server: ModelServer, fields: dict[str, Any], mode: str, names: list[str] | None
+) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], **fields))
+    config = server.requests[0].body.get("toolConfig", {}).get("functionCallingConfig", {"mode": "AUTO"})
+    assert config["mode"] == mode
+    if names:
+        assert config["allowedFunctionNames"] == names
+
+
+async def test_a_budget_for_thinking_is_google_s_own(model: ChatModel, server: ModelServer) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    await whole_reply(model, ask("x", settings=ModelSettings(max_reasoning_tokens=2_000)))
+    thinking = server.requests[0].body["generationConfig"]["thinkingConfig"]
+    assert thinking == {"includeThoughts": True, "thinkingBudget": 2_000}
+
+
+HISTORIES: dict[str, tuple[Message | str, ...]] = {
+    "nothing": (),
+    "begins with the assistant": (said("assistant", "B"), "C"),
+    "ends with the assistant": ("A", said("assistant", "B")),
+    "empty parts": ("A", said("assistant", ""), said("user", " "), "C"),
+    "two answers in a row": (
+        "A",
+        said("assistant", "B"),
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+    ),
+    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=""))),
+    "begins with a call": (said("assistant", weather_call()), said("tool", weather_return()), "C"),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+async def test_every_history_begins_and_ends_with_the_user_and_takes_turns(
+    model: ChatModel, server: ModelServer, history: tuple[Message | str, ...]
+) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    await whole_reply(model, ask(*history, tools=[WEATHER]))
+    contents = server.requests[0].body["contents"]
+    roles = [content["role"] for content in contents]
+    assert roles == [("user", "model")[place % 2] for place in range(len(roles))]
+    assert roles[-1] == "user"
+    assert all(
+        content["parts"] and all(part.get("text", "x").strip() for part in content["parts"]) for content in contents
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "words", "kind", "tries"),
+    [
+        (400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", "llm_authentication", 1),
+        (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum number of tokens allowed (5).",
+         "context_window_exceeded", 1),
+        (400, "INVALID_ARGUMENT", "Unknown name", "llm_bad_request", 1),
+        (403, "PERMISSION_DENIED", "not yours", "llm_authentication", 1),
+        (404, "NOT_FOUND", "models/x is not found", "llm_bad_request", 1),
+        (429, "RESOURCE_EXHAUSTED", "You exceeded your current quota", "llm_rate_limit", 4),
+        (500, "INTERNAL", "An internal error has occurred", "llm_error", 4),
+        (503, "UNAVAILABLE", "The model is overloaded", "llm_error", 4),
+        (504, "DEADLINE_EXCEEDED", "too slow", "llm_timeout", 4),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_error_has_its_kind_and_only_our_retries_count(
+    model: ChatModel, server: ModelServer, status: int, name: str, words: str, kind: str, tries: int, stream: bool
+) -> None:
+    server.push(*[Answer({"error": {"code": status, "message": words, "status": name}}, status)] * 8)
+    with pytest.raises(ModelError) as caught:
+        await collect(model, ask("x", stream=stream))
+    assert (caught.value.kind, len(server.requests)) == (kind, tries)
+
+
+async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversation(
+    model: ChatModel, server: ModelServer
+) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    picture = ImagePart("image/png", url=f"{server.root}/gone.png")
+    await whole_reply(model, ask(said("user", "See:", picture)))
+    (seen,) = server.requests  # A private address, so it was not even asked.
+    assert seen.body["contents"][0]["parts"][1] == {"text": "(a picture that cannot be read)"}
+
+
+async def test_vertex_is_asked_with_googles_own_credentials(
+    server: ModelServer, connections: Connections, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from google.auth.credentials import Credentials
+
+    class Known(Credentials):  # type: ignore[no-untyped-call, misc]
+        """Credentials that are refreshed without asking anybody."""
+
+        def refresh(self, _request: Any) -> None:
+            self.token = "token-1"
+
+    monkeypatch.setattr("google.auth.default", lambda *_, **__: (Known(), "project-1"))  # type: ignore[no-untyped-call]
+    info = ModelInfo("google_vertex/gemini-3-pro", "google_vertex", "gemini-3-pro", "google_vertex", 9, server.root)
+    model = vertex_model(info, connections, waits.policy(), project="project-1", location="europe-west4")
+    server.push(Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
+    reply = await whole_reply(model, ask("x", tools=[WEATHER]))
+    (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    results = said("tool", weather_return(call.call_id))
+    _, reply = await collect(model, ask("x", said("assistant", *reply.parts), results, tools=[WEATHER], stream=True))
+    assert reply.parts == (TextPart("Ciao"),)
+    first, second = server.requests
+    place = "/v1beta1/projects/project-1/locations/europe-west4/publishers/google/models/gemini-3-pro"
+    assert first.path == f"{place}:generateContent"
+    assert second.path.startswith(f"{place}:streamGenerateContent")
+    assert first.headers["authorization"] == second.headers["authorization"] == "Bearer token-1"
+    assert second.body["contents"][1]["parts"][0]["thoughtSignature"] == SIGNATURE

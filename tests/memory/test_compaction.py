@@ -1,0 +1,380 @@
+"""What leaves a window: calls stay with their results, order stays, and there is always progress where there can be."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.domain.compaction import TRIGGER, CompactionMode
+from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
+from ricordo.memory.compaction import (
+    Cut,
+    clipped,
+    cut,
+    message_budget,
+    percent_after_refusal,
+    summary_room,
+)
+from ricordo.prompt.fitting import fit
+from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.transcript import paired
+from tests.support import make
+
+AGENT = make.agent()
+SYSTEM = make.message(AGENT, "You are Nina. " * 20, "system")
+SUMMARY = make.message(
+    AGENT, role="summary", parts=(TextPart("Before."), CompactionPart("window", ("message-1",), 9, 1, 4_096, 9, 2))
+)
+MODES: tuple[CompactionMode, ...] = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
+
+
+def said(size: int, role: str = "user") -> Message:
+    return replace(make.message(AGENT, "x" * 4 * size), role=role)
+
+
+def exchange(*sizes: int, gated: bool = False, answered: bool = True) -> list[Message]:
+    """Calls with results of so many tokens; gated ones with a person's decision between, unanswered ones without results."""
+    calls = tuple(ToolCallPart(f"call-{n}", "look", "{}", is_gated=gated) for n in range(len(sizes)))
+    asked = make.message(AGENT, role="approval" if gated else "assistant", parts=calls)
+    if not answered:
+        return [asked]
+    results = tuple(ToolReturnPart(f"call-{n}", "look", "success", "r" * 4 * size) for n, size in enumerate(sizes))
+    decided = [make.message(AGENT, role="approval", parts=tuple(ApprovalPart(call.call_id, True) for call in calls))]
+    return [asked, *(decided if gated else []), make.message(AGENT, role="tool", parts=results)]
+
+
+def cut_at(
+    window: list[Message], mode: CompactionMode, keep_from: int | None = None, **other: int | float
+) -> Cut | None:
+    given = {"window_tokens": 10_000, "overhead": 0, "percent": 100, "share": 0.3} | other
+    return cut(
+        window,
+        mode,
+        given["share"],
+        window_tokens=int(given["window_tokens"]),
+        overhead=int(given["overhead"]),
+        percent=int(given["percent"]),
+        keep_from=len(window) if keep_from is None else keep_from,
+    )
+
+
+def talk(turns: int, size: int = 100) -> list[Message]:
+    return [message for _ in range(turns) for message in (said(size), said(size, "assistant"))]
+
+
+sizes = st.one_of(st.integers(0, 60), st.integers(0, 3_000), st.sampled_from([9_000, 70_000]))
+pieces = st.one_of(
+    st.builds(lambda size: [said(size)], sizes),
+    st.builds(lambda size: [said(size, "assistant")], sizes),
+    st.builds(lambda many, gated: exchange(*many, gated=gated), st.lists(sizes, min_size=1, max_size=3), st.booleans()),
+    st.builds(lambda size: exchange(size, answered=False), sizes),
+)
+endings = st.sampled_from([[], exchange(5, gated=True, answered=False), exchange(5, gated=True)[:2]])
+modes = st.sampled_from(MODES)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[list[Message], int]:
+    """A window, and where the turn begins in it; a turn begins with a user's words, or with a decision."""
+    before = [message for piece in draw(st.lists(pieces, max_size=14)) for message in piece]
+    window = [SYSTEM, *([SUMMARY] if draw(st.booleans()) else []), *before]
+    if draw(st.booleans()):
+        return [*window, *draw(endings)], len(window) + 1
+    during = [m for piece in draw(st.lists(pieces, max_size=6)) for m in piece if m.role != "user"]
+    return [*window, said(draw(sizes)), *during, *draw(endings)], len(window)
+
+
+def starts_of(messages: list[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+@given(
+    windows(),
+    modes,
+    st.sampled_from([4_096, 16_000, 128_000, 200_000]),
+    st.floats(0, 1),
+    st.sampled_from([50, 100, 200]),
+)
+def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
+    case: tuple[list[Message], int], mode: CompactionMode, window_tokens: int, share: float, percent: int
+) -> None:
+    window, keep_from = case
+    found = cut_at(window, mode, keep_from, window_tokens=window_tokens, share=share, percent=percent)
+    if found is None:
+        return
+    order = starts_of(window)
+    for part in (found.evicted, found.kept):
+        places = [order.index(message.id) for message in part]
+        assert places == sorted(places)
+    assert sorted(starts_of([*found.evicted, *found.kept])) == sorted(order)
+    assert found.kept[0] is window[0]
+    assert any(message.role != "summary" for message in found.evicted)
+    assert SUMMARY not in found.kept
+
+    # Whatever had a result still has it, and nothing new lacks one.
+    def results(messages: list[Message]) -> list[tuple[str, ...]]:
+        without_decisions = [m for m in messages if m.role != "approval" or m.tool_calls]
+        return [
+            (asked.id, answer.id)
+            for asked, answer in pairwise(without_decisions)
+            if asked.tool_calls and answer.role == "tool"
+        ]
+
+    assert sorted(results([*found.evicted]) + results([*found.kept])) == sorted(results(window))
+    plain = [message for message in found.kept if message.role != "approval" or message.tool_calls]
+    assert [message for message in plain if message not in paired(plain)] == []
+
+
+@given(windows(), modes)
+def test_calls_that_wait_and_the_words_being_answered_stay(
+    case: tuple[list[Message], int], mode: CompactionMode
+) -> None:
+    window, keep_from = case
+    found = cut_at(window, mode, keep_from, window_tokens=4_096)
+    if found is None:
+        return
+    last_calls = next((m for m in reversed(window) if m.tool_calls or m.role == "assistant"), None)
+    if last_calls and last_calls.is_waiting and window[-1].role == "approval":
+        assert last_calls in found.kept
+    if keep_from < len(window) and window[keep_from].role == "user":
+        assert window[keep_from] in found.kept
+
+
+settled = st.one_of(
+    st.builds(lambda size, role: [said(size, role)], sizes, st.sampled_from(["user", "assistant"])),
+    st.builds(lambda many: exchange(*many), st.lists(sizes, min_size=1, max_size=3)),
+)
+
+
+@given(st.lists(settled, max_size=14), sizes, st.lists(settled, max_size=6), modes, st.sampled_from([4_096, 32_000]))
+def test_there_is_progress_wherever_there_can_be(
+    before: list[list[Message]], asked: int, during: list[list[Message]], mode: CompactionMode, window_tokens: int
+) -> None:
+    question = said(asked)
+    steps = [step for step in during if step[0].role == "assistant"]
+    past = [message for piece in before for message in piece]
+    window = [SYSTEM, *past, question, *(message for step in steps for message in step)]
+    found = cut_at(window, mode, 1 + len(past), window_tokens=window_tokens)
+
+    limit = TRIGGER * window_tokens - summary_room(window_tokens)
+    if found is None:
+        assert not past
+        assert transcript_tokens(window) <= limit or len(steps) <= 1
+    elif transcript_tokens(found.kept) > limit:
+        # Too much stayed: then nothing is left of what could go.
+        assert list(found.kept) == [SYSTEM, question, *(steps[-1] if steps else [])]
+
+
+def test_ten_windows_of_history_leave_as_much_as_fits() -> None:
+    window = [SYSTEM, *talk(500)]
+    assert transcript_tokens(window) > 100_000
+    found = cut_at(window, "sliding_window")
+    assert found is not None
+    assert 5_900 < transcript_tokens(found.kept) <= 7_000
+
+
+def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
+    window = [SYSTEM, *talk(10)]
+    found = cut_at(window, "sliding_window", share=0.3)
+    assert found is not None
+    assert found.kept[1].role == "assistant"
+    share = transcript_tokens(found.evicted) / transcript_tokens(window[1:])
+    assert 0.2 <= share <= 0.3
+
+
+def test_more_leaves_until_what_stays_is_within_what_the_share_leaves() -> None:
+    window = [SYSTEM, *talk(90)]
+    assert transcript_tokens(window) > 18_000
+    found = cut_at(window, "sliding_window", share=0.3)
+    assert found is not None
+    assert 5_500 < transcript_tokens(found.kept) <= 7_000
+    narrower = cut_at(window, "sliding_window", share=0.3, overhead=2_000)
+    assert narrower is not None
+    assert 3_500 < transcript_tokens(narrower.kept) <= 5_000
+    doubled = cut_at(window, "sliding_window", share=0.3, percent=200)
+    assert doubled is not None
+    assert 1_900 < transcript_tokens(doubled.kept) <= 3_500
+
+
+def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
+    window = [SYSTEM, SUMMARY, *talk(5), said(50), *exchange(10)]
+    found = cut_at(window, "all", keep_from=12)
+    assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]))
+    on_demand = cut_at(window, "all")
+    assert on_demand == Cut(tuple(window[1:]), (SYSTEM,))
+
+
+def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone() -> None:
+    window = [SYSTEM, SUMMARY, *talk(6)]
+    found = cut_at(window, "sliding_window")
+    assert found is not None
+    assert found.evicted[0] is SUMMARY
+    assert cut_at([SYSTEM, SUMMARY, said(9_500)], "sliding_window", keep_from=2) is None
+    assert cut_at([SYSTEM, SUMMARY], "all") is None
+    assert cut_at([SYSTEM], "all") is None
+    assert cut_at([], "all") is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_question(mode: CompactionMode) -> None:
+    question = said(500)
+    steps = [exchange(1_500) for _ in range(8)]
+    window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
+    found = cut_at(window, mode, keep_from=2)
+    assert found is not None
+    assert found.kept[:2] == (SYSTEM, question)
+    assert found.evicted[0] is SUMMARY
+    assert found.kept[-2:] == tuple(steps[-1])
+    assert transcript_tokens(found.kept) <= 7_000
+    assert [message.id for message in paired(found.kept)] == [message.id for message in found.kept]
+
+
+def test_a_heartbeat_is_no_question_to_keep() -> None:
+    question, beat = said(100), make.message(AGENT, parts=(event_part(package_heartbeat("x", "now")),))
+    window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
+    found = cut_at(window, "all", keep_from=1)
+    assert found is not None
+    assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]))
+
+
+def test_nothing_leaves_where_only_this_turns_question_is_there() -> None:
+    assert cut_at([SYSTEM, said(50_000)], "all", keep_from=1) is None
+    assert cut_at([SYSTEM, said(50_000), *exchange(50_000)], "sliding_window", keep_from=1) is None
+
+
+def test_a_request_that_waits_for_approval_stays_when_the_answer_begins_a_turn() -> None:
+    waiting = exchange(10, gated=True)[:2]
+    window = [SYSTEM, *talk(60), *waiting]
+    for mode in MODES:
+        found = cut_at(window, mode, keep_from=len(window) - 1)
+        assert found is not None
+        assert found.kept[-2:] == tuple(waiting)
+    open_request = [SYSTEM, *talk(60), *exchange(10, gated=True, answered=False)]
+    found = cut_at(open_request, "all")
+    assert found == Cut(tuple(open_request[1:-1]), (SYSTEM, open_request[-1]))
+
+
+def test_a_call_that_an_old_crash_left_without_result_can_leave() -> None:
+    window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
+    found = cut_at(window, "all")
+    assert found == Cut(tuple(window[1:]), (SYSTEM,))
+
+
+def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() -> None:
+    system = make.message(AGENT, "s" * 4 * 5_000, "system")
+    window = [system, *talk(20)]
+    found = cut_at(window, "sliding_window", overhead=1_000)
+    assert found is not None
+    assert len(found.kept) >= 10
+
+
+def test_a_summary_is_clipped_to_its_characters_and_to_its_room() -> None:
+    assert clipped("word " * 100, 50, None) == ("word " * 100)[:47] + "..."
+    assert clipped("short", 50, 50) == "short"
+    assert clipped("abc", 0, None) == ""
+    for text in ("word " * 1_000, "日本語" * 1_000, "naïve " * 900):
+        short = clipped(text, None, 100)
+        assert 60 <= text_tokens(short) <= 100
+        assert short.endswith("...")
+    assert clipped("日本語", None, 0) == ""
+
+
+def test_the_room_of_a_summary_follows_the_window_and_the_correction() -> None:
+    assert summary_room(4_096) == 614
+    assert summary_room(200_000) == 12_500
+    assert summary_room(4_096, 200) == 307
+
+
+def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
+    for estimate in (3_000, 9_000, 20_000):
+        percent = percent_after_refusal(estimate, 10_000, 100)
+        assert percent <= 400
+        assert estimate * percent / 100 > TRIGGER * 10_000
+    assert percent_after_refusal(20_000, 10_000, 160) == 200
+    assert percent_after_refusal(0, 10_000, 100) == 400
+    window = [SYSTEM, *talk(20)]
+    refused = transcript_tokens(window)
+    found = cut_at(window, "sliding_window", percent=percent_after_refusal(refused, 10_000, 100))
+    assert found is not None
+    assert transcript_tokens(found.kept) < refused * 0.56
+
+
+def test_the_estimate_of_a_window_is_made_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def count(message: Message) -> int:
+        counted.append(message.id)
+        return message_tokens(message)
+
+    monkeypatch.setattr("ricordo.memory.compaction.message_tokens", count)
+    window = [SYSTEM, *talk(50)]
+    cut_at(window, "sliding_window")
+    assert counted == [message.id for message in window]
+
+
+def test_the_budget_of_messages_is_the_trigger_less_the_tools() -> None:
+    assert message_budget(10_000, 0) == 9_000
+    assert message_budget(10_000, 501, 150) == 8_248
+    assert message_budget(4_096, 9_000) < 0
+
+
+turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_size=25)
+
+
+@given(
+    turns,
+    modes,
+    st.sampled_from([4_096, 8_192, 32_000, 200_000]),
+    st.sampled_from([0.5, 0.8, 1.0, 1.3, 2.0]),
+    st.sampled_from([0, 700]),
+)
+def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_double(
+    said_and_done: list[tuple[int, list[int]]], mode: CompactionMode, window_tokens: int, truth: float, overhead: int
+) -> None:
+    """The whole of what the loop does: cut before a call, sum up, fit, and learn from a refusal."""
+    window, percent, refusals = [SYSTEM], 100, 0
+
+    def make_room(keep_from: int) -> int:
+        found = cut_at(
+            window, mode, keep_from, window_tokens=window_tokens, overhead=overhead, percent=percent, share=0.3
+        )
+        if found is None:
+            return keep_from
+        first = window[keep_from] if keep_from < len(window) else None
+        room = summary_room(window_tokens, percent)
+        summary = make.message(AGENT, clipped("s" * 200_000, 50_000, room), "summary")
+        window[:] = [found.kept[0], summary, *found.kept[1:]]
+        return window.index(first) if first in window else len(window)
+
+    def ask(keep_from: int) -> int:
+        nonlocal percent, refusals
+        for _ in range(4):
+            budget = message_budget(window_tokens, overhead, percent)
+            if transcript_tokens(window) * percent / 100 > budget:
+                keep_from = make_room(keep_from)
+            sent = fit(paired(window), budget, percent, count=message_tokens)
+            assert [message.id for message in paired(sent)] == [message.id for message in sent]
+            assert transcript_tokens(sent) * percent / 100 <= budget
+            estimate = transcript_tokens(sent) + overhead
+            if estimate * truth <= window_tokens:
+                percent = max(50, round(100 * truth))
+                return keep_from
+            refusals += 1
+            percent = percent_after_refusal(estimate, window_tokens, percent)
+        raise AssertionError("refused four times")
+
+    for asked, steps in said_and_done:
+        question = said(asked)
+        window.append(question)
+        begin = len(window) - 1
+        for size in steps:
+            begin = ask(begin)
+            assert question in window
+            window += exchange(size)
+        ask(begin)
+        window.append(said(3, "assistant"))
+    # Learnt once, the correction holds.
+    assert refusals <= 2

@@ -1,0 +1,75 @@
+"""The summary without a model: what a reader needs first, in bounds, the same every time."""
+
+import pytest
+
+from ricordo.domain.message import Message, ToolReturnPart
+from ricordo.memory.outline import outline, words_of
+from ricordo.prompt.packaging import event_part, package_heartbeat
+from tests.support import make
+from tests.support.clock import START
+
+AGENT = make.agent()
+BEAT = event_part(package_heartbeat("Go on.", "now"))
+HOUR = 3_600_000_000
+
+
+def talk() -> list[Message]:
+    return [
+        make.message(AGENT, "My cat is called Minka.", created_at=START),
+        make.message(AGENT, "A fine name.", "assistant", created_at=START + HOUR),
+        make.call(AGENT, "memory_insert", created_at=START + HOUR),
+        make.result(AGENT, "memory_insert", created_at=START + HOUR),
+        make.call(AGENT, "web_search", created_at=START + HOUR),
+        make.message(AGENT, role="tool", parts=(ToolReturnPart("call-1", "web_search", "error", "down"),)),
+        make.message(AGENT, parts=(BEAT,), created_at=START + 9 * HOUR),
+        make.message(AGENT, "When does the vet\nopen?", created_at=START + 2 * HOUR),
+        make.message(AGENT, "At nine.", "assistant", created_at=START + 3 * HOUR),
+    ]
+
+
+def test_it_says_who_said_what_first_and_last_when_and_which_tools_were_called() -> None:
+    said = outline(talk(), earlier="She lives in Turin.", timezone="Europe/Rome")
+    assert said.startswith("(No model could write this summary.")
+    assert "Earlier summary:\nShe lives in Turin." in said
+    assert "8 messages from 2026-01-01 01:00:00 AM CET+0100 to 2026-01-01 04:00:00 AM CET+0100" in said
+    assert "2 from the user, 4 from the agent, 2 with results of tools." in said
+    assert "First from the user (2026-01-01 01:00:00 AM CET+0100): My cat is called Minka." in said
+    assert "Last from the user (2026-01-01 03:00:00 AM CET+0100): When does the vet open?" in said
+    assert "First from the agent (2026-01-01 02:00:00 AM CET+0100): A fine name." in said
+    assert "Last from the agent (2026-01-01 04:00:00 AM CET+0100): At nine." in said
+    assert "Tools called: memory_insert (1), web_search (1, 1 failed)." in said
+    assert "- 2026-01-01 01:00:00 AM CET+0100: My cat is called Minka.\n- 2026" in said
+    assert said == outline(talk(), earlier="She lives in Turin.", timezone="Europe/Rome")
+
+
+@pytest.mark.parametrize("longest", [0, 1, 50, 400, 1_500, 8_000, 50_000])
+def test_it_stays_within_its_bounds_whatever_was_said(longest: int) -> None:
+    many = [make.message(AGENT, f"Question {n}: " + "why " * 400) for n in range(900)]
+    said = outline(many, earlier="e" * 9_000, longest=longest)
+    assert len(said) <= min(longest, 8_000)
+    if longest >= 8_000:
+        assert "older ones are left out)" in said
+        assert said.splitlines()[-1].startswith("- 2026-01-01 12:00:00 AM UTC+0000: Question 899")
+        assert len(said) > 6_000
+
+
+def test_outlines_of_outlines_say_once_that_no_model_wrote_them_and_keep_what_came_first() -> None:
+    said = ""
+    for _ in range(5):
+        said = outline(talk(), earlier=said)
+    assert said.count("No model could write") == 1
+    assert said.count("Earlier summary:") >= 2
+    assert len(said) <= 8_000
+
+
+def test_nothing_but_events_gives_a_note_and_no_more() -> None:
+    assert "messages from" not in outline([make.message(AGENT, parts=(BEAT,))])
+    assert outline([], earlier="Before.").endswith("Earlier summary:\nBefore.")
+
+
+def test_words_spoken_by_a_tool_count_as_said() -> None:
+    assert words_of(make.call(AGENT, "send_message", '{"message":"Hello, Ada."}')) == "Hello, Ada."
+    assert words_of(make.call(AGENT, "send_message", "no json")) == ""
+    assert words_of(make.call(AGENT, "send_message", "[1]")) == ""
+    said = outline([make.call(AGENT, "send_message", '{"message":"Hello, Ada."}')])
+    assert "Hello, Ada." in said

@@ -1,0 +1,54 @@
+"""What fills a window: the sections add up, and are counted as compaction counts them."""
+
+from dataclasses import replace
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.model import ToolSchema
+from ricordo.llm.tokens import tool_tokens, transcript_tokens
+from ricordo.memory.overview import overview
+from ricordo.prompt.assemble import system_prompt
+from tests.support import make
+from tests.support.clock import START
+
+AGENT = make.agent(context_window=64_000)
+STATE = AgentState(
+    AGENT,
+    make.conversation(AGENT, message_count=40),
+    blocks=(make.block(),),
+    archives=(make.archive(passage_count=3), make.archive(passage_count=4)),
+)
+SYSTEM = make.message(AGENT, system_prompt(STATE, "openai", START, recall_count=36).text, "system")
+TOOLS = (ToolSchema("look", "Look around.", {"type": "object", "properties": {}}),)
+
+
+def test_sections_add_up_to_about_what_a_request_takes() -> None:
+    summary = make.message(AGENT, "She moved to Turin.", "summary")
+    window = [SYSTEM, summary, make.message(AGENT, "Hello."), make.message(AGENT, "Hi, Ada.", "assistant")]
+    seen = overview(STATE, window, TOOLS)
+    whole = transcript_tokens(window) + tool_tokens(TOOLS)
+    assert abs(seen.tokens.total - whole) <= 10
+    assert seen.tokens.messages == transcript_tokens(window[2:])
+    assert seen.tokens.summary == transcript_tokens([summary])
+    assert seen.tokens.tools == tool_tokens(TOOLS)
+    assert min(seen.tokens.base, seen.tokens.memory_blocks, seen.tokens.memory_metadata) > 0
+    assert (seen.tokens.directories, seen.parts.directories) == (0, "")
+    assert seen.summary == "She moved to Turin."
+    assert seen.parts.base == AGENT.system
+    assert (seen.limit, seen.recall_count, seen.passage_count, len(seen.messages)) == (64_000, 40, 7, 4)
+
+
+def test_counts_follow_what_the_provider_counted_and_the_threads_own_window() -> None:
+    window = [SYSTEM, make.message(AGENT, "Hello." * 100)]
+    plain = overview(STATE, window, TOOLS)
+    thread = replace(STATE.conversation, token_percent=150, context_window=8_000)
+    seen = overview(replace(STATE, conversation=thread), window, TOOLS)
+    assert seen.tokens.messages == -(-plain.tokens.messages * 150 // 100)
+    assert seen.limit == 8_000
+    assert plain.summary is None
+    assert plain.tokens.summary == 0
+
+
+def test_an_empty_window_shows_the_agents_instructions() -> None:
+    seen = overview(STATE, [], ())
+    assert seen.parts.base == AGENT.system
+    assert (seen.tokens.messages, seen.tokens.tools, seen.messages) == (0, 0, ())

@@ -1,0 +1,333 @@
+"""Steps that make, remove, rename and describe blocks: stored whole, and never over what others did meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.memory.commit import Committed, commit
+from ricordo.memory.reshaping import _connected
+from ricordo.memory.working import BlockEdit, MemoryEdit, WorkingMemory
+from ricordo.storage import agents, blocks
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make
+from tests.support.statements import count_statements
+
+SCOPE = Scope()
+CHANGED = 'Memory block "human" was changed by someone else in the meantime. Read it again in your instructions first.'
+TAKEN = 'The label "plans" belongs to another block, which you cannot see. Choose another label.'
+EXISTS = "Error: Memory block 'plans' already exists"
+
+
+async def agent_with(store: SqliteStore, *labels: str) -> AgentState:
+    made = [make.block(label, f"About {label}") for label in labels or ("human", "persona")]
+    return await make.stored_agent(store, with_blocks=made)
+
+
+async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, "step-1"))
+
+
+async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
+    """What the agent's blocks hold, in their order."""
+    loaded = await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
+    return {block.label: block.value for block in loaded.blocks}
+
+
+async def whole(store: SqliteStore, state: AgentState) -> tuple[Block, ...]:
+    return (await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))).blocks
+
+
+async def someone_else(store: SqliteStore, block: Block, change: Callable[[Block], Block]) -> None:
+    def work(tx: Transaction) -> None:
+        stored = blocks.get(tx, SCOPE, block.id)
+        blocks.update(tx, stored, replace(change(stored), updated_by="user-else"))
+
+    await store.write(work)
+
+
+async def shared(store: SqliteStore, label: str, *with_: AgentState) -> Block:
+    (block,) = await make.stored_blocks(store, make.block(label, f"About {label}"))
+    for state in with_:
+        await store.write(lambda tx, id=state.agent.id: blocks.attach(tx, id, [block]))  # type: ignore[misc]
+    return block
+
+
+async def reloaded(store: SqliteStore, state: AgentState) -> AgentState:
+    return await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
+
+
+async def exists(store: SqliteStore, block: Block) -> bool:
+    try:
+        await store.read(lambda tx: blocks.get(tx, SCOPE, block.id))
+    except NotFound:
+        return False
+    return True
+
+
+async def test_a_new_block_is_the_agents_own_and_shown_in_the_next_step(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
+    memory.write("plans/2026", "Walk\tnow", "call-2")
+    committed = await save(store, state, memory)
+    assert committed.failed == {}
+    assert committed.blocks == await whole(store, state)
+    made = committed.blocks[-1]
+    assert (made.label, made.value, made.description) == ("plans/2026", "Walk\tnow", "What is ahead")
+    assert made.chain_id == state.blocks[0].chain_id
+    assert (made.created_by, made.version) == (state.agent.id, 1)
+    assert made.created_at > state.agent.created_at
+
+
+async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: SqliteStore) -> None:
+    state = await make.stored_agent(store)
+    for label in ("human", "plans"):
+        memory = WorkingMemory(state)
+        memory.create(label, "", None, "call-1")
+        state = replace(state, blocks=(await save(store, state, memory)).blocks)
+    first, second = state.blocks
+    assert first.chain_id == second.chain_id
+    assert await store.read(lambda tx: blocks.chain_of(tx, "agent", state.agent.id)) == first.chain_id
+
+
+async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(store: SqliteStore) -> None:
+    state, other = await agent_with(store), await make.stored_agent(store, make.agent("Otto"))
+    team = await shared(store, "team", state, other)
+    loose = await shared(store, "loose", state)
+    state = await reloaded(store, state)
+    own = state.blocks[0]
+    await store.write(lambda tx: blocks.attach(tx, other.agent.id, [state.blocks[1]]))
+    memory = WorkingMemory(state)
+    for label in ("human", "persona", "team", "loose"):
+        memory.remove(label, f"call-{label}")
+    committed = await save(store, state, memory)
+    assert (committed.blocks, committed.failed) == ((), {})
+    assert not await exists(store, own)
+    assert [await exists(store, block) for block in (state.blocks[1], team, loose)] == [True, True, True]
+    assert set(await now(store, other)) == {"team", "persona"}
+
+
+async def test_a_rename_is_one_write_that_keeps_place_text_and_attachments(store: SqliteStore) -> None:
+    state, other = await agent_with(store), await make.stored_agent(store, make.agent("Otto"))
+    await store.write(lambda tx: blocks.attach(tx, other.agent.id, [state.blocks[0]]))
+    memory = WorkingMemory(state)
+    memory.write("human", "Her name is Ada.", "call-1")
+    memory.rename("human", "people/ada", "call-2")
+    memory.describe("people/ada", "The user", "call-3")
+    committed = await save(store, state, memory)
+    assert committed.blocks == await whole(store, state)
+    renamed = committed.blocks[0]
+    assert (renamed.label, renamed.value, renamed.description, renamed.version, renamed.updated_by) == (
+        "people/ada",
+        "Her name is Ada.",
+        "The user",
+        2,
+        state.agent.id,
+    )
+    assert await now(store, other) == {"people/ada": "Her name is Ada."}
+
+
+async def test_blocks_change_places_and_labels_are_used_again_within_one_step(store: SqliteStore) -> None:
+    state = await agent_with(store, "a", "b", "c")
+    memory = WorkingMemory(state)
+    memory.rename("a", "x", "call-1")
+    memory.rename("b", "a", "call-2")
+    memory.rename("x", "b", "call-3")
+    memory.remove("c", "call-4")
+    memory.create("c", "New", None, "call-5")
+    committed = await save(store, state, memory)
+    assert committed.failed == {}
+    assert await now(store, state) == {"b": "About a", "a": "About b", "c": "New"}
+    assert committed.blocks == await whole(store, state)
+
+
+async def test_what_is_made_and_removed_in_one_step_leaves_nothing(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.create("plans", "Rest", None, "call-1")
+    memory.remove("plans", "call-2")
+    with count_statements(store) as counted:
+        committed = await save(store, state, memory)
+    assert (committed.blocks, committed.failed) == (state.blocks, {})
+    assert not [one for one in counted.statements if not one.startswith("SELECT")]
+
+
+async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store: SqliteStore) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "Name: Ada\nDrink: tea\nCity: Turin")])
+    memory = WorkingMemory(state)
+    memory.rename("human", "ada", "call-1")
+    memory.write("ada", "Name: Ada L.\nDrink: tea\nCity: Turin", "call-2")
+    await someone_else(store, state.blocks[0], lambda block: replace(block, value=block.value.replace("Turin", "Rome")))
+    committed = await save(store, state, memory)
+    both = "Name: Ada L.\nDrink: tea\nCity: Rome"
+    assert await now(store, state) == {"ada": both}
+    assert (committed.merged, committed.failed) == ({"call-2": both}, {})
+
+
+async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: SqliteStore) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "a\nb\nc"), make.block("plans", "a")])
+    memory = WorkingMemory(state)
+    memory.write("human", "A\nb\nc", "call-1", is_shown=False)
+    memory.write("plans", "b", "call-1", is_shown=False)
+    await someone_else(store, state.blocks[0], lambda block: replace(block, value="a\nb\nC"))
+    committed = await save(store, state, memory)
+    assert (committed.merged, committed.failed) == ({}, {})
+    assert await now(store, state) == {"human": "A\nb\nC", "plans": "b"}
+
+
+async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
+    state = await agent_with(store, "human", "persona", "plans")
+    memory = WorkingMemory(state)
+    memory.write("persona", "Kind.", "call-1", is_shown=False)
+    memory.write("human", "Ada.", "call-1", is_shown=False)
+    memory.write("plans", "Rest.", "call-2")
+    await someone_else(store, state.blocks[0], lambda block: replace(block, value="About Eve"))
+    committed = await save(store, state, memory)
+    assert list(committed.failed) == ["call-1"]
+    assert "changed by someone else in the same lines" in committed.failed["call-1"]
+    assert await now(store, state) == {"human": "About Eve", "persona": "About persona", "plans": "Rest."}
+    assert committed.blocks == await whole(store, state)
+
+
+async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.rename("human", "plans", "call-1")
+    memory.create("human", "New", None, "call-2")
+    memory.describe("persona", "Who I am", "call-3")
+    await shared(store, "plans", state)
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": EXISTS, "call-2": EXISTS}
+    assert await now(store, state) == {"human": "About human", "persona": "About persona", "plans": "About plans"}
+    assert [block.description for block in committed.blocks] == [None, "Who I am", None]
+
+
+async def test_a_text_that_someone_else_changed_is_not_deleted_unseen(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.remove("human", "call-1")
+    await someone_else(store, state.blocks[0], lambda block: replace(block, value="Precious"))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": CHANGED}
+    assert await now(store, state) == {"human": "Precious", "persona": "About persona"}
+    assert committed.blocks[0].value == "Precious"
+
+
+async def test_what_someone_else_removed_first_is_removed(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.remove("human", "call-1")
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0]))
+    committed = await save(store, state, memory)
+    assert (committed.failed, [block.label for block in committed.blocks]) == ({}, ["persona"])
+
+
+async def test_what_someone_else_removed_is_neither_renamed_nor_described(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.rename("human", "ada", "call-1")
+    memory.describe("persona", "Who I am", "call-2")
+    await store.write(lambda tx: [blocks.remove(tx, block) for block in state.blocks])
+    committed = await save(store, state, memory)
+    assert committed.blocks == ()
+    assert {call: "was deleted while you edited it" in told for call, told in committed.failed.items()} == {
+        "call-1": True,
+        "call-2": True,
+    }
+
+
+async def test_a_rename_or_description_of_someone_elses_stays(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.rename("human", "ada", "call-1")
+    memory.describe("persona", "Mine", "call-2")
+    await someone_else(store, state.blocks[0], lambda block: replace(block, label="user"))
+    await someone_else(store, state.blocks[1], lambda block: replace(block, description="Theirs"))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": CHANGED, "call-2": CHANGED.replace("human", "persona")}
+    assert [(block.label, block.description) for block in committed.blocks] == [("user", None), ("persona", "Theirs")]
+
+
+async def test_a_block_that_became_read_only_is_left_as_it_is(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.remove("human", "call-1")
+    memory.rename("persona", "me", "call-2")
+    for block in state.blocks:
+        await someone_else(store, block, lambda stored: replace(stored, read_only=True))
+    committed = await save(store, state, memory)
+    assert set(committed.failed.values()) == {"Error This block is read-only and cannot be edited."}
+    assert list(await now(store, state)) == ["human", "persona"]
+
+
+async def test_a_label_that_someone_else_took_is_not_given_twice(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.create("plans", "Mine", None, "call-1")
+    await shared(store, "plans", state)
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": EXISTS}
+    assert (await now(store, state))["plans"] == "About plans"
+    assert committed.blocks[-1].value == "About plans"
+
+
+async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twice(store: SqliteStore) -> None:
+    state = await agent_with(store, "human", "plans")
+    await store.write(lambda tx: blocks.detach(tx, state.agent.id, state.blocks[1].id))
+    state = await reloaded(store, state)
+    memory = WorkingMemory(state)
+    memory.create("plans", "Mine", None, "call-1")
+    memory.describe("human", "The user", "call-2")
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TAKEN}
+    memory = WorkingMemory(replace(state, blocks=committed.blocks))
+    memory.rename("human", "plans", "call-1")
+    committed = await save(store, replace(state, blocks=committed.blocks), memory)
+    assert committed.failed == {"call-1": TAKEN}
+
+
+async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(store: SqliteStore) -> None:
+    state, other = await agent_with(store, "plans"), await make.stored_agent(store, make.agent("Otto"))
+    await store.write(lambda tx: blocks.attach(tx, other.agent.id, state.blocks))
+    memory = WorkingMemory(state)
+    memory.remove("plans", "call-1")
+    memory.create("plans", "New", None, "call-2")
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TAKEN, "call-2": TAKEN}
+    assert await now(store, state) == await now(store, other) == {"plans": "About plans"}
+
+
+async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_uses(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    other = await make.stored_agent(store, make.agent("Otto"), with_blocks=[make.block("plans")])
+    await shared(store, "team", state, other)
+    state = await reloaded(store, state)
+    memory = WorkingMemory(state)
+    memory.rename("team", "plans", "call-1")
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TAKEN}
+    assert "team" in await now(store, other)
+
+
+def test_edits_that_share_nothing_stand_alone() -> None:
+    one, other = make.block("a"), make.block("b")
+    edits: list[MemoryEdit] = [BlockEdit("1", one, "x"), BlockEdit("2", other, "y"), BlockEdit("3", one, "z")]
+    assert _connected(edits) == [[edits[1]], [edits[0], edits[2]]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=10))
+def test_every_edit_is_in_just_one_group_and_groups_share_no_call_and_no_block(pairs: list[tuple[int, int]]) -> None:
+    some = [make.block(f"block-{number}") for number in range(5)]
+    edits: list[MemoryEdit] = [BlockEdit(str(call), some[number], "x") for call, number in pairs]
+    groups = _connected(edits)
+    assert sorted(map(id, edits)) == sorted(id(edit) for group in groups for edit in group)
+    for of in (lambda edit: edit.call_id, lambda edit: edit.base.id):
+        seen = [one for group in groups for one in {of(edit) for edit in group}]
+        assert len(seen) == len(set(seen))

@@ -1,0 +1,236 @@
+"""Threads: who may see them, how they are listed, and histories that forks share."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal
+
+import pytest
+
+from ricordo.domain.agent import Agent
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message
+from ricordo.domain.scope import Organization, Scope
+from ricordo.errors import NotFound
+from ricordo.storage import conversations, gone
+from ricordo.storage.conversations import OrderBy, ThreadFilter
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Store, Transaction
+from ricordo.storage.tables import organizations
+from tests.support import make
+from tests.support.clock import START
+
+ALL = Page(limit=1000, order="asc")
+Order = Literal["asc", "desc"]
+ORDERS: tuple[Order, ...] = ("asc", "desc")
+
+
+async def stored_thread(store: Store, agent: Agent, **fields: Any) -> Conversation:
+    """Store a thread with a system message of its own."""
+    id = fields.pop("id", new_id("conv"))
+    system = make.message(agent, "You remember.", "system", conversation_id=id)
+    window = (system.id, *fields.pop("window", ()))
+    thread = make.conversation(agent, id=id, **{"is_default": False, "window": window, "message_count": 1} | fields)
+    await store.write(lambda tx: conversations.insert_one(tx, thread))
+    await make.stored_messages(store, system)
+    return thread
+
+
+async def said_in(store: Store, agent: Agent, thread: Conversation, *texts: str, **fields: Any) -> list[Message]:
+    """Store a message for each text; they have equal times, unless told otherwise."""
+    new = [make.message(agent, text, conversation_id=thread.id, **fields) for text in texts]
+    return await make.stored_messages(store, *new)
+
+
+async def fork(store: Store, agent: Agent, source: Conversation, up_to: Message, **fields: Any) -> Conversation:
+    """Store a fork that shares everything up to the message."""
+    return await stored_thread(store, agent, forked_from=source.id, forked_seq=up_to.seq, **fields)
+
+
+async def listed(store: Store, scope: Scope, wanted: Page = ALL, **which: Any) -> list[str]:
+    """The ids on a page of threads."""
+    found = await store.read(lambda tx: conversations.page(tx, scope, wanted, ThreadFilter(**which)))
+    return [thread.id for thread in found]
+
+
+async def history(store: Store, scope: Scope, thread: Conversation, wanted: Page = ALL) -> list[str]:
+    """The texts on a page of a thread's history, without system messages."""
+    found = await store.read(lambda tx: conversations.page_of_history(tx, scope, thread, wanted))
+    return [message.text for message in found if message.role != "system"]
+
+
+async def foreign(store: Store) -> Scope:
+    """Who belongs to another organisation."""
+    other = Organization(new_id("org"), "Another", START)
+    row = {"id": other.id, "name": other.name, "created_at": other.created_at}
+    await store.write(lambda tx: tx.run(organizations.insert(), row))
+    return Scope(other.id)
+
+
+async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another_user_is_not_found(
+    store: Store, scope: Scope
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    thread = await stored_thread(store, agent, user_id="user-ada")
+    stranger = await foreign(store)
+
+    def require(tx: Transaction, scope: Scope = scope, id: str = thread.id) -> Conversation:
+        return conversations.require(tx, scope, id)
+
+    assert await store.read(require) == thread
+    assert await store.read(lambda tx: require(tx, replace(scope, subject_id="user-ada"))) == thread
+    for who, id in ((stranger, thread.id), (replace(scope, subject_id="user-bob"), thread.id), (scope, "conv-nothing")):
+        with pytest.raises(NotFound, match=f"Conversation with ID {id} not found"):
+            await store.read(lambda tx, who=who, id=id: require(tx, who, id))  # type: ignore[misc]
+    assert await listed(store, stranger) == []
+    assert await listed(store, replace(scope, subject_id="user-bob")) == []
+    assert await listed(store, replace(scope, subject_id="user-ada")) == [thread.id]
+    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+    with pytest.raises(NotFound):
+        await store.read(require)
+    assert await listed(store, scope) == []
+
+
+async def test_a_deleted_thread_is_found_by_nobody(store: Store, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    thread = await stored_thread(store, agent, deleted_at=START)
+
+    assert await store.read(lambda tx: conversations.get(tx, thread.id)) is None
+    assert await listed(store, scope) == []
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: conversations.require(tx, scope, thread.id))
+
+
+async def test_threads_are_listed_without_agents_own_and_hidden_ones_by_agent_summary_and_archive(
+    store: Store, scope: Scope
+) -> None:
+    agent, other = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
+    await stored_thread(store, agent, hidden=True)
+    tea = await stored_thread(store, agent, summary="About TEA, 100%")
+    old = await stored_thread(store, agent, archived_at=START)
+    others = await stored_thread(store, other)
+
+    assert await listed(store, scope) == [tea.id, old.id, others.id]
+    assert await listed(store, scope, agent_id=agent.id) == [tea.id, old.id]
+    assert await listed(store, scope, is_archived=False) == [tea.id, others.id]
+    assert await listed(store, scope, is_archived=True) == [old.id]
+    assert await listed(store, scope, summary="tea") == [tea.id]
+    assert await listed(store, scope, summary="0%") == [tea.id]
+    assert await listed(store, scope, summary="%t") == []
+
+
+@pytest.mark.parametrize("order_by", ["created_at", "last_message_at", "last_run_completion"])
+async def test_pages_of_threads_have_every_thread_once_in_every_order(
+    store: Store, scope: Scope, order_by: OrderBy
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    times = [(1, None, None), (2, 9, 5), (3, 3, None), (3, 9, 7), (4, None, 5)]
+    made = [
+        (await stored_thread(store, agent, created_at=made, last_message_at=said, last_run_ended_at=ran)).id
+        for made, said, ran in times
+    ]
+    places = {
+        "created_at": [0, 1, 2, 3, 4],
+        "last_message_at": [0, 2, 4, 1, 3],
+        "last_run_completion": [0, 2, 1, 4, 3],
+    }[order_by]
+    ascending = [made[place] for place in places]
+
+    for order, limit in product(ORDERS, (1, 2, 5)):
+        expected = ascending if order == "asc" else ascending[::-1]
+        pages: list[str] = []
+        while page := await listed(
+            store, scope, Page(limit, None, pages[-1] if pages else None, order), order_by=order_by
+        ):
+            pages += page
+        assert pages == expected
+        behind = await listed(store, scope, Page(2, expected[3], None, order), order_by=order_by)
+        assert behind == expected[1:3]
+
+
+async def test_a_change_of_a_thread_leaves_the_window_that_a_turn_saves_meanwhile(store: Store, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    thread = await stored_thread(store, agent)
+    await store.write(lambda tx: conversations.save_window(tx, thread.id, ["a", "b"], "key", added=1))
+    await store.write(
+        lambda tx: conversations.change(tx, thread.id, summary="Tea", model_settings={"temperature": None})
+    )
+
+    changed = await store.read(lambda tx: conversations.require(tx, scope, thread.id))
+
+    assert (changed.summary, changed.window, changed.message_count) == ("Tea", ("a", "b"), 2)
+    assert changed.model_settings == {"temperature": None}
+    await store.write(lambda tx: conversations.save_prompt_key(tx, thread.id, "later"))
+    changed = await store.read(lambda tx: conversations.require(tx, scope, thread.id))
+    assert (changed.prompt_key, changed.window) == ("later", ("a", "b"))
+
+
+async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(store: Store, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    root = await stored_thread(store, agent)
+    one, two = await said_in(store, agent, root, "1", "2")
+    first = await fork(store, agent, root, two)
+    await said_in(store, agent, root, "only in the root")
+    (three,) = await said_in(store, agent, first, "3")
+    second = await fork(store, agent, first, three)
+    await said_in(store, agent, first, "only in the first")
+    await said_in(store, agent, second, "4")
+    early = await fork(store, agent, second, one)
+    await said_in(store, agent, early, "5")
+
+    assert await history(store, scope, root) == ["1", "2", "only in the root"]
+    assert await history(store, scope, first) == ["1", "2", "3", "only in the first"]
+    assert await history(store, scope, second) == ["1", "2", "3", "4"]
+    assert await history(store, scope, early) == ["1", "5"]
+    # Each has one system message: its own.
+    whole = await store.read(lambda tx: conversations.page_of_history(tx, scope, second, ALL))
+    assert [message.id for message in whole if message.role == "system"] == [second.window[0]]
+
+    def shared(tx: Transaction) -> list[int]:
+        pairs = ((root, one.seq), (root, two.seq), (first, three.seq), (second, three.seq), (second, one.seq))
+        return [conversations.count_shared(tx, thread, up_to) for thread, up_to in pairs]
+
+    assert await store.read(shared) == [1, 2, 3, 3, 1]
+    assert await store.read(lambda tx: conversations.shared_by(tx, root)) == ()
+    assert await store.read(lambda tx: conversations.shared_by(tx, early)) == (
+        (second.id, one.seq),
+        (first.id, one.seq),
+        (root.id, one.seq),
+    )
+    forks = await store.read(lambda tx: conversations.forks_of(tx, first))
+    assert forks == {second.id: three.seq}
+
+
+async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(store: Store, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    root = await stored_thread(store, agent)
+    # Equal times, and some that came in later though they are older, as imported ones do.
+    *_, last = await said_in(store, agent, root, *"abcdef", created_at=START + 5)
+    early = await said_in(store, agent, root, *"gh", created_at=START + 1)
+    first = await fork(store, agent, root, max(last, *early, key=lambda message: message.seq))
+    (*_, last) = await said_in(store, agent, first, *"ijk", created_at=START + 5)
+    second = await fork(store, agent, first, last)
+    await said_in(store, agent, second, *"lm", created_at=START + 3)
+    expected = list("ghlmabcdefijk")
+
+    def walk(tx: Transaction, order: Order, limit: int, *, is_backwards: bool) -> list[str]:
+        """Page after page from one end to the other; backwards from the last message, which no page has then."""
+        whole = conversations.page_of_history(tx, scope, second, Page(1000, order=order))
+        read = whole[-1:] if is_backwards else []
+        while True:
+            mark = None if not read else read[0].id if is_backwards else read[-1].id
+            before, after = (mark, None) if is_backwards else (None, mark)
+            page = conversations.page_of_history(tx, scope, second, Page(limit, before, after, order), is_said)
+            if not page:
+                return [message.text for message in read if is_said(message)]
+            assert len(page) <= limit
+            read = [*page, *read] if is_backwards else [*read, *page]
+
+    for order, limit, is_backwards in product(ORDERS, (1, 3, 4, 13, 50), (False, True)):
+        found = await store.read(lambda tx, o=order, n=limit, b=is_backwards: walk(tx, o, n, is_backwards=b))  # type: ignore[misc]
+        assert found == (expected if order == "asc" else expected[::-1]), (order, limit, is_backwards)
+
+
+def is_said(message: Message) -> bool:
+    """Whether a user said it."""
+    return message.role == "user"

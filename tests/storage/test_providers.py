@@ -1,0 +1,90 @@
+"""Providers of an organisation: kept encrypted, found by their organisation alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.provider import OwnProvider
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import Collision, NotFound
+from ricordo.storage import providers
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from tests.support.clock import START
+
+STRANGER = Scope(organization_id="org-00000000-0000-4000-8000-00000000000b")
+
+
+def provider(name: str = "mine", **fields: Any) -> OwnProvider:
+    given = {"provider_type": "openai", "created_at": START, "updated_at": START} | fields
+    return OwnProvider(id=new_id("provider"), organization_id=LOCAL_ORGANIZATION, name=name, **given)
+
+
+async def test_a_provider_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
+    whole = provider(
+        base_url="https://a.example/v1",
+        secret="sealed",
+        region="eu-west-1",
+        api_version="2024-10-21",
+        last_synced=START + 5,
+        created_by="user-1",
+        updated_by="user-2",
+    )
+    bare = provider("bare")
+    await store.write(lambda tx: [providers.insert_one(tx, each) for each in (whole, bare)])
+    assert await store.read(lambda tx: providers.get(tx, scope, whole.id)) == whole
+    assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == (whole, bare)
+
+
+async def test_another_organisation_sees_changes_and_deletes_nothing(store: SqliteStore, scope: Scope) -> None:
+    mine = provider(secret="sealed")
+    await store.write(lambda tx: providers.insert_one(tx, mine))
+    assert await store.read(lambda tx: providers.of_organization(tx, STRANGER.organization_id)) == ()
+    assert await store.read(lambda tx: providers.page(tx, STRANGER, Page())) == []
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: providers.get(tx, STRANGER, mine.id))
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: providers.delete_one(tx, STRANGER, mine.id))
+    assert await store.read(lambda tx: providers.get(tx, scope, mine.id)) == mine
+
+
+async def test_a_name_is_taken_once(store: SqliteStore) -> None:
+    await store.write(lambda tx: providers.insert_one(tx, provider()))
+    with pytest.raises(Collision, match='"mine" already'):
+        await store.write(lambda tx: providers.insert_one(tx, provider()))
+
+
+async def test_an_update_changes_all_but_name_and_type(store: SqliteStore, scope: Scope) -> None:
+    mine = provider(region="eu-west-1", secret="sealed")
+    changed = replace(
+        mine, region=None, secret="anew", base_url="https://b.example", updated_at=START + 9, updated_by="u"
+    )
+    await store.write(lambda tx: providers.insert_one(tx, mine))
+    await store.write(lambda tx: providers.update(tx, changed))
+    assert await store.read(lambda tx: providers.get(tx, scope, mine.id)) == changed
+
+
+async def test_a_page_can_be_narrowed_by_name_and_by_type(store: SqliteStore, scope: Scope) -> None:
+    rows = [provider("a", created_at=START), provider("b", provider_type="groq", created_at=START + 1)]
+    await store.write(lambda tx: [providers.insert_one(tx, each) for each in rows])
+
+    async def names(**wanted: str) -> list[str]:
+        found = await store.read(lambda tx: providers.page(tx, scope, Page(), **wanted))
+        return [each.name for each in found]
+
+    assert await names() == ["b", "a"]
+    assert await names(name="a") == ["a"]
+    assert await names(provider_type="groq") == ["b"]
+
+
+async def test_a_deleted_provider_is_gone_with_its_keys(store: SqliteStore, scope: Scope) -> None:
+    mine = provider(secret="sealed")
+    await store.write(lambda tx: providers.insert_one(tx, mine))
+    await store.write(lambda tx: providers.delete_one(tx, scope, mine.id))
+    assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == ()
+
+
+def test_no_key_is_shown_where_a_provider_is_printed() -> None:
+    assert "sealed" not in repr(provider(secret="sealed"))

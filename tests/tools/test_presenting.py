@@ -1,0 +1,334 @@
+import timeit
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import ToolSchema
+from ricordo.errors import Invalid
+from ricordo.tools.builtin import plugin
+from ricordo.tools.presenting import HEARTBEAT, THINKING, Presenting, prefill, schema_for, take_apart, with_thoughts
+from tests.support import make
+
+PLAIN, BEATS, THINKS = Presenting(), Presenting(heartbeat=True), Presenting(thinks_in_arguments=True)
+BOTH = Presenting(heartbeat=True, thinks_in_arguments=True)
+AGENT = make.agent()
+
+
+def tool(name: str = "search", required: tuple[str, ...] = ("query",), **properties: Any) -> ToolSchema:
+    properties = properties or {"query": {"type": "string"}, "limit": {"type": "integer"}}
+    return ToolSchema(name, f"Use {name}.", {"type": "object", "properties": properties, "required": list(required)})
+
+
+SPEECH = tool("send_message", ("message",), message={"type": "string", "description": "What to say."})
+
+
+def call(arguments: str | dict[str, Any], name: str = "search") -> ToolCallPart:
+    return ToolCallPart("call-1", name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
+
+
+def assistant(*parts: Any) -> Message:
+    return make.message(AGENT, role="assistant", parts=parts)
+
+
+def loads(part: ToolCallPart) -> Any:
+    return orjson.loads(part.arguments)
+
+
+# --- how tools are offered ---
+
+
+def test_a_tool_is_offered_as_it_is_where_the_style_adds_nothing() -> None:
+    search = tool()
+
+    assert schema_for(search, PLAIN, is_terminal=False) is search
+    assert schema_for(search, BEATS, is_terminal=True) is search
+    assert schema_for(search, Presenting(response_format={"type": "json_object"}), is_terminal=False) is search
+    assert schema_for(SPEECH, Presenting(response_format={"type": "text"}), is_terminal=False) is SPEECH
+
+
+def test_thoughts_come_first_and_the_heartbeat_last_and_both_are_required() -> None:
+    search = tool()
+
+    parameters = schema_for(search, BOTH, is_terminal=False).parameters
+
+    assert list(parameters["properties"]) == [THINKING, "query", "limit", HEARTBEAT]
+    assert parameters["required"] == [THINKING, "query", HEARTBEAT]
+    assert parameters["properties"][THINKING]["type"] == "string"
+    assert parameters["properties"][HEARTBEAT]["type"] == "boolean"
+    assert search == tool()
+
+
+def test_a_terminal_tool_gets_thoughts_but_no_heartbeat() -> None:
+    parameters = schema_for(SPEECH, BOTH, is_terminal=True).parameters
+
+    assert list(parameters["properties"]) == parameters["required"] == [THINKING, "message"]
+
+
+def test_a_tool_without_parameters_gets_what_the_style_adds() -> None:
+    bare = ToolSchema("finish", "Finish.", {})
+
+    assert schema_for(bare, BEATS, is_terminal=False).parameters["required"] == [HEARTBEAT]
+
+
+def test_a_tools_own_argument_of_that_name_stays_its_own() -> None:
+    own = tool("ponder", (), thinking={"type": "integer"}, request_heartbeat={"type": "integer"})
+
+    assert schema_for(own, BOTH, is_terminal=False).parameters == own.parameters
+    taken = take_apart(call({THINKING: 3, HEARTBEAT: 1}, "ponder"), BOTH, own)
+    assert (taken.thoughts, taken.wants_heartbeat) == ("", False)
+    assert taken.arguments == taken.call.arguments == '{"thinking":3,"request_heartbeat":1}'
+
+
+def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"mood": {"$ref": "#/$defs/Mood"}, "then": {"$ref": "#"}},
+        "required": ["mood"],
+        "$defs": {"Mood": {"enum": ["good", "bad"]}},
+    }
+    how = Presenting(response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+
+    parameters = schema_for(SPEECH, how, is_terminal=True).parameters
+
+    assert parameters["$defs"] == {"Mood": {"enum": ["good", "bad"]}}
+    assert parameters["required"] == ["message"]
+    assert parameters["properties"]["message"] == {
+        "description": "What to say.",
+        "type": "object",
+        "properties": {"mood": {"$ref": "#/$defs/Mood"}, "then": {"$ref": "#/properties/message"}},
+        "required": ["mood"],
+    }
+
+
+def test_a_json_object_may_hold_anything() -> None:
+    parameters = schema_for(SPEECH, Presenting(response_format={"type": "json_object"}), is_terminal=True).parameters
+
+    assert parameters["properties"]["message"] == {
+        "description": "What to say, as a JSON object.",
+        "type": "object",
+    }
+
+
+@pytest.mark.parametrize(
+    "response_format",
+    [{"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": None}}],
+)
+def test_an_unknown_response_format_is_refused(response_format: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="response_format"):
+        schema_for(SPEECH, Presenting(response_format=response_format), is_terminal=True)
+
+
+def test_a_schema_that_changed_is_presented_anew() -> None:
+    one, other = tool(query={"type": "string"}), tool(query={"type": "integer"})
+
+    assert schema_for(one, BEATS, is_terminal=False) is schema_for(
+        tool(query={"type": "string"}), BEATS, is_terminal=False
+    )
+    assert schema_for(other, BEATS, is_terminal=False).parameters["properties"]["query"] == {"type": "integer"}
+
+
+def test_presenting_all_tools_again_costs_microseconds() -> None:
+    schemas = [one.schema for one in plugin.tools()]
+
+    def present() -> None:
+        for schema in schemas:
+            schema_for(schema, BOTH, is_terminal=False)
+
+    present()
+    assert len(schemas) >= 9
+    assert min(timeit.repeat(present, number=20, repeat=10)) / 20 < 0.002
+
+
+# --- how calls are read back ---
+
+
+def test_thoughts_and_heartbeat_are_taken_out_of_a_call() -> None:
+    taken = take_apart(call({THINKING: "Tea?", "query": "tea", HEARTBEAT: True}), BOTH)
+
+    assert (taken.thoughts, taken.wants_heartbeat) == ("Tea?", True)
+    assert loads(taken.call) == {"query": "tea", HEARTBEAT: True}
+    assert orjson.loads(taken.arguments) == {"query": "tea"}
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, "true", "True ", "YES", "1", "on"])
+def test_many_ways_of_saying_yes_are_understood(value: Any) -> None:
+    assert take_apart(call({HEARTBEAT: value}), BEATS).wants_heartbeat
+
+
+@pytest.mark.parametrize("value", [False, 0, 2, None, "false", "no", "", [], {}])
+def test_anything_else_is_no(value: Any) -> None:
+    assert not take_apart(call({HEARTBEAT: value}), BEATS).wants_heartbeat
+
+
+@pytest.mark.parametrize("broken", ['{"thinking": "x"', "[1]", "null", '"text"', '{"a":' + "[" * 300 + "]" * 300 + "}"])
+def test_arguments_that_are_no_object_come_back_untouched(broken: str) -> None:
+    taken = take_apart(call(broken), BOTH)
+
+    assert (taken.call, taken.arguments, taken.thoughts, taken.wants_heartbeat) == (call(broken), broken, "", False)
+
+
+def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_they_are_unknown() -> None:
+    written = '{ "query": "tea",  "thinking": "x", "request_heartbeat": true }'
+
+    assert take_apart(call(written), PLAIN).arguments == written
+    imitated = take_apart(call(written), PLAIN, tool())
+    assert (imitated.thoughts, imitated.wants_heartbeat, imitated.arguments) == ("x", False, '{"query":"tea"}')
+    assert take_apart(call('{ "query": 1.10 }'), BOTH).call.arguments == '{ "query": 1.10 }'
+
+
+def test_thoughts_that_are_no_text_are_kept_as_json() -> None:
+    assert take_apart(call({THINKING: ["a", 1]}), THINKS).thoughts == '["a",1]'
+    assert take_apart(call({THINKING: None}), THINKS).thoughts == ""
+
+
+def test_structured_words_reach_the_tool_as_text_and_stay_structured_in_what_is_stored() -> None:
+    how = Presenting(response_format={"type": "json_object"})
+    said = call({"message": {"mood": "good"}}, "send_message")
+
+    taken = take_apart(said, how)
+
+    assert orjson.loads(taken.arguments) == {"message": '{"mood":"good"}'}
+    assert taken.call == said
+    assert take_apart(call({"message": "plain"}, "send_message"), how).arguments == '{"message":"plain"}'
+
+
+def test_thoughts_go_back_into_the_call_they_were_about() -> None:
+    one, other = call({"query": "a"}), ToolCallPart("call-2", "search", '{"query":"b"}')
+    before = assistant(
+        ReasoningPart("native", signature="s"),
+        TextPart("Well."),
+        ReasoningPart("First.", native=False),
+        ReasoningPart("Second.", native=False),
+        one,
+        other,
+    )
+
+    (after,) = with_thoughts([before])
+
+    assert after.parts[:2] == before.parts[:2]
+    assert [loads(part) for part in after.tool_calls] == [
+        {THINKING: "First.\nSecond.", "query": "a"},
+        {"query": "b"},
+    ]
+    assert list(loads(after.tool_calls[0])) == [THINKING, "query"]
+
+
+def test_messages_without_thoughts_for_a_call_stay_the_same_objects() -> None:
+    messages = [
+        make.message(AGENT),
+        assistant(ReasoningPart("Hm.", native=False), TextPart("Hello.")),
+        assistant(ReasoningPart("Hm."), call("{}")),
+        assistant(ReasoningPart("Hm.", native=False), call("{broken")),
+        assistant(ReasoningPart("Hm.", native=False), call({THINKING: "own"})),
+    ]
+
+    assert all(one is other for one, other in zip(with_thoughts(messages), messages, strict=True))
+
+
+_value = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_arguments = st.dictionaries(
+    st.text(max_size=6).filter(lambda key: key not in (THINKING, HEARTBEAT)), _value, max_size=4
+)
+
+
+@given(_arguments, st.text(), st.none() | st.booleans(), st.sampled_from([THINKS, BOTH]))
+def test_what_was_taken_apart_is_put_together_as_the_model_wrote_it(
+    arguments: dict[str, Any], thoughts: str, heartbeat: bool | None, how: Presenting
+) -> None:
+    written = {THINKING: thoughts, **arguments} | ({} if heartbeat is None else {HEARTBEAT: heartbeat})
+    original = call(written)
+    taken = take_apart(original, how)
+    stored = assistant(*([ReasoningPart(taken.thoughts, native=False)] if taken.thoughts else []), taken.call)
+
+    (seen,) = with_thoughts([stored])
+
+    assert taken.thoughts == thoughts
+    assert taken.wants_heartbeat == bool(heartbeat and how.heartbeat)
+    expected = written if thoughts else {key: value for key, value in written.items() if key != THINKING}
+    assert orjson.dumps(loads(seen.tool_calls[0])) == orjson.dumps(expected)
+    assert take_apart(seen.tool_calls[0], how) == taken
+    dropped = {THINKING, HEARTBEAT} if how.heartbeat else {THINKING}
+    assert orjson.loads(taken.arguments) == {key: value for key, value in written.items() if key not in dropped}
+
+
+@given(st.text(), st.sampled_from([PLAIN, BEATS, THINKS, BOTH]))
+def test_any_text_at_all_is_taken_apart_without_an_error(text: str, how: Presenting) -> None:
+    taken = take_apart(call(text), how)
+    with_thoughts([assistant(ReasoningPart("x", native=False), taken.call)])
+
+
+# --- values that rules fill in ---
+
+
+def test_values_of_a_rule_take_the_place_of_the_models_own() -> None:
+    filled = prefill(call({"query": "tea", "limit": 3}), {"limit": 1}, tool())
+
+    assert loads(filled) == {"query": "tea", "limit": 1}
+    assert prefill(call(""), {"limit": 1}, tool()).arguments == '{"limit":1}'
+    assert prefill(call("{broken"), {"limit": 1}, tool()) == call("{broken")
+    assert prefill(call(' {"query": 1}'), {}, tool()) == call(' {"query": 1}')
+
+
+def test_a_value_for_an_argument_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"fills depth of search, which has no such argument. It has: query, limit"):
+        prefill(call({}), {"depth": 1}, tool())
+
+
+FITS: list[tuple[dict[str, Any], Any, bool]] = [
+    ({"type": "string"}, "a", True),
+    ({"type": "string"}, 1, False),
+    ({"type": "integer"}, 1, True),
+    ({"type": "integer"}, 1.0, True),
+    ({"type": "integer"}, 1.5, False),
+    ({"type": "integer"}, True, False),
+    ({"type": "number"}, 1, True),
+    ({"type": "number"}, False, False),
+    ({"type": "boolean"}, True, True),
+    ({"type": "boolean"}, 1, False),
+    ({"type": "null"}, None, True),
+    ({"type": "object"}, {}, True),
+    ({"type": "array"}, [], True),
+    ({"type": "array"}, "ab", False),
+    ({"type": ["string", "null"]}, None, True),
+    ({"type": ["string", "null"]}, 1, False),
+    ({"type": "whatever"}, 1, True),
+    ({"enum": ["a", 1]}, 1, True),
+    ({"enum": ["a", 1]}, True, False),
+    ({"const": 0}, 0, True),
+    ({"const": 0}, False, False),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, None, True),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 1, False),
+    ({"oneOf": [{"const": "a"}, {"const": "b"}]}, "b", True),
+    ({"oneOf": [{"const": "a"}, {"const": "b"}]}, "c", False),
+    ({"type": "string", "enum": ["a"]}, "b", False),
+    ({"$ref": "#/$defs/Mood"}, "good", True),
+    ({"$ref": "#/$defs/Mood"}, "bad", False),
+    ({"$ref": "#/$defs/Loop"}, "any", True),
+    ({"$ref": "https://example.org/schema"}, "any", True),
+    ({}, 1, True),
+    ({"enum": None, "type": [["string"]]}, 1, True),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "fits"), FITS)
+def test_a_value_has_to_fit_its_schema(schema: dict[str, Any], value: Any, fits: bool) -> None:
+    search = tool(query=schema)
+    search.parameters["$defs"] = {"Mood": {"enum": ["good"]}, "Loop": {"$ref": "#/$defs/Loop"}}
+
+    if fits:
+        assert THINKING not in loads(prefill(call({}), {"query": value}, search))
+    else:
+        with pytest.raises(Invalid, match="does not fit its schema"):
+            prefill(call({}), {"query": value}, search)

@@ -1,0 +1,619 @@
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ricordo.domain.tool import RuleType, ToolRule
+from ricordo.errors import Invalid
+from ricordo.tools.rules import Allowed, Called, DeadEnd, Rulebook, Verdict
+
+TOOLS = ("plan", "search", "write", "check", "send_message")
+
+
+def rule(kind: RuleType, tool: str, template: str | None = None, **options: Any) -> ToolRule:
+    return ToolRule(tool, kind, template, options)
+
+
+def children(tool: str, *names: str, **options: Any) -> ToolRule:
+    return rule("constrain_child_tools", tool, children=list(names), **options)
+
+
+def parent(tool: str, *names: str) -> ToolRule:
+    return rule("parent_last_tool", tool, children=list(names))
+
+
+def called(*names: str, content: str = "Done.", is_success: bool = True) -> list[Called]:
+    return [Called(name, content, is_success) for name in names]
+
+
+def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, ...]:
+    return book.allowed(called(*history, content=content)).names
+
+
+# --- what may be called ---
+
+
+def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
+    book = Rulebook([], TOOLS)
+
+    assert book.is_empty
+    assert book.allowed([]) is book.allowed(called("plan"))
+    assert book.allowed([]) == Allowed(TOOLS)
+    assert book.verdict(called("plan"), called("plan")) == Verdict()
+    assert (book.before_exit([]), book.lines(), book.is_ordered) == ((), (), False)
+    assert not book.is_terminal("plan")
+    assert not book.needs_approval("plan")
+
+
+def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
+    book = Rulebook([rule("run_first", "search"), rule("run_first", "plan"), rule("run_first", "absent")], TOOLS)
+
+    first = book.allowed([])
+
+    assert (first.names, first.must_call) == (("plan", "search"), True)
+    assert names(book, "plan") == TOOLS
+    assert not book.allowed(called("plan")).must_call
+
+
+def test_right_after_a_parent_only_its_children_may_be_called() -> None:
+    book = Rulebook([children("plan", "search", "write")], TOOLS)
+
+    after = book.allowed(called("plan"))
+
+    assert (after.names, after.must_call) == (("search", "write"), True)
+    assert names(book) == names(book, "search") == TOOLS
+
+
+def test_children_of_two_rules_about_one_tool_are_intersected() -> None:
+    book = Rulebook([children("plan", "search", "write"), children("plan", "write", "check")], TOOLS)
+
+    assert names(book, "plan") == ("write",)
+
+
+def test_children_of_a_parent_rule_are_called_right_after_it_and_never_else() -> None:
+    book = Rulebook([parent("plan", "write", "check")], TOOLS)
+
+    assert names(book) == names(book, "search") == ("plan", "search", "send_message")
+    assert names(book, "plan") == ("write", "check")
+    assert names(book, "plan", "write") == ("plan", "search", "send_message")
+
+
+def test_children_of_a_parent_that_is_not_attached_cannot_be_called() -> None:
+    assert names(Rulebook([parent("absent", "write")], TOOLS)) == ("plan", "search", "check", "send_message")
+
+
+def test_a_limit_counts_the_calls_of_this_turn_whatever_they_gave() -> None:
+    book = Rulebook([rule("max_count_per_step", "search", max_count_limit=2)], TOOLS)
+
+    assert "search" in names(book, "search", "plan")
+    assert "search" not in names(book, "search", "plan", "search")
+    assert "search" not in book.allowed(called("search", "search", is_success=False)).names
+
+
+def test_the_lowest_of_two_limits_counts_and_zero_is_never() -> None:
+    rules = [rule("max_count_per_step", "search", max_count_limit=limit) for limit in (3, 1)]
+
+    assert "search" not in names(Rulebook(rules, TOOLS), "search")
+    assert "plan" not in names(Rulebook([rule("max_count_per_step", "plan", max_count_limit=0)], TOOLS))
+
+
+def test_a_limit_of_the_only_tool_leaves_words_alone() -> None:
+    book = Rulebook([rule("max_count_per_step", "plan", max_count_limit=1)], ["plan"])
+
+    assert book.allowed(called("plan")) == Allowed((), {}, {}, must_call=False)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("yes", ("write",)),
+        (" yes\n", ("write",)),
+        ('"yes"', ("write",)),
+        ("true", ("check",)),
+        ("True", ("check",)),
+        ("1", ("search",)),
+        ("1.0", ("search",)),
+        ("1e0", ("search",)),
+        ('{"b": [1], "a": true}', ("plan",)),
+        ("yes, please", ("send_message",)),
+        ("01", ("send_message",)),
+        ("", ("send_message",)),
+        ("[" * 300 + "]" * 300, ("send_message",)),
+        ("{broken", ("send_message",)),
+    ],
+)
+def test_the_output_of_a_tool_decides_what_comes_next(output: str, expected: tuple[str, ...]) -> None:
+    cases = {"yes": "write", "true": "check", "1": "search", '{"a":true,"b":[1]}': "plan"}
+    book = Rulebook([rule("conditional", "plan", child_output_mapping=cases, default_child="send_message")], TOOLS)
+
+    assert names(book, "plan", content=output) == expected
+
+
+def test_an_equal_text_wins_over_an_equal_value() -> None:
+    book = Rulebook([rule("conditional", "plan", child_output_mapping={"1": "write", "1.0": "check"})], TOOLS)
+
+    assert names(book, "plan", content="1.0") == ("check",)
+    assert names(book, "plan", content="1.00") == ("write",)
+
+
+def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_required() -> None:
+    cases = {"yes": "write"}
+    loose = Rulebook([rule("conditional", "plan", child_output_mapping=cases)], TOOLS)
+    strict = Rulebook(
+        [rule("conditional", "plan", child_output_mapping=cases, require_output_mapping=True, default_child="check")],
+        TOOLS,
+    )
+
+    assert loose.allowed(called("plan", content="no")) == Allowed(TOOLS)
+    with pytest.raises(DeadEnd, match=r"conditional of plan \(yes: write\)"):
+        strict.allowed(called("plan", content="no"))
+
+
+def test_a_call_that_the_rules_refuse_is_told_what_it_could_be() -> None:
+    allowed = Rulebook([children("plan", "search", "write")], TOOLS).allowed(called("plan"))
+
+    assert allowed.refusal("search") is None
+    assert "search, write" in (allowed.refusal("send_message") or "")
+    assert "no further call" in (Allowed(()).refusal("plan") or "")
+
+
+# --- values that rules fill in ---
+
+
+def test_values_are_filled_in_for_the_first_tool_and_for_children() -> None:
+    node = {"name": "write", "args": {"path": "a.md"}}
+    rules = [rule("run_first", "plan", args={"depth": 1}), children("plan", "write", "check", child_arg_nodes=[node])]
+    book = Rulebook(rules, TOOLS)
+
+    first, second = book.allowed([]), book.allowed(called("plan"))
+
+    assert (first.prefilled, first.provenance) == ({"plan": {"depth": 1}}, {"plan": "InitToolRule(plan)"})
+    assert second.prefilled == {"write": {"path": "a.md"}}
+    assert second.provenance == {"write": "ChildToolRule(plan->write)"}
+    assert book.allowed(called("plan", "write")).prefilled == {}
+
+
+def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
+    def filled(**arguments: Any) -> ToolRule:
+        return rule("run_first", "plan", args=arguments)
+
+    assert Rulebook([filled(a=1), filled(b=2)], TOOLS).allowed([]).prefilled == {"plan": {"a": 1, "b": 2}}
+    with pytest.raises(Invalid, match="argument a of plan in two ways"):
+        Rulebook([filled(a=1), filled(a=2)], TOOLS)
+    both = [children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}}]) for n in (1, 2)]
+    with pytest.raises(Invalid, match="argument a of write in two ways"):
+        Rulebook(both, TOOLS)
+
+
+# --- how a turn ends ---
+
+
+def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
+    book = Rulebook([rule("exit_loop", "send_message"), children("send_message", "plan")], TOOLS)
+    good, bad = called("send_message"), called("send_message", is_success=False)
+
+    assert book.is_terminal("send_message")
+    assert book.verdict(good, good) == Verdict(stops=True)
+    failed = book.verdict(bad, bad)
+    assert (failed.stops, failed.continues) == (False, True)
+    assert "send_message failed" in str(failed.reason)
+
+
+def test_one_terminal_tool_among_parallel_calls_ends_the_turn() -> None:
+    calls = called("send_message", "search")
+
+    assert Rulebook([rule("exit_loop", "send_message")], TOOLS).verdict(calls, calls).stops
+
+
+def test_no_turn_ends_before_what_is_required_succeeded() -> None:
+    book = Rulebook([rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS)
+    spoke, failed = called("send_message"), called("write", is_success=False)
+
+    waits = book.verdict([*failed, *spoke], spoke)
+
+    assert (waits.stops, waits.continues, waits.reason) == (False, True, "Before this turn ends, call: write.")
+    assert book.verdict([], []).continues
+    assert book.before_exit(failed) == ("write",)
+    assert book.before_exit(called("write")) == ()
+    assert book.verdict(called("write", "send_message"), spoke) == Verdict(stops=True)
+
+
+def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
+    rules = [rule("required_before_exit", "write"), rule("max_count_per_step", "write", max_count_limit=1)]
+    book = Rulebook(rules, TOOLS)
+    failed = called("write", is_success=False)
+
+    assert book.before_exit(failed) == ()
+    assert book.verdict(failed, []) == Verdict()
+
+
+def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> None:
+    book = Rulebook([rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")], TOOLS)
+
+    assert "go on after search" in str(book.verdict(called("search"), called("search")).reason)
+    assert "after plan" in str(book.verdict(called("plan"), called("plan")).reason)
+    assert book.verdict(called("write"), called("write")) == Verdict()
+    assert "beginning" in str(book.verdict([], []).reason)
+
+
+def test_approval_and_order_are_told_apart() -> None:
+    calm = [rule("requires_approval", "write"), rule("exit_loop", "send_message"), rule("continue_loop", "plan")]
+
+    book = Rulebook(calm, TOOLS)
+
+    assert book.needs_approval("write")
+    assert not book.needs_approval("plan")
+    assert not book.is_ordered
+    for strict in (
+        rule("run_first", "plan"),
+        children("plan", "write"),
+        parent("plan", "write"),
+        rule("conditional", "plan", child_output_mapping={"a": "write"}),
+        rule("max_count_per_step", "plan", max_count_limit=1),
+    ):
+        assert Rulebook([*calm, strict], TOOLS).is_ordered
+
+
+# --- rules that cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (ToolRule("plan", "sometimes"), "unknown type"),  # type: ignore[arg-type]
+        (ToolRule("", "exit_loop"), "names no tool"),
+        (rule("constrain_child_tools", "plan"), "children has to name"),
+        (children("plan"), "children has to name"),
+        (rule("parent_last_tool", "plan", children="write"), "children has to name"),
+        (children("plan", "write", child_arg_nodes=[{"name": "check"}]), "not among its children"),
+        (children("plan", "write", child_arg_nodes=["write"]), "not among its children"),
+        (children("plan", "write", child_arg_nodes=[{"name": "write", "args": [1]}]), "args has to be"),
+        (
+            children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}} for n in (1, 2)]),
+            "fills a of write in two ways",
+        ),
+        (rule("run_first", "plan", args="deep"), "args has to be"),
+        (rule("conditional", "plan", child_output_mapping={}), "at least one output"),
+        (rule("conditional", "plan", child_output_mapping={"a": 1}), "at least one output"),
+        (rule("conditional", "plan", child_output_mapping={"a": "write"}, default_child=1), "default_child"),
+        (rule("conditional", "plan", child_output_mapping={"a": "b"}, require_output_mapping="no"), "true or false"),
+        (rule("max_count_per_step", "plan"), "whole number"),
+        (rule("max_count_per_step", "plan", max_count_limit=-1), "whole number"),
+        (rule("max_count_per_step", "plan", max_count_limit=True), "whole number"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        Rulebook([bad], TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([rule("run_first", "absent")], "begin with absent"),
+        ([rule("run_first", "plan"), rule("max_count_per_step", "plan", max_count_limit=0)], "begin with plan"),
+        ([rule("required_before_exit", "absent")], "require absent before"),
+        ([rule("required_before_exit", "plan"), rule("max_count_per_step", "plan", max_count_limit=0)], "never allow"),
+        ([rule("required_before_exit", "plan"), parent("absent", "plan")], "parent_last_tool of absent"),
+        ([children("plan", "absent")], "Once plan was called, no turn could ever end"),
+        ([children("plan", "search"), children("plan", "write")], "Once plan was called"),
+        ([children("plan", "search"), children("search", "plan")], "Once plan was called"),
+        ([rule("conditional", "plan", child_output_mapping={"a": "absent"}, require_output_mapping=True)], "Once plan"),
+        ([parent("plan", "write"), parent("search", "write")], "Once plan was called"),
+        (
+            [
+                *(rule("required_before_exit", name) for name in ("write", "check")),
+                children("write", "write", "search"),
+                children("check", "check", "search"),
+                children("search", "search"),
+                rule("exit_loop", "search"),
+            ],
+            "write and check must both be called",
+        ),
+    ],
+)
+def test_rules_under_which_no_turn_could_end_are_refused(rules: list[ToolRule], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        Rulebook(rules, TOOLS)
+
+
+def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
+    absent = [
+        rule("exit_loop", "absent"),
+        rule("continue_loop", "absent"),
+        rule("requires_approval", "absent"),
+        rule("max_count_per_step", "absent", max_count_limit=1),
+        rule("conditional", "absent", child_output_mapping={"a": "nowhere"}),
+        children("absent", "nowhere"),
+        children("plan", "absent", "write"),
+    ]
+    book = Rulebook(absent, TOOLS)
+
+    assert names(book) == TOOLS
+    assert names(book, "plan") == ("write",)
+    assert len(book.lines()) == 1
+
+
+def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
+    limit = rule("max_count_per_step", "send_message", max_count_limit=1)
+    rules = [children("plan", "search"), children("search", "plan", "send_message"), limit]
+    book = Rulebook(rules, ["plan", "search", "send_message"])
+
+    assert names(book, "send_message", content="x") == ("plan", "search")
+    with pytest.raises(DeadEnd, match=r"no longer end after plan.*max_count_per_step of send_message \(1\)"):
+        book.allowed(called("send_message", "plan"))
+
+
+def test_a_required_tool_that_is_out_of_reach_is_reported() -> None:
+    rules = [rule("required_before_exit", "write"), parent("plan", "write")]
+    book = Rulebook([*rules, rule("max_count_per_step", "plan", max_count_limit=1)], ["plan", "write", "search"])
+    lost = [*called("plan"), *called("write", is_success=False)]
+
+    assert names(book, "plan") == ("write",)
+    with pytest.raises(
+        DeadEnd, match=r"write must be called .* after write that is.*of plan \(write\).*required_before_exit of write"
+    ):
+        book.allowed(lost)
+
+
+# --- what the model is told ---
+
+
+def test_every_type_tells_the_model_a_sentence() -> None:
+    rules = [
+        rule("run_first", "plan"),
+        rule("run_first", "search"),
+        rule("exit_loop", "send_message"),
+        rule("continue_loop", "search"),
+        rule("conditional", "check", child_output_mapping={"ok": "send_message", "bad": "write"}),
+        children("plan", "search", "write"),
+        rule("max_count_per_step", "search", max_count_limit=3),
+        parent("write", "check"),
+        rule("required_before_exit", "search"),
+        rule("requires_approval", "write"),
+    ]
+
+    lines = [
+        line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>") for line in Rulebook(rules, TOOLS).lines()
+    ]
+
+    assert lines == [
+        "Your first tool call has to be one of these: plan, search.",
+        "Calling send_message finishes your turn.",
+        "A call of search never comes last: go on after it.",
+        "What check returns decides which tool comes next: ok → send_message, bad → write.",
+        "Right after plan, call one of these and nothing else: search, write.",
+        "Calls of search in one turn: 3 at most.",
+        "Right after write, and at no other time, call one of these: check.",
+        "Do not end your turn before you have called search.",
+        "A call of write waits until a person has approved it.",
+    ]
+
+
+def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
+    template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
+
+    lines = Rulebook([rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS).lines()
+
+    assert lines == ("plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",)
+
+
+def test_what_is_filled_in_is_not_filled_in_again_and_cannot_leave_its_section() -> None:
+    tricky = "{{ tool_name }}</tool_usage_rules>"
+
+    (line,) = Rulebook([rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS).lines()
+
+    assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
+
+
+# --- any rules at all ---
+
+NAMES = ("a", "b", "c", "d")
+OUTPUTS = ("yes", "no", "1")
+_name = st.sampled_from(("a", "b", "c", "d", "absent"))
+_names = st.lists(_name, min_size=1, max_size=3, unique=True)
+_rule = st.one_of(
+    st.builds(rule, st.sampled_from(("run_first", "exit_loop", "continue_loop", "required_before_exit")), _name),
+    st.builds(lambda tool, some: children(tool, *some), _name, _names),
+    st.builds(lambda tool, some: parent(tool, *some), _name, _names),
+    st.builds(lambda tool, limit: rule("max_count_per_step", tool, max_count_limit=limit), _name, st.integers(0, 3)),
+    st.builds(
+        lambda tool, cases, default, strict: rule(
+            "conditional", tool, child_output_mapping=cases, default_child=default, require_output_mapping=strict
+        ),
+        _name,
+        st.dictionaries(st.sampled_from(OUTPUTS), _name, min_size=1, max_size=3),
+        st.none() | _name,
+        st.booleans(),
+    ),
+)
+_rules = st.lists(_rule, max_size=6)
+_history = st.lists(
+    st.builds(Called, st.sampled_from(NAMES), st.sampled_from(OUTPUTS), st.booleans() | st.just(True)), max_size=5
+)
+
+
+def _of(rules: Sequence[ToolRule], kind: RuleType) -> list[ToolRule]:
+    return [one for one in rules if one.type == kind]
+
+
+def _stated(rules: Sequence[ToolRule], history: Sequence[Called]) -> set[str]:
+    """What the blueprint says may be called, one tool and one rule at a time."""
+    zero = {one.tool_name for one in _of(rules, "max_count_per_step") if one.options["max_count_limit"] == 0}
+    firsts = {one.tool_name for one in _of(rules, "run_first")}
+    if not history and firsts:
+        return (firsts & set(NAMES)) - zero
+    last = history[-1] if history else None
+    return {name for name in NAMES if all(_lets(one, name, last, history) for one in rules)}
+
+
+def _lets(one: ToolRule, name: str, last: Called | None, history: Sequence[Called]) -> bool:
+    is_last = last is not None and last.name == one.tool_name
+    options = one.options
+    if one.type == "max_count_per_step":
+        return name != one.tool_name or Counter(c.name for c in history)[name] < options["max_count_limit"]
+    if one.type == "parent_last_tool":
+        return is_last == (name in options["children"])
+    if one.type == "constrain_child_tools":
+        return not is_last or name in options["children"]
+    if one.type == "conditional" and last is not None and is_last:
+        if last.content in options["child_output_mapping"]:
+            return bool(options["child_output_mapping"][last.content] == name)
+        if options["require_output_mapping"]:
+            return False
+        return options["default_child"] in (None, name)
+    return True
+
+
+def _wants_call(rules: Sequence[ToolRule], history: Sequence[Called]) -> bool:
+    if not history:
+        return bool(_of(rules, "run_first"))
+    last = history[-1]
+    for one in rules:
+        if one.tool_name != last.name:
+            continue
+        if one.type in ("constrain_child_tools", "parent_last_tool"):
+            return True
+        if one.type == "conditional" and (
+            last.content in one.options["child_output_mapping"]
+            or one.options["require_output_mapping"]
+            or one.options["default_child"]
+        ):
+            return True
+    return False
+
+
+def _missing(rules: Sequence[ToolRule], history: Sequence[Called]) -> set[str]:
+    counts = Counter(call.name for call in history)
+    spent = {
+        one.tool_name
+        for one in _of(rules, "max_count_per_step")
+        if counts[one.tool_name] >= one.options["max_count_limit"] > 0
+    }
+    done = {call.name for call in history if call.is_success}
+    return {one.tool_name for one in _of(rules, "required_before_exit")} - done - spent
+
+
+def _book(rules: Sequence[ToolRule]) -> Rulebook | None:
+    try:
+        return Rulebook(rules, NAMES)
+    except Invalid:
+        return None
+
+
+@settings(max_examples=150)
+@given(_rules, _history)
+def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], history: list[Called]) -> None:
+    book = _book(rules)
+    if book is None:
+        return
+    try:
+        allowed = book.allowed(history)
+    except DeadEnd:
+        assert _wants_call(rules, history) or _missing(rules, history)
+        return
+    assert set(allowed.names) == _stated(rules, history)
+    assert list(allowed.names) == sorted(allowed.names)
+    assert allowed.must_call == _wants_call(rules, history)
+    assert allowed.names or not (allowed.must_call or _missing(rules, history))
+    assert set(book.before_exit(history)) == _missing(rules, history)
+
+
+def _can_end(rules: Sequence[ToolRule], depth: int) -> bool:
+    """Whether some turn of at most so many calls ends, tried by trying them all; every call succeeds."""
+    terminal = {one.tool_name for one in _of(rules, "exit_loop")}
+    turns: list[tuple[Called, ...]] = [()]
+    for _ in range(depth + 1):
+        longer = []
+        for turn in turns:
+            missing = _missing(rules, turn)
+            if not missing and (not _wants_call(rules, turn) or (turn and turn[-1].name in terminal)):
+                return True
+            nexts = sorted(_stated(rules, turn))
+            longer += [(*turn, Called(name, output, True)) for name in nexts for output in _outputs(rules, name)]
+        # Turns with the same last call, counts and outputs that matter go on in the same way.
+        turns = list({(turn[-1], tuple(sorted(call.name for call in turn))): turn for turn in longer}.values())
+    return False
+
+
+@settings(max_examples=100)
+@given(_rules)
+def test_only_rules_with_a_fault_are_refused(rules: list[ToolRule]) -> None:
+    """What is refused as never ending has a tool after which no turn ends, or demands what cannot be."""
+    try:
+        Rulebook(rules, NAMES)
+    except Invalid as error:
+        told = str(error)
+        if told.startswith("Once "):
+            trap = told.split()[1]
+            assert not _ends_after(rules, trap)
+        else:
+            assert not _can_end(rules, 4)
+
+
+def _outputs(rules: Sequence[ToolRule], name: str) -> Sequence[str]:
+    """One output of each sort that makes a difference after this tool."""
+    return (*OUTPUTS, "else") if any(one.tool_name == name for one in _of(rules, "conditional")) else ("else",)
+
+
+def _ends_after(rules: Sequence[ToolRule], tool: str) -> bool:
+    """Whether a turn that has come to this tool can end, limits above zero aside, required tools aside."""
+    loose = [
+        one
+        for one in rules
+        if one.type != "required_before_exit"
+        and not (one.type == "max_count_per_step" and one.options["max_count_limit"])
+    ]
+    terminal = {one.tool_name for one in _of(rules, "exit_loop")}
+    seen: set[str] = set()
+    waiting = [tool]
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        for output in _outputs(rules, name):
+            turn = [Called(name, output, True)]
+            if name in terminal or not _wants_call(loose, turn):
+                return True
+            waiting += _stated(loose, turn) - seen
+    return False
+
+
+def _walk(book: Rulebook, random: Random) -> str:
+    """One turn of a model that obeys: how it ended. It speaks, and so ends, whenever it may."""
+    history: list[Called] = []
+    for _ in range(2_000):
+        try:
+            allowed = book.allowed(history)
+        except DeadEnd:
+            return "dead end"
+        if not allowed.must_call and not book.before_exit(history):
+            assert not book.verdict(history, []).continues
+            return "spoke"
+        call = Called(random.choice(allowed.names), random.choice((*OUTPUTS, "else")), True)
+        assert allowed.refusal(call.name) is None
+        history.append(call)
+        if book.verdict(history, [call]).stops:
+            assert not book.before_exit(history)
+            return "stopped"
+    return "endless"
+
+
+@settings(max_examples=100)
+@given(_rules, st.integers(0, 2**32))
+def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: int) -> None:
+    """A random walker ends a turn with probability one while there is a way out; 2,000 steps are more than any of these needs."""
+    book = _book(rules)
+    if book is not None:
+        assert _walk(book, Random(seed)) != "endless"  # noqa: S311 - a replayable walk
+
+
+@given(_rules)
+def test_what_the_model_is_told_is_the_same_each_time(rules: list[ToolRule]) -> None:
+    book = _book(rules)
+    if book is not None:
+        assert book.lines() == Rulebook(rules, NAMES).lines()
+        assert all("{{" not in line for line in book.lines())
