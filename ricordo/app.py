@@ -17,6 +17,9 @@ from ricordo.api import (
     archival,
     archives,
     blocks,
+    compacting,
+    context,
+    conversations,
     health,
     importing,
     jobs,
@@ -50,7 +53,10 @@ from ricordo.web import home
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
-_FACES = (health, agents, messages, blocks, tools, archival, models, runs, steps, jobs, archives, importing, searching)
+_FACES = (
+    *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models, runs, steps, jobs),
+    *(archives, importing, searching),
+)
 
 
 @asynccontextmanager

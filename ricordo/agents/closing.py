@@ -62,9 +62,7 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
         [*conversation.window, *(message.id for message in entering)],
         conversation.prompt_key,
         added=len(missing),
-        ended_at=now,
-        run_ms=(now - run.created_at) // 1000,
-        stop_reason=reason,
+        ended=ended,
     )
     return ended
 

@@ -34,7 +34,7 @@ from ricordo.llm.tokens import (
     tool_tokens,
     transcript_tokens,
 )
-from ricordo.memory.compaction import Cut, cut
+from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summarizing import Own, Summary, Writer, summarize
 from ricordo.prompt.fitting import fit
 from ricordo.prompt.transcript import transcript
@@ -75,9 +75,8 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 
 def learn(turn: TurnContext, request: ModelRequest) -> None:
     """Take it from the provider that the request was too long, whatever we thought."""
-    window = turn.state.agent.context_window
-    at_least = window * 110 // max(1, request_tokens(request))
-    turn.token_percent = min(10 * _MOST, max(turn.token_percent * 3 // 2, at_least))
+    estimate, window = request_tokens(request), turn.state.agent.context_window
+    turn.token_percent = percent_after_refusal(estimate, window, turn.token_percent)
     turn.was_refused = True
 
 
@@ -97,9 +96,13 @@ async def make_room(
     )
     if found is None:
         return None
-    timezone = turn.state.agent.timezone
     summary = await summarize(
-        found.evicted, settings, writer=_writer(runtime, turn, settings), own=_own(turn, request), timezone=timezone
+        found.evicted,
+        settings,
+        writer=_writer(runtime, turn, settings),
+        own=_own(turn, request),
+        room=summary_room(turn.state.agent.context_window, turn.token_percent),
+        timezone=turn.state.agent.timezone,
     )
     message = _message(runtime, turn, summary)
     part = _part(turn, request, found, message)

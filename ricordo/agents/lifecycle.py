@@ -262,7 +262,7 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     named = {rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")}
     base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
     gated = tuple(ToolRule(tool.name, "requires_approval") for tool in given if tool.needs_approval)
-    return tuple(dict.fromkeys((*spec.tool_rules, *base, *gated)))
+    return (*spec.tool_rules, *(rule for rule in (*base, *gated) if rule not in spec.tool_rules))
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:

@@ -161,9 +161,7 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
         turn.prompt_key,
         added=added,
         token_percent=turn.token_percent,
-        ended_at=ended.ended_at if ended else None,
-        run_ms=(ended.duration_ns or 0) // 1_000_000 if ended else None,
-        stop_reason=ended.stop_reason if ended else None,
+        ended=ended,
     )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.closing import close_run
+from ricordo.agents.approvals import CANCELLED
+from ricordo.agents.closing import close_run, give_up_waiting
 from ricordo.agents.removal import remove_thread
+from ricordo.agents.styles import rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
@@ -119,18 +121,35 @@ async def delete_thread(runtime: Runtime, scope: Scope, conversation_id: str) ->
     """Stop the thread's turn and delete the thread. Raises NotFound, Conflict for an agent's own thread."""
     thread = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
     if not thread.is_default:
-        await cancel_thread(runtime, scope, conversation_id)
+        await _cancel_open(runtime, scope, conversation_id)
     await remove_thread(runtime, scope, conversation_id)
 
 
 async def cancel_thread(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
-    """Cancel what runs in the thread; tells for each run whether that was possible. Raises NotFound."""
+    """Cancel what runs in the thread, and deny what waits for approval; tells for each run whether that was possible.
 
+    Raises NotFound.
+    """
+    outcome = await _cancel_open(runtime, scope, conversation_id)
+    denied = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
+    return outcome | ({denied.run_id: True} if denied and denied.run_id else {})
+
+
+async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
     def find(tx: Transaction) -> list[str]:
         conversations.require(tx, scope, conversation_id)
         return [run.id for run in runs.open_runs(tx, conversation_id=conversation_id)]
 
     return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}
+
+
+def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
+    """Deny the calls that wait in the thread, unless a turn has taken up the answer meanwhile; None where none waits."""
+    conversations.hold(tx, conversation_id)
+    conversation = conversations.get(tx, conversation_id)
+    if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
+        return None
+    return give_up_waiting(tx, conversation, CANCELLED)
 
 
 async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
@@ -162,7 +181,8 @@ def system_message(
 def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
     state = effective(state)
     provider = runtime.models.get(state.agent.model).info.provider
-    return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count)
+    lines = rulebook(state).lines()
+    return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)
 
 
 def _create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, spec: ThreadSpec) -> Conversation:

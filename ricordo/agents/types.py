@@ -109,11 +109,12 @@ def initial_messages(beginning: Beginning, tool_names: Collection[str], provider
     begins = traits_of(agent.agent_type).begins
     if begins == "empty":
         return []
-    login = _login(beginning)
     if begins == "login" or SPEECH not in tool_names:
-        return [login]
-    greeting = _spoken(beginning, FIRST_WORDS, (ReasoningPart(FIRST_THOUGHT, native=False),))
-    return [login, *greeting] if provider in _LOGIN_FIRST else [*greeting, login]
+        return [_login(beginning)]
+    thought = ReasoningPart(FIRST_THOUGHT, native=False)
+    if provider in _LOGIN_FIRST:
+        return [_login(beginning), *_spoken(beginning, FIRST_WORDS, (thought,))]
+    return [*_spoken(beginning, FIRST_WORDS, (thought,)), _login(beginning)]
 
 
 def given_messages(beginning: Beginning, given: Sequence[NewMessage]) -> list[Message]:

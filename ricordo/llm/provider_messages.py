@@ -157,7 +157,7 @@ def _piece(part: Part) -> Any:
 
 def to_reply(response: "wire.ModelResponse", info: ModelInfo) -> ModelReply:
     """The reply in a provider's response."""
-    parts = [part for own in response.parts if (part := _our_part(own, info.provider)) is not None]
+    parts = [part for own in response.parts for part in _our_parts(own, info.provider)]
     usage = response.usage
     return ModelReply(
         parts=tuple(parts),
@@ -182,18 +182,21 @@ def _own_reason(response: "wire.ModelResponse") -> Any:
     return (response.provider_details or {}).get("finish_reason")
 
 
-def _our_part(part: Any, provider: str) -> Part | None:
+def _our_parts(part: Any, provider: str) -> list[Part]:
+    signature = (part.provider_details or {}).get(_SIGNATURE)
     match part.part_kind:
         case "text" if part.content:
-            return TextPart(part.content, (part.provider_details or {}).get(_SIGNATURE))
+            return [TextPart(part.content, signature)]
         case "thinking" if part.id in _REDACTED:
-            return ReasoningPart("", redacted=part.signature, provider=provider)
+            return [ReasoningPart("", redacted=part.signature, provider=provider)]
         case "thinking" if part.content or part.signature:
-            return ReasoningPart(part.content, signature=part.signature, provider=provider)
+            return [ReasoningPart(part.content, signature=part.signature, provider=provider)]
         case "tool-call":
-            return ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
+            call = ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
+            # Google signs the call itself; kept as a thought without words, which goes back right before the call.
+            return [ReasoningPart("", signature=signature, provider=provider), call] if signature else [call]
         case _:
-            return None
+            return []
 
 
 def arguments_of(arguments: Any) -> str:

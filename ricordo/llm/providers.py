@@ -6,6 +6,7 @@ off: ours apply.
 
 import asyncio
 import importlib
+import re
 from collections.abc import AsyncGenerator, Callable
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
 VERTEX_LOCATION = "us-central1"
+_WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
 # These take no picture by its address.
 _INLINES = {"google", "bedrock"}
 
@@ -146,7 +148,9 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message
-            found = error_from_status(provider, error.status_code, body, error.headers)
+            # Google says of a wrong key that the request is wrong.
+            status = 401 if error.status_code == 400 and _WRONG_KEY.search(words_of(body)[1]) else error.status_code
+            found = error_from_status(provider, status, body, error.headers)
         case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
             found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
         case known.ModelConnectionError() if error.phase == "connect":

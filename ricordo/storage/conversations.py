@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal, se
 
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.message import Message
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import messages
@@ -252,11 +253,9 @@ def save_window(
     *,
     added: int,
     token_percent: int | None = None,
-    ended_at: int | None = None,
-    run_ms: int | None = None,
-    stop_reason: str | None = None,
+    ended: Run | None = None,
 ) -> None:
-    """Store the window after a step; `added` messages were stored with it. The last three are set when a run ends.
+    """Store the window after a step; `added` messages were stored with it, and the run `ended` with it, where it did.
 
     `token_percent` is what the provider counts, in percent of our own estimate, where it was learned.
     """
@@ -269,9 +268,9 @@ def save_window(
             "new_updated_at": tx.clock.now(),
             "added": added,
             "percent": token_percent,
-            "ended_at": ended_at,
-            "run_ms": run_ms,
-            "stop_reason": stop_reason,
+            "ended_at": ended and ended.ended_at,
+            "run_ms": ended and (ended.duration_ns or 0) // 1_000_000,
+            "stop_reason": ended and ended.stop_reason,
         },
     )
 

@@ -10,6 +10,7 @@ import orjson
 
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
+from ricordo.prompt.memory import disarm
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,400})(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,6})?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
@@ -177,9 +178,8 @@ def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
         separator = found[2] if found[2] is not None else found[3]
         return _told(values[found[1]], separator) if found[1] in values else found[0]
 
-    if rule.prompt_template:
-        return _PLACEHOLDER.sub(fill, rule.prompt_template)
-    return f"<tool_rule>\n{_PLACEHOLDER.sub(fill, SENTENCES[rule.type])}\n</tool_rule>"
+    told = disarm(_PLACEHOLDER.sub(fill, rule.prompt_template or SENTENCES[rule.type]))
+    return told if rule.prompt_template else f"<tool_rule>\n{told}\n</tool_rule>"
 
 
 def _told(value: Any, separator: str | None) -> str:

@@ -19,13 +19,13 @@ narrows the choice. Some cases need a decision, and this is ours:
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
-from ricordo.prompt.memory import disarm
 from ricordo.tools.rule_kinds import (
     Branches,
     Children,
@@ -179,9 +179,13 @@ class Rulebook:
 
     def lines(self) -> tuple[str, ...]:
         """What the rules tell the model, in their order; rules without effect on the attached tools tell nothing."""
+        return self._lines
+
+    @cached_property
+    def _lines(self) -> tuple[str, ...]:
         firsts = [name for name in dict.fromkeys(kind.tool for kind in self._first) if name in self._attached]
         shown = (
-            disarm(line_of(rule, firsts))
+            line_of(rule, firsts)
             for rule, kind in zip(self._rules, self._kinds, strict=True)
             if kind.tool in self._attached or (isinstance(kind, OnlyAfter) and kind.children & self._attached)
         )

@@ -25,6 +25,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.memory.recall import FoundMessage
@@ -130,9 +131,10 @@ async def test_a_new_thread_has_a_prompt_a_window_and_a_lease_of_its_own_and_the
 
 
 async def test_a_prompt_made_with_the_thread_is_the_one_its_first_turn_uses(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."))
+    agent = await stage.agent(("human", "Her name is Ada."), tool_rules=(ToolRule("memory_insert", "exit_loop"),))
     id = await thread(stage, agent)
     (made,) = await in_view(stage, id)
+    assert "<tool_usage_rules>" in made.text
     await tell(stage, agent, id, "Hello.")
     assert stage.model.requests[-1].messages[0].text == made.text
 
@@ -547,6 +549,21 @@ async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage) -> No
     assert outcome == {ended[ids[0]].id: True}
     assert [ended[id].status for id in ids] == ["cancelled", "completed"]
     assert await cancel_thread(stage.runtime, Scope(), ids[0]) == {}
+
+
+async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage) -> None:
+    agent = await stage.agent()
+    id = await thread(stage, agent)
+    said = await put(stage, agent, id, ("user", (TextPart("Roll."),)), ("approval", (WAITING,)))
+
+    await cancel_thread(stage.runtime, Scope(), id)
+
+    *_, request, results = await in_view(stage, id)
+    assert request.id == said[1].id
+    assert [(part.call_id, part.status) for part in results.tool_returns] == [("call-1", "error")]
+    assert (await fork(stage, id)).window[1:] == (await kept(stage, id)).window[1:]
+    await tell(stage, agent, id, "Well?")
+    assert faults_of(stage.model.requests[-1].messages) == []
 
 
 async def test_a_prompt_made_anew_says_what_memory_says_now(stage: Stage) -> None:

@@ -29,7 +29,6 @@ from tests.llm.wild.openai_shapes import (
 )
 from tests.support.model_server import ModelServer
 
-
 # One loop, one server and one client for all: a client of its own for each answer would take ten times as long.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,17 +73,6 @@ async def test_what_a_server_answers_is_understood(case: Case, server: ModelServ
         assert joined(chunks) == as_joined(reply)
     else:
         assert chunks == []
-
-
-def test_every_server_is_met_with_a_text_a_call_a_stream_and_something_broken() -> None:
-    by_server: dict[str, list[Case]] = {}
-    for case in (*HOSTED, *LOCAL):
-        by_server.setdefault(case.server, []).append(case)
-    kinds = {"openai", "azure", "groq", "deepseek", "xai", "mistral", "together", "openrouter"}
-    assert set(by_server) == kinds | {"ollama", "lmstudio", "vllm", "llamacpp"}
-    for cases in by_server.values():
-        assert any(case.streams for case in cases)
-        assert any(not case.streams for case in cases)
 
 
 async def asked_with(

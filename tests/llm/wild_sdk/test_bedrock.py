@@ -1,0 +1,326 @@
+"""Bedrock's converse and converse-stream, asked with AWS's real client at a server on loopback.
+
+Shapes follow botocore's model of the service (`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's
+documented encoding of event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
+(`tests/models/test_bedrock.py`).
+"""
+
+import json
+import re
+import struct
+from binascii import crc32
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import (
+    ModelInfo,
+    ModelReply,
+    ModelSettings,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+    ToolCallChunk,
+)
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.providers import bedrock_model
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer
+
+pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")
+
+CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
+NOVA = "amazon.nova-pro-v1:0"
+TEXT = {"text": "I look."}
+THOUGHT = {"reasoningContent": {"reasoningText": {"text": "Rome, then.", "signature": "sig-1"}}}
+CALL = {"toolUse": {"toolUseId": "tooluse_a", "name": "get_weather", "input": {"city": "Rome"}}}
+CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}}
+USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
+
+
+def converse(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> Answer:
+    """A whole answer."""
+    return Answer(
+        {
+            "output": {"message": {"role": "assistant", "content": list(blocks)}},
+            "stopReason": stop,
+            "usage": USAGE | usage,
+            "metrics": {"latencyMs": 1},
+        }
+    )
+
+
+def frame(headers: dict[str, str], payload: bytes) -> bytes:
+    """One message of an event stream: lengths, checksums, headers that are texts."""
+    head = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
+    body = prelude + struct.pack(">I", crc32(prelude)) + head + payload
+    return body + struct.pack(">I", crc32(body))
+
+
+def happened(kind: str, value: dict[str, Any]) -> bytes:
+    """One event."""
+    headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    return frame(headers, json.dumps(value).encode())
+
+
+def went_wrong(kind: str, message: str) -> bytes:
+    """An exception in the middle of a stream."""
+    headers = {":exception-type": kind, ":content-type": "application/json", ":message-type": "exception"}
+    return frame(headers, json.dumps({"message": message}).encode())
+
+
+def converse_stream(*blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()) -> Answer:
+    """A streamed answer: each block in two deltas. Without `stop` it ends after the blocks."""
+    pieces = [happened("messageStart", {"role": "assistant"})]
+    for index, block in enumerate(blocks):
+        start, deltas = _deltas(block)
+        if start:
+            pieces.append(happened("contentBlockStart", {"start": start, "contentBlockIndex": index}))
+        pieces += [happened("contentBlockDelta", {"delta": each, "contentBlockIndex": index}) for each in deltas]
+        pieces.append(happened("contentBlockStop", {"contentBlockIndex": index}))
+    if stop:
+        pieces.append(happened("messageStop", {"stopReason": stop}))
+        pieces.append(happened("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
+    return Answer(pieces=(*pieces, *tail), headers={"content-type": "application/vnd.amazon.eventstream"})
+
+
+def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    if "toolUse" in block:
+        call = block["toolUse"]
+        text = json.dumps(call["input"])
+        start = {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}
+        return start, [{"toolUse": {"input": piece}} for piece in (text[:5], text[5:])]
+    if "reasoningContent" in block:
+        thought = block["reasoningContent"]["reasoningText"]
+        pieces = [{"reasoningContent": {"text": piece}} for piece in (thought["text"][:4], thought["text"][4:])]
+        return None, [*pieces, {"reasoningContent": {"signature": thought["signature"]}}]
+    return None, [{"text": piece} for piece in (block["text"][:3], block["text"][3:])]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
+    info = ModelInfo(f"bedrock/{name}", "bedrock", name, "bedrock", 200_000, server.root)
+    return bedrock_model(info, waits.policy(), region="eu-west-1", access_key="AKIA-1", secret_key="secret-1")
+
+
+@pytest.fixture
+def model(server: ModelServer, waits: Waits) -> ChatModel:
+    return at(server, waits)
+
+
+def problems(body: dict[str, Any]) -> list[str]:
+    """What Bedrock would refuse in a request: empty."""
+    found: list[str] = []
+    roles = [message["role"] for message in body["messages"]]
+    if roles != [("user", "assistant")[place % 2] for place in range(len(roles))] or len(roles) % 2 == 0:
+        found.append(f"roles must alternate between user and assistant: {roles}")
+    waiting: list[str] = []
+    for message in body["messages"]:
+        blocks = message["content"]
+        results = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+        if sorted(results) != sorted(waiting):
+            found.append(f"calls {waiting} have results {results}")
+        waiting = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+        if any(not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in waiting):
+            found.append("an id with other signs")
+        inner = [each for block in blocks for each in block.get("toolResult", {}).get("content", [block])]
+        if any("text" in each and not each["text"].strip() for each in inner):
+            found.append("The text field in the ContentBlock object is blank.")
+    return found
+
+
+async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
+    server.push(converse({"text": "Ciao"}, cacheReadInputTokens=100, cacheWriteInputTokens=7))
+    settings = ModelSettings(temperature=0.5, max_output_tokens=99)
+    reply = await whole_reply(model, ask("Hello", tools=[WEATHER], settings=settings))
+    assert (reply.parts, reply.finish) == ((TextPart("Ciao"),), "stop")
+    assert reply.usage == Usage(127, 5, 100, 7)
+    seen = server.requests[0]
+    assert seen.path.endswith("/converse")
+    assert "AKIA-1" in seen.headers["authorization"]
+    assert "secret-1" not in seen.head.decode()
+    assert seen.body["system"][0] == {"text": "Be kind."}
+    assert seen.body["messages"] == [{"role": "user", "content": [{"text": "Hello"}]}]
+    assert seen.body["inferenceConfig"] == {"maxTokens": 99, "temperature": 0.5}
+    declared = seen.body["toolConfig"]["tools"][0]["toolSpec"]
+    assert declared["inputSchema"]["json"]["properties"] == WEATHER.parameters["properties"]
+
+
+def arguments_in(reply: ModelReply, place: int) -> str:
+    """The arguments of one of the calls; a stream keeps their own spelling."""
+    return [part.arguments for part in reply.parts if isinstance(part, ToolCallPart)][place]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
+    blocks = [THOUGHT, TEXT, CALL, CALL_B]
+    server.push((converse_stream if stream else converse)(*blocks, stop="tool_use"), converse({"text": "ok"}))
+    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
+    assert reply.parts == (
+        ReasoningPart("Rome, then.", signature="sig-1", provider="bedrock"),
+        TextPart("I look."),
+        ToolCallPart("tooluse_a", "get_weather", arguments_in(reply, 0)),
+        ToolCallPart("tooluse_b", "get_time", arguments_in(reply, 1)),
+    )
+    assert [json.loads(arguments_in(reply, place)) for place in (0, 1)] == [{"city": "Rome"}, {}]
+    if stream:
+        assert "".join(each.text for each in chunks if isinstance(each, ReasoningChunk)) == "Rome, then."
+        assert "".join(each.text for each in chunks if isinstance(each, TextChunk)) == "I look."
+        pieces = [each for each in chunks if isinstance(each, ToolCallChunk)]
+        assert "".join(each.arguments for each in pieces if each.index == 0) == '{"city": "Rome"}'
+    returns = said("tool", weather_return("tooluse_a"), ToolReturnPart("tooluse_b", "get_time", "error", "no"))
+    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    body = server.requests[1].body
+    assert body["messages"][1]["content"] == blocks
+    assert [block["toolResult"]["status"] for block in body["messages"][2]["content"]] == ["success", "error"]
+    assert problems(body) == []
+
+
+HISTORIES: dict[str, tuple[Message | str, ...]] = {
+    "nothing": (),
+    "begins with the assistant": (said("assistant", "B"), "C"),
+    "ends with the assistant": ("A", said("assistant", "B")),
+    "blank": ("A", said("assistant", " "), said("user", "\n"), "C"),
+    "two answers in a row": (
+        "A",
+        said("assistant", "B"),
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+    ),
+    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content="\n"))),
+    "ids that others give": (
+        "A",
+        said("assistant", weather_call("functions.get_weather:0")),
+        said("tool", weather_return("functions.get_weather:0")),
+        said("user", "heartbeat"),
+    ),
+    "foreign thoughts": ("A", said("assistant", ReasoningPart("m", signature="s", provider="anthropic"), "B"), "C"),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize("name", [CLAUDE, NOVA])
+async def test_every_history_becomes_a_request_that_is_taken(
+    server: ModelServer, waits: Waits, history: tuple[Message | str, ...], name: str
+) -> None:
+    server.push(converse({"text": "ok"}))
+    await whole_reply(at(server, waits, name), ask(*history, tools=[WEATHER]))
+    assert problems(server.requests[0].body) == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("guardrail_intervened", "content_filter"),
+        ("content_filtered", "content_filter"),
+    ],
+)
+async def test_each_reason_to_stop_has_its_word(
+    model: ChatModel, server: ModelServer, stop: str, finish: str, stream: bool
+) -> None:
+    server.push((converse_stream if stream else converse)(TEXT, stop=stop))
+    _, reply = await collect(model, ask("x", stream=stream))
+    assert (reply.parts, reply.finish) == ((TextPart("I look."),), finish)
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "words", "kind", "tries"),
+    [
+        (400, "ValidationException", "Input is too long for requested model.", "context_window_exceeded", 1),
+        (400, "ValidationException", "malformed input request", "llm_bad_request", 1),
+        (403, "AccessDeniedException", "You don't have access to the model", "llm_authentication", 1),
+        (403, "ExpiredTokenException", "The security token is expired", "llm_authentication", 1),
+        (404, "ResourceNotFoundException", "Could not resolve the model", "llm_bad_request", 1),
+        (429, "ThrottlingException", "Too many requests", "llm_rate_limit", 4),
+        (408, "ModelTimeoutException", "took too long", "llm_timeout", 4),
+        (500, "InternalServerException", "oops", "llm_error", 4),
+        (503, "ServiceUnavailableException", "busy", "llm_error", 4),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_error_has_its_kind_and_only_our_retries_count(
+    model: ChatModel, server: ModelServer, status: int, name: str, words: str, kind: str, tries: int, stream: bool
+) -> None:
+    server.push(*[Answer({"message": words}, status, {"x-amzn-errortype": name})] * 8)
+    with pytest.raises(ModelError, match=re.escape(words)) as caught:
+        await collect(model, ask("x", stream=stream))
+    assert (caught.value.kind, len(server.requests)) == (kind, tries)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tries"),
+    [
+        ("throttlingException", "llm_rate_limit", 4),
+        ("modelStreamErrorException", "llm_error", 4),
+        ("internalServerException", "llm_error", 4),
+        ("serviceUnavailableException", "llm_error", 4),
+        ("validationException", "llm_bad_request", 1),
+    ],
+)
+async def test_an_exception_in_the_stream_means_what_it_means_before_it(
+    model: ChatModel, server: ModelServer, name: str, kind: str, tries: int
+) -> None:
+    server.push(*[converse_stream(TEXT, stop=None, tail=(went_wrong(name, "It broke."),))] * 4)
+    with pytest.raises(ModelError, match="It broke") as caught:
+        await collect(model, ask("x", stream=True))
+    assert (caught.value.kind, len(server.requests)) == (kind, tries)
+
+
+@pytest.mark.parametrize("cut", ["between frames", "in a frame", "a wrong checksum"])
+async def test_a_stream_that_breaks_is_made_again(
+    model: ChatModel, server: ModelServer, waits: Waits, cut: str
+) -> None:
+    broken = converse_stream(TEXT, stop=None)
+    *pieces, last = broken.pieces or ()
+    if cut == "in a frame":
+        pieces.append(last[:-7])
+    elif cut == "a wrong checksum":
+        pieces.append(last[:-1] + bytes([last[-1] ^ 1]))
+    server.push(Answer(pieces=tuple(pieces), headers=broken.headers), converse_stream(TEXT))
+    chunks, reply = await collect(model, ask("x", stream=True))
+    assert reply.parts == (TextPart("I look."),)
+    assert chunks.count(Restarted()) == len(waits) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice"),
+    [({"tool_choice": "required"}, {"any": {}}), ({"forced_tool": "get_time"}, {"tool": {"name": "get_time"}})],
+)
+async def test_a_tool_is_forced_in_bedrocks_words(
+    model: ChatModel, server: ModelServer, fields: dict[str, Any], choice: dict[str, Any]
+) -> None:
+    server.push(converse(CALL, stop="tool_use"))
+    settings = ModelSettings(max_reasoning_tokens=2_000)
+    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], settings=settings, **fields))
+    body = server.requests[0].body
+    assert body["toolConfig"]["toolChoice"] == choice
+    assert "thinking" not in body.get("additionalModelRequestFields", {})
+
+
+async def test_a_picture_at_a_private_address_is_named_instead(model: ChatModel, server: ModelServer) -> None:
+    server.push(converse({"text": "ok"}))
+    await whole_reply(model, ask(said("user", "See:", ImagePart("image/png", url=f"{server.root}/a.png"))))
+    (seen,) = server.requests
+    texts = [block["text"] for block in seen.body["messages"][0]["content"]]
+    assert texts == ["See:", "(a picture that cannot be read)"]
