@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.approvals import CANCELLED
-from ricordo.agents.closing import give_up_waiting
 from ricordo.agents.custom_prompts import system_text
 from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.request import NewMessage
-from ricordo.agents.threads import cancel_run, system_message
+from ricordo.agents.threads import cancel_run, deny_waiting, system_message
 from ricordo.agents.types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
@@ -117,19 +115,10 @@ async def cancel_runs(
     for run_id in is_open if run_ids is None else run_ids:
         outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
     for thread in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, agent_id)):
-        denied = await runtime.store.write(lambda tx, thread=thread: _give_up(tx, thread))  # type: ignore[misc]
+        denied = await runtime.store.write(lambda tx, thread=thread: deny_waiting(tx, thread))  # type: ignore[misc]
         if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
             outcome[denied.run_id] = True
     return outcome
-
-
-def _give_up(tx: Transaction, conversation_id: str) -> Message | None:
-    """Deny what waits in the thread, unless a turn has taken up the answer meanwhile."""
-    conversations.hold(tx, conversation_id)
-    conversation = conversations.get(tx, conversation_id)
-    if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
-        return None
-    return give_up_waiting(tx, conversation, CANCELLED)
 
 
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> Block:

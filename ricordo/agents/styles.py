@@ -18,9 +18,10 @@ from ricordo.tools.toolbox import failed_result
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the model is offered in one step: the tools as it sees them, by name, and how they are dressed up."""
+    """What the model is offered in one step: the tools by name, as it sees them and as they are, and how they are dressed up."""
 
     tools: Mapping[str, ToolSchema]
+    bare: Mapping[str, ToolSchema]
     choice: ToolChoice
     allowed: Allowed
     how: Presenting
@@ -117,6 +118,7 @@ class HeartbeatStyle:
         return Next(heartbeat=REQUESTED) if reading.wants_heartbeat else Next("end_turn")
 
 
+ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
 REMINDER = "Your reply called no tool, so nobody has seen it. Call a tool now; to answer the user, call send_message."
@@ -145,13 +147,15 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
         if not isinstance(part, ToolCallPart):
             parts.append(part)
             continue
-        taken = take_apart(part, offer.how)
+        taken = take_apart(part, offer.how, offer.bare.get(part.name))
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
         wants_heartbeat |= taken.wants_heartbeat
         kept = taken.call
         if part.name not in offer.tools:
             refused.append(_refusal(part, offer))
+        elif calls and rules.is_ordered:
+            refused.append(failed_result(part, ONE_BY_ONE))
         else:
             try:
                 kept, run = _fixed(kept, taken.arguments, offer)
@@ -176,7 +180,8 @@ def read_again(answer: Answered, offer: Offer, rules: Rulebook) -> Reading:
         elif call.is_gated and not rules.needs_approval(call.name):
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
-            calls.append(replace(call, arguments=take_apart(call, offer.how).arguments))
+            taken = take_apart(call, offer.how, offer.bare.get(call.name))
+            calls.append(replace(call, arguments=taken.arguments))
     wants_heartbeat = any(take_apart(call, offer.how).wants_heartbeat for call in answer.request.tool_calls)
     return Reading(answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat)
 
@@ -217,12 +222,9 @@ def _offer(
     tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, how: Presenting, choice: ToolChoice
 ) -> Offer:
     names = frozenset(allowed.names)
-    offered = {
-        tool.name: schema_for(tool, how, is_terminal=rules.is_terminal(tool.name))
-        for tool in tools
-        if tool.name in names
-    }
-    return Offer(offered, choice if offered else "none", allowed, how)
+    bare = {tool.name: tool for tool in tools if tool.name in names}
+    offered = {name: schema_for(tool, how, is_terminal=rules.is_terminal(name)) for name, tool in bare.items()}
+    return Offer(offered, bare, choice if offered else "none", allowed, how)
 
 
 def _fixed(kept: ToolCallPart, arguments: str, offer: Offer) -> tuple[ToolCallPart, ToolCallPart]:
@@ -232,7 +234,7 @@ def _fixed(kept: ToolCallPart, arguments: str, offer: Offer) -> tuple[ToolCallPa
     if not values:
         return kept, run
     schema = offer.tools[kept.name]
-    return prefill(kept, values, schema), prefill(run, values, schema)
+    return prefill(kept, values, schema), prefill(run, values, offer.bare[kept.name])
 
 
 def _refusal(call: ToolCallPart, offer: Offer) -> ToolReturnPart:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.request import NewMessage
+from ricordo.agents.styles import rulebook
 from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.compaction_bodies import settings_to_json
@@ -100,7 +101,10 @@ async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
         tags = None if body.tags is None else sorted(set(body.tags))
         agents.update(tx, _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id), tags)
         _change_attachments(tx, here, agent_id, body)
-        return agents.load_whole(tx, here.scope, agent_id)
+        state = agents.load_whole(tx, here.scope, agent_id)
+        if body.tool_rules is not None or body.tool_ids is not None:
+            rulebook(state)  # rules under which no turn could end are refused here, and not at the next message
+        return state
 
     return answer(agent_view(here, await here.store.write(change)))
 

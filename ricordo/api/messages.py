@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from fastapi.responses import StreamingResponse
 
+from ricordo.agents import threads
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.turn import collect
 from ricordo.api.bodies import SendBody
@@ -15,8 +16,8 @@ from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.api.wire.schemas import AgentShape
 from ricordo.domain.message import Message
-from ricordo.errors import Conflict, NotFound, Unsupported
-from ricordo.storage import agents, conversations, messages
+from ricordo.errors import Conflict, Unsupported
+from ricordo.storage import conversations
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["messages"])
@@ -56,13 +57,8 @@ async def list_messages(
     page = paging.page(default=100)
 
     def read(tx: Transaction) -> list[Message]:
-        agents.require(tx, here.scope, agent_id)
-        thread = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
-        conversation = conversations.get(tx, thread)
-        if conversation is None or conversation.agent_id != agent_id:
-            raise NotFound(f"Conversation with ID {conversation_id} not found")
-        keeps = _keeps_some(view)
-        return messages.page_of_kept(tx, here.scope, page, keeps, conversation_id=thread)
+        thread = threads.resolve(tx, here.scope, conversation_id or threads.DEFAULT, agent_id)
+        return conversations.page_of_history(tx, here.scope, thread, page, _keeps_some(view))
 
     return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
 

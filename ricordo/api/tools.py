@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from ricordo.agents.approvals import with_approval
+from ricordo.agents.styles import rulebook
 from ricordo.api.bodies import Body
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
 from ricordo.api.wire.schemas import AgentShape, ToolShape
@@ -91,7 +92,9 @@ async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
         agents.require(tx, here.scope, agent_id)
         tools.get(tx, here.scope, tool_id)
         tools.detach(tx, agent_id, tool_id)
-        return agents.load_whole(tx, here.scope, agent_id)
+        state = agents.load_whole(tx, here.scope, agent_id)
+        rulebook(state)  # a rule that needs this tool has to go first, or no turn could end
+        return state
 
     return answer(agent_view(here, await here.store.write(work)))
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from ricordo.domain.block import Block
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.conversation import Conversation
+from ricordo.domain.message import Message
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.passage import Archive
 from ricordo.domain.tool import Tool, ToolRule
@@ -56,7 +57,10 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """An agent with everything attached to it: what one turn needs and what the wire shows."""
+    """An agent with everything attached to it: what one turn needs and what the wire shows.
+
+    `waiting` is the message whose calls wait for an answer.
+    """
 
     agent: Agent
     conversation: Conversation
@@ -64,3 +68,4 @@ class AgentState:
     tools: tuple[Tool, ...] = ()
     archives: tuple[Archive, ...] = ()
     tags: tuple[str, ...] = ()
+    waiting: Message | None = None

@@ -148,8 +148,11 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message
-            # Google says of a wrong key that the request is wrong.
-            status = 401 if error.status_code == 400 and _WRONG_KEY.search(words_of(body)[1]) else error.status_code
+            status = error.status_code
+            if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
+                status = 401  # Google says of a wrong key that the request is wrong.
+            elif status == 424:
+                status = 502  # The model behind Bedrock failed.
             found = error_from_status(provider, status, body, error.headers)
         case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
             found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
@@ -236,8 +239,10 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         if request.user_id is not None:
             settings["anthropic_metadata"] = {"user_id": request.user_id}
     if ours.extra:
-        settings["extra_body"] = ours.extra
-    return cast("ModelSettings", settings)
+        settings["bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"] = ours.extra
+    # What a model cannot be told is left out: the library would warn of it at every call.
+    known = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
+    return cast("ModelSettings", known)
 
 
 def _may_think(request: ModelRequest, info: ModelInfo, model: "Model[Any]") -> bool:

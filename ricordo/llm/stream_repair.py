@@ -82,7 +82,8 @@ class StreamRepair:
             self._open()
         if self._state == "thinking":
             yield from self._think()
-        if self._state == "fenced" and _EXAMPLE.match(self._held):
+        # To look for the second fence is cheap; to match the whole of a long one for each piece would not be.
+        if self._state == "fenced" and self._held.rfind("```") > 0 and _EXAMPLE.match(self._held):
             held, self._held, self._state = self._held, "", "text"
             yield TextChunk(held)
         if self._state == "text":

@@ -44,7 +44,7 @@ def text_tokens(text: str) -> int:
 
 
 def part_tokens(part: Part) -> int:
-    """Tokens of one part; a provider's hidden reasoning is not sent back and counts nothing, its signature does."""
+    """Tokens of one part. Reasoning counts where its provider may want it back: with a proof, hidden, or marked as its own."""
     match part:
         case TextPart():
             return text_tokens(part.text)
@@ -55,7 +55,8 @@ def part_tokens(part: Part) -> int:
         case ImagePart():
             return IMAGE_TOKENS
         case ReasoningPart():
-            return text_tokens(part.text) if part.signature else 0
+            words = text_tokens(part.text) if part.signature or part.provider else 0
+            return words + (text_tokens(part.redacted) if part.redacted else 0)
         case ApprovalPart() | CompactionPart():
             return 0
 

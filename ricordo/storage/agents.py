@@ -12,7 +12,7 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
-from ricordo.storage import archives, blocks, conversations, tools
+from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import new_values, plain, setter
 from ricordo.storage.store import Transaction
@@ -34,6 +34,7 @@ _WITH_THREAD = (
         agents.c.id == bindparam("agent_id"),
         agents.c.organization_id == bindparam("organization_id"),
         conversations_table.c.id == bindparam("conversation_id"),
+        conversations_table.c.deleted_at.is_(None),
     )
     .order_by(agents_archives.c.seq)
 )
@@ -83,9 +84,12 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
-    """`load` with the agent's tags."""
+    """`load` with the agent's tags, and with the calls that wait for an answer."""
     state = load(tx, scope, agent_id)
-    return replace(state, tags=tuple(row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})))
+    thread = state.conversation
+    last = messages.by_ids(tx, thread.window[-1:]) if thread.last_stop_reason == "requires_approval" else []
+    waiting = last[0] if last and last[0].is_waiting else None
+    return replace(state, tags=tuple(row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})), waiting=waiting)
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:

@@ -143,10 +143,11 @@ class Rulebook:
         return Allowed(ordered, prefilled, provenance, must_call)
 
     def verdict(self, history: Sequence[Called], latest: Sequence[Called]) -> Verdict:
-        """What follows from a step whose calls were `latest`, the end of `history`; none where the model only spoke."""
+        """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
         if self.is_empty:
             return _SILENT
-        missing = self.before_exit(history)
+        calls = [*history, *latest]
+        missing = self.before_exit(calls)
         ended = [call for call in latest if call.name in self._terminal]
         if any(call.is_success for call in ended) and not missing:
             return Verdict(stops=True)
@@ -154,7 +155,7 @@ class Rulebook:
             return Verdict(continues=True, reason=f"Before this turn ends, call: {', '.join(missing)}.")
         if ended:
             return Verdict(continues=True, reason=f"{ended[-1].name} failed, so this turn is not over.")
-        last = history[-1] if history else None
+        last = calls[-1] if calls else None
         if self._let_through(last)[1] if last else self._first:
             return Verdict(continues=True, reason=f"The tool rules want a tool call {_place(last)}.")
         going_on = [call.name for call in latest if call.name in self._continuing]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ricordo.agents.lifecycle import (
-    BASE_TOOLS,
     BlockSpec,
     attach_block,
     cancel_runs,
@@ -17,6 +16,7 @@ from ricordo.agents.lifecycle import (
 )
 from ricordo.agents.removal import remove_agent
 from ricordo.agents.turn import collect
+from ricordo.agents.types import traits_of
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
@@ -37,7 +37,7 @@ async def test_a_new_agent_has_its_blocks_base_tools_and_a_prompt_that_shows_the
         ("human", "Her name is Ada."),
         ("persona", "Kind."),
     ]
-    assert tuple(tool.name for tool in state.tools) == BASE_TOOLS["letta_v1_agent"]
+    assert tuple(tool.name for tool in state.tools) == traits_of("letta_v1_agent").base_tools
     assert (state.agent.name, state.tags, state.agent.context_window) == ("Nina", ("a", "b"), 128_000)
     (system,) = await stage.history(agent)
     assert state.conversation.window == (system.id,)
@@ -81,7 +81,7 @@ async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
 async def test_a_tool_named_twice_is_attached_once(stage: Stage) -> None:
     agent = await stage.agent(tool_names=("memory_rethink", "memory_rethink", "memory_insert"))
     names = [tool.name for tool in (await stage.state(agent)).tools]
-    assert names == [*BASE_TOOLS["letta_v1_agent"], "memory_rethink"]
+    assert names == [*traits_of("letta_v1_agent").base_tools, "memory_rethink"]
     bare = await stage.agent(has_base_tools=False)
     assert (await stage.state(bare)).tools == ()
 

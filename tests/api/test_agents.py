@@ -5,7 +5,7 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.agents.lifecycle import BASE_TOOLS
+from ricordo.agents.types import traits_of
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
@@ -78,7 +78,7 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_
     assert (made.blocks[0].description, made.blocks[0].metadata) == ("Whom I talk to", {"a": [1]})
     assert [block.id for block in made.memory.blocks] == [block.id for block in made.blocks]
     assert made.blocks[2].id == block_id
-    assert [tool.name for tool in made.tools] == [*BASE_TOOLS["letta_v1_agent"], "send_message", "memory_rethink"]
+    assert [tool.name for tool in made.tools] == [*traits_of("letta_v1_agent").base_tools, "send_message", "memory_rethink"]
     assert made.tags == ["a", "b"]
     assert (made.metadata, made.timezone, made.hidden) == ({"course": "Logic"}, "Europe/Rome", True)
     assert (made.max_files_open, made.per_file_view_window_char_limit) == (3, 1000)
@@ -94,7 +94,7 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(clien
     assert made.model == "ricordo/librarian"
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
-    assert [tool.name for tool in made.tools] == list(BASE_TOOLS["letta_v1_agent"])
+    assert [tool.name for tool in made.tools] == list(traits_of("letta_v1_agent").base_tools)
     assert (made.blocks, made.tags, made.tool_rules, made.sources) == ([], [], [], [])
     assert (made.metadata, made.timezone, made.hidden, made.enable_sleeptime) == ({}, "UTC", False, False)
     assert (made.last_run_completion, made.last_stop_reason, made.pending_approval) == (None, None, None)

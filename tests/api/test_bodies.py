@@ -8,27 +8,18 @@ from ricordo.api.bodies import AgentBody, BlockChange, SendBody
 from tests.support.serving import MODEL, ServerInThread
 
 AGENT_LATER: dict[str, Any] = {
-    "tool_rules": [{"type": "exit_loop", "tool_name": "send_message"}],
-    "compaction_settings": {"model": MODEL},
     "enable_sleeptime": True,
-    "message_buffer_autoclear": True,
     "source_ids": ["source-1"],
     "folder_ids": ["source-1"],
     "identity_ids": ["identity-1"],
     "secrets": {"KEY": "value"},
     "tool_exec_environment_variables": {"KEY": "value"},
-    "include_base_tool_rules": True,
     "include_default_source": True,
-    "initial_message_sequence": [{"role": "user", "content": "Hello."}],
     "memory_variables": {"name": "Ada"},
     "from_template": "nina:latest",
 }
 SEND_LATER: dict[str, Any] = {
-    "background": True,
-    "client_tools": [{"name": "click"}],
     "client_skills": [{"name": "draw"}],
-    "override_model": "scripted/small",
-    "override_system": "Be rude.",
     "return_logprobs": True,
     "return_token_ids": True,
 }

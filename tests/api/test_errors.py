@@ -188,8 +188,8 @@ def test_a_message_that_makes_no_sense_is_refused(
             400,
             'INVALID_ARGUMENT: Two blocks are labelled "a".',
         ),
-        ({"agent_type": "memgpt_agent"}, 422, "INVALID_ARGUMENT: Agents of type memgpt_agent are not supported"),
-        ({"agent_type": "sleeptime_agent"}, 422, "INVALID_ARGUMENT: Agents of type sleeptime_agent are not supported"),
+        ({"agent_type": "voice_convo_agent"}, 422, "INVALID_ARGUMENT: Agents of type voice_convo_agent are not"),
+        ({"agent_type": "voice_sleeptime_agent"}, 422, "INVALID_ARGUMENT: Agents of type voice_sleeptime_agent are"),
         ({"timezone": "Mars/Base"}, 400, 'INVALID_ARGUMENT: Time zone "Mars/Base" is unknown.'),
         ({"timezone": "../../etc/passwd"}, 400, 'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.'),
     ],
@@ -314,7 +314,7 @@ def test_every_kind_of_model_failure_has_a_status() -> None:
 def test_a_context_that_is_too_long_is_a_bad_request(
     http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
-    server.says(ModelError("context_window_exceeded", "Too long."))
+    server.says(*[ModelError("context_window_exceeded", "Too long.")] * 5)
 
     answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
 
@@ -345,7 +345,7 @@ def test_the_agent_answers_again_after_any_failure(
     # What a model refuses to read stays out of the window, or it would refuse the next turn too.
     refused = {"Three.": ModelError("context_window_exceeded", "Long."), "Four.": ModelError("llm_bad_request", "Bad.")}
     for text, line in (failures | refused).items():
-        server.says(line)
+        server.says(*[line] * (5 if text == "Three." else 1))  # so often a smaller window is tried
         with pytest.raises(APIStatusError):
             client.agents.messages.create(agent.id, input=text)
 

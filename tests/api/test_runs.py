@@ -28,6 +28,7 @@ def test_a_run_tells_what_became_of_a_turn(client: StrictLetta, agent: AgentStat
         "assistant_message_tool_name": "speak",
         "assistant_message_tool_kwarg": "message",
         "include_return_message_types": None,
+        "include_compaction_messages": False,
     }
     assert run.created_at is not None
     assert run.completed_at is not None

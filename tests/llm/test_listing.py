@@ -1,6 +1,7 @@
 """What providers say they have."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -8,7 +9,7 @@ import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.errors import ModelError
-from ricordo.llm.listing import embedding_of, info_of, list_models, models_in
+from ricordo.llm.listing import Listed, embedding_of, info_of, list_models, models_in
 from ricordo.llm.provider_table import Provider
 from tests.support.model_server import Answer, ModelServer
 
@@ -150,3 +151,28 @@ async def test_bedrock_has_no_list() -> None:
     async with httpx2.AsyncClient() as client:
         with pytest.raises(ModelError, match="no list"):
             await list_models(client, Provider("bedrock", "", "bedrock", "bedrock"))
+
+
+async def test_azures_deployments_are_listed_with_what_is_known_of_their_models() -> None:
+    rows = [
+        {"id": "prod", "model": "gpt-4o", "object": "deployment", "status": "succeeded"},
+        {"id": "vectors", "model": "text-embedding-3-small", "object": "deployment", "status": "succeeded"},
+    ]
+    async with (
+        ModelServer(lambda _: Answer({"data": rows, "object": "list"})) as server,
+        httpx2.AsyncClient() as client,
+    ):
+        azure = Provider("azure", server.root, "azure", api_key="k", api_version="2024-10-21")
+        listed = await list_models(client, azure)
+        newer = await list_models(client, Provider("azure", f"{server.root}/openai/v1", "azure", api_key="k"))
+        assert [seen.path for seen in server.requests] == [
+            "/openai/deployments?api-version=2023-03-15-preview",
+            "/openai/v1/models",
+        ]
+        assert server.requests[0].headers["api-key"] == "k"
+    assert [(info.handle, info.context_window) for info in listed.chat] == [("azure/prod", 128_000)]
+    assert [info.handle for info in listed.embedding] == ["azure/vectors"]
+    assert newer == Listed(
+        tuple(replace(info, endpoint=f"{server.root}/openai/v1") for info in listed.chat),
+        tuple(replace(info, endpoint=f"{server.root}/openai/v1") for info in listed.embedding),
+    )

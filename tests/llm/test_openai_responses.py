@@ -246,7 +246,7 @@ async def test_a_refusal_is_text(model: OpenAIResponsesModel, server: ModelServe
     ("answer", "kind", "calls"),
     [
         (Answer({"error": {"message": "no", "code": "invalid_api_key"}}, 401), "llm_authentication", 1),
-        (Answer({"error": {"code": "context_length_exceeded", "message": "Your input exceeds the context window"}}, 400), "context_window_exceeded", 1),
+        (Answer({"error": {"message": "Your input exceeds the context window"}}, 400), "context_window_exceeded", 1),
         (Answer(response(status="failed", error={"code": "server_error", "message": "oops"})), "llm_error", 4),
         (Answer(response(status="failed", error={"code": "rate_limit_exceeded", "message": "slow"})), "llm_rate_limit", 4),
         (streamed(WORDS, end=None), "llm_error", 4),

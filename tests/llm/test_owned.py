@@ -160,16 +160,17 @@ async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: D
     async def load(organization_id: str) -> list[OwnProvider]:
         rows = await desk.load(organization_id)
         if len(desk.reads) == 1:
+            desk.rows = {}
             desk.put(server)
-            owned.forget(organization_id)
+            models.forget(organization_id)
         return rows
 
-    owned = OwnedModels(base, Waits().policy(), load, desk.cipher)
-    await owned.of("org-a")
-    (await owned.of("org-a")).get("mine/small")
-    await owned.of("org-a")
+    models = OwnedModels(base, Waits().policy(), load, desk.cipher)
+    await models.of("org-a")
+    (await models.of("org-a")).get("mine/small")
+    await models.of("org-a")
     assert len(desk.reads) == 2
-    await owned.close()
+    await models.close()
 
 
 async def test_a_key_that_the_provider_quotes_is_hidden(owned: OwnedModels, desk: Desk, server: ModelServer) -> None:

@@ -1,9 +1,13 @@
 """Pictures: which of them a provider can be shown."""
 
+import asyncio
+import base64
+
 import pytest
 
-from ricordo.domain.message import ImagePart
-from ricordo.llm.pictures import readable_picture
+from ricordo.domain.message import ImagePart, TextPart
+from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, Album, readable_picture
+from tests.llm.talk import said
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/gif", "image/webp"])
@@ -47,3 +51,59 @@ def test_an_address_that_holds_the_picture_is_data() -> None:
 def test_an_address_needs_no_media_type() -> None:
     picture = ImagePart("", url="https://host/a")
     assert readable_picture(picture) == picture
+
+
+PICTURE = ImagePart("image/png", url="https://host/a.png")
+FETCHED = ImagePart("image/png", data=base64.b64encode(b"ABC").decode())
+
+
+async def test_a_picture_at_an_address_is_fetched_once_and_kept() -> None:
+    asked: list[str] = []
+
+    async def fetch(url: str) -> tuple[bytes, str]:
+        asked.append(url)
+        return b"ABC", "image/png"
+
+    album = Album(fetch)
+    messages = said("user", "See:", PICTURE, PICTURE), said("user", "plain")
+    for _ in range(2):
+        first, second = await album.inline(messages)
+        assert first.parts == (TextPart("See:"), FETCHED, FETCHED)
+        assert second is messages[1]
+    assert asked == [PICTURE.url]
+
+
+@pytest.mark.parametrize(
+    "found", [(b"", "image/png"), (b"<html>", "text/html"), (b"A" * (MOST_BYTES + 1), "image/png")]
+)
+async def test_what_is_no_picture_becomes_a_note(found: tuple[bytes, str]) -> None:
+    async def fetch(_url: str) -> tuple[bytes, str]:
+        return found
+
+    (message,) = await Album(fetch).inline([said("user", PICTURE)])
+    assert message.parts == (TextPart(UNREADABLE),)
+
+
+async def test_an_address_that_is_gone_or_silent_becomes_a_note_and_is_asked_again_later() -> None:
+    tries = 0
+
+    async def fetch(_url: str) -> tuple[bytes, str]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError("gone")
+        if tries == 2:
+            await asyncio.sleep(60)
+        return b"ABC", "image/png"
+
+    album = Album(fetch, seconds=0.01)
+    seen = [(await album.inline([said("user", PICTURE)]))[0].parts for _ in range(3)]
+    assert seen == [(TextPart(UNREADABLE),), (TextPart(UNREADABLE),), (FETCHED,)]
+
+
+async def test_pictures_that_are_in_the_request_already_stay() -> None:
+    async def fetch(_url: str) -> tuple[bytes, str]:
+        raise AssertionError
+
+    message = said("user", FETCHED, ImagePart("", url="data:image/png;base64,QUJD"))
+    assert await Album(fetch).inline([message]) == (message,)

@@ -8,10 +8,11 @@ from typing import Literal
 import httpx2
 import pytest
 
-from ricordo.domain.message import TextPart
-from ricordo.domain.model import Chunk, ModelReply, Restarted, TextChunk
+from ricordo.domain.message import TextPart, ToolCallPart
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted, TextChunk
 from ricordo.errors import ModelError
 from ricordo.llm.policy import (
+    FAULT_LIMIT,
     CallPolicy,
     answer_by_policy,
     call_by_policy,
@@ -20,9 +21,10 @@ from ricordo.llm.policy import (
     error_from_transport,
     policy_from,
     seconds_to_wait,
+    with_fault_told,
 )
 from ricordo.settings import Settings
-from tests.llm.talk import Waits, ask, said, weather_return
+from tests.llm.talk import WEATHER, Waits, ask, said, weather_return
 
 
 @pytest.mark.parametrize(
@@ -243,3 +245,43 @@ async def test_a_call_that_cannot_be_mended_ends_in_its_error(kind: Literal["llm
     with pytest.raises(ModelError) as caught:
         await call_by_policy(Waits().policy(2), attempt)
     assert (caught.value.kind, len(made)) == (kind, calls)
+
+
+BROKEN = ModelReply((ToolCallPart("1", "get_weather", '{"city": '),), finish="tool_calls")
+WHOLE = ModelReply((ToolCallPart("2", "get_weather", '{"city":"Rome"}'),), finish="tool_calls")
+
+
+async def answers(reply: ModelReply) -> AsyncGenerator[Chunk | ModelReply, None]:
+    yield reply
+
+
+async def test_a_broken_reply_is_passed_on_where_its_model_cannot_be_told() -> None:
+    policy = Waits().policy()
+    items = [item async for item in answer_by_policy(policy, ask("x", tools=[WEATHER]), lambda: answers(BROKEN))]
+    assert items == [BROKEN]
+
+
+async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_retry() -> None:
+    waits, told = Waits(), []
+
+    def again(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        told.append(request)
+        return answers(WHOLE)
+
+    request = ask("x", tools=[WEATHER])
+    answering = answer_by_policy(waits.policy(retries=0), request, lambda: answers(BROKEN), again=again)
+    assert [item async for item in answering] == [WHOLE]
+    assert waits == []
+    assert told[0].messages[:-2] == request.messages
+    assert [message.role for message in told[0].messages[-2:]] == ["assistant", "tool"]
+
+
+def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
+    long = ModelReply((TextPart("a" * 9_000), ToolCallPart("1", "get_weather", '{"' + "b" * 9_000)))
+    told = with_fault_told(ask("x"), long, "No.")
+    text, call = told.messages[-2].parts
+    assert isinstance(text, TextPart)
+    assert isinstance(call, ToolCallPart)
+    assert len(text.text) == len(call.arguments) == FAULT_LIMIT
+    nameless = with_fault_told(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), "No.")
+    assert [message.role for message in nameless.messages] == ["system", "user", "user"]

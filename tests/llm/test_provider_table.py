@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
-from ricordo.llm.provider_table import Provider, configured, known_window, with_path
+from ricordo.llm.provider_table import AZURE_API_VERSION, Provider, configured, known_window, with_path
 from ricordo.settings import ProviderSettings
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
@@ -86,3 +86,32 @@ def test_a_key_is_never_printed() -> None:
 )
 def test_windows_are_known_by_the_longest_beginning_of_the_name(name: str, window: int) -> None:
     assert known_window(name) == window
+
+
+def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_told_otherwise() -> None:
+    own = Provider("openai", "https://api.openai.com/v1", "openai")
+    assert [own.uses_responses(name) for name in ("o4-mini", "gpt-5.1", "gpt-4.1", "gpt-5-chat-latest")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not Provider("openai", "http://127.0.0.1:1/v1", "openai").uses_responses("gpt-5")
+    assert not Provider("openai", own.base_url, "openai", api="chat").uses_responses("gpt-5")
+    assert Provider("openai", "http://127.0.0.1:1/v1", "openai", api="responses").uses_responses("any")
+
+
+def test_azure_needs_its_address_and_has_a_version() -> None:
+    none = dict.fromkeys(ProviderSettings.model_fields)
+    keyed = none | {"azure_api_key": "k"}
+    assert configured(ProviderSettings(_env_file=None, **keyed)) == []
+    address = {"azure_base_url": "https://x.openai.azure.com"}
+    (azure,) = configured(ProviderSettings(_env_file=None, **keyed | address))
+    assert (azure.name, azure.endpoint_type, azure.api_version) == ("azure", "azure", AZURE_API_VERSION)
+    (azure,) = configured(
+        ProviderSettings(_env_file=None, **keyed | address | {"azure_api_version": "2025-01-01-preview"})
+    )
+    assert azure.api_version == "2025-01-01-preview"
+    address = {"azure_base_url": "https://x.openai.azure.com/openai/v1"}
+    (azure,) = configured(ProviderSettings(_env_file=None, **keyed | address))
+    assert azure.api_version is None

@@ -3,9 +3,8 @@
 import pytest
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, FinishReason, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk, ToolSchema
+from ricordo.domain.model import FinishReason, ModelReply, ToolSchema
 from ricordo.llm.repair import is_empty, mended_arguments, repair
-from ricordo.llm.stream_repair import StreamRepair
 from tests.llm.talk import CLOCK, WEATHER
 
 TOOLS = (WEATHER, CLOCK)
@@ -164,45 +163,3 @@ def test_what_is_empty() -> None:
     assert not is_empty(reply("a"))
     assert not is_empty(reply(ToolCallPart("1", "a", "{}")))
     assert not is_empty(reply(ReasoningPart("hm"), finish="length"))
-
-
-def streamed(pieces: list[str], tools: tuple[ToolSchema, ...] = TOOLS) -> list[Chunk]:
-    stream = StreamRepair(tools)
-    chunks = [chunk for piece in pieces for chunk in stream.feed(TextChunk(piece))]
-    return chunks + list(stream.close(repair(reply("".join(pieces)), tools)))
-
-
-def joined(chunks: list[Chunk], kind: type[TextChunk] | type[ReasoningChunk]) -> str:
-    return "".join(chunk.text for chunk in chunks if isinstance(chunk, kind))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-def test_a_streamed_thought_is_told_apart_however_it_is_cut(size: int) -> None:
-    text = "<think>a < b</think>\n\nYes </think> no."
-    chunks = streamed([text[at : at + size] for at in range(0, len(text), size)])
-    assert joined(chunks, ReasoningChunk) == "a < b"
-    assert joined(chunks, TextChunk) == "Yes </think> no."
-
-
-def test_plain_text_passes_through_at_once() -> None:
-    stream = StreamRepair(TOOLS)
-    assert list(stream.feed(TextChunk("He"))) == [TextChunk("He")]
-    assert list(stream.feed(TextChunk("llo"))) == [TextChunk("llo")]
-
-
-def test_a_written_call_is_streamed_as_a_call() -> None:
-    chunks = streamed(["```js", 'on\n{"name": "get_time",', ' "arguments": {}}\n```'])
-    assert [type(chunk) for chunk in chunks] == [ToolCallChunk]
-
-
-def test_what_looked_like_a_call_is_shown_in_the_end() -> None:
-    assert streamed(['{"city"', ': "Rome"}']) == [TextChunk('{"city": "Rome"}')]
-
-
-def test_json_is_not_held_back_where_no_tool_was_offered() -> None:
-    stream = StreamRepair(())
-    assert list(stream.feed(TextChunk('{"city"'))) == [TextChunk('{"city"')]
-
-
-def test_a_thought_that_never_ends_is_shown_as_a_thought() -> None:
-    assert joined(streamed(["<think>a b </th", "ought"]), ReasoningChunk) == "a b </thought"

@@ -12,14 +12,23 @@ from ricordo.errors import Collision, NotFound
 from ricordo.storage import providers
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
 from tests.support.clock import START
 
 STRANGER = Scope(organization_id="org-00000000-0000-4000-8000-00000000000b")
 
 
 def provider(name: str = "mine", **fields: Any) -> OwnProvider:
-    given = {"provider_type": "openai", "created_at": START, "updated_at": START} | fields
+    given: dict[str, Any] = {"provider_type": "openai", "created_at": START, "updated_at": START, **fields}
     return OwnProvider(id=new_id("provider"), organization_id=LOCAL_ORGANIZATION, name=name, **given)
+
+
+async def put(store: SqliteStore, *rows: OwnProvider) -> None:
+    def insert(tx: Transaction) -> None:
+        for row in rows:
+            providers.insert_one(tx, row)
+
+    await store.write(insert)
 
 
 async def test_a_provider_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
@@ -33,7 +42,7 @@ async def test_a_provider_reads_back_as_it_was_written(store: SqliteStore, scope
         updated_by="user-2",
     )
     bare = provider("bare")
-    await store.write(lambda tx: [providers.insert_one(tx, each) for each in (whole, bare)])
+    await put(store, whole, bare)
     assert await store.read(lambda tx: providers.get(tx, scope, whole.id)) == whole
     assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == (whole, bare)
 
@@ -68,7 +77,7 @@ async def test_an_update_changes_all_but_name_and_type(store: SqliteStore, scope
 
 async def test_a_page_can_be_narrowed_by_name_and_by_type(store: SqliteStore, scope: Scope) -> None:
     rows = [provider("a", created_at=START), provider("b", provider_type="groq", created_at=START + 1)]
-    await store.write(lambda tx: [providers.insert_one(tx, each) for each in rows])
+    await put(store, *rows)
 
     async def names(**wanted: str) -> list[str]:
         found = await store.read(lambda tx: providers.page(tx, scope, Page(), **wanted))

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ricordo.api.wire.blocks import block_to_wire
+from ricordo.api.wire.messages import MessageView, message_to_wire
 from ricordo.api.wire.models import embedding_config_to_wire, model_config_to_wire
 from ricordo.api.wire.times import stamp
 from ricordo.api.wire.tools import rule_to_wire, tool_to_wire
@@ -45,7 +46,7 @@ def agent_to_wire(state: AgentState, info: ModelInfo, embedding: EmbeddingInfo |
         "tool_exec_environment_variables": [],
         "identity_ids": [],
         "identities": [],
-        "pending_approval": None,
+        "pending_approval": _pending(state),
         "message_buffer_autoclear": agent.clears_buffer,
         "enable_sleeptime": False,
         "multi_agent_group": None,
@@ -60,6 +61,14 @@ def agent_to_wire(state: AgentState, info: ModelInfo, embedding: EmbeddingInfo |
         **_stamps(agent),
         **dict.fromkeys(("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")),
     }
+
+
+def _pending(state: AgentState) -> Wire | None:
+    """The request for approval that the agent's own thread waits for an answer to."""
+    if state.waiting is None:
+        return None
+    view = MessageView(types=frozenset({"approval_request_message"}))
+    return message_to_wire(state.waiting, view)[0]
 
 
 def memory_to_wire(state: AgentState) -> Wire:

@@ -71,7 +71,7 @@ def test_core_memory_fits_its_shape(state: AgentState) -> None:
 
 def test_settings_are_tagged_by_provider_and_leave_out_what_is_unset() -> None:
     assert settings_to_wire(ModelSettings(), "openai") == {"provider_type": "openai"}
-    full = ModelSettings(0.0, 10, False, "low", 500, {"type": "text"}, {"verbosity": "low"})
+    full = ModelSettings(0.0, 10, False, "low", 500, {"type": "text"}, extra={"verbosity": "low"})
     assert settings_to_wire(full, "anthropic") == {
         "provider_type": "anthropic",
         "temperature": 0.0,

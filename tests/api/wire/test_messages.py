@@ -226,6 +226,7 @@ def test_a_view_is_kept_with_the_run_in_the_wires_words() -> None:
         "assistant_message_tool_name": "speak",
         "assistant_message_tool_kwarg": "words",
         "include_return_message_types": ["a", "b"],
+        "include_compaction_messages": True,
     }
     assert VIEW.to_json()["include_return_message_types"] is None
 

@@ -394,7 +394,7 @@ TOGETHER = (
         finish="tool_calls",
     ),
 )
-# openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; @openrouter/ai-sdk-provider's schemas
+# openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its AI SDK provider's schemas
 _TEXT_DETAIL = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
 _WAITING = b": OPENROUTER PROCESSING\n\n"
 OPENROUTER = (

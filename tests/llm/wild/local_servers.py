@@ -27,7 +27,10 @@ _KIMI = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
     '{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'
 )
-_MINIMAX = '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n</invoke>\n</minimax:tool_call>'
+_MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n</invoke>\n'
+    "</minimax:tool_call>"
+)
 
 
 def _said(server: str, name: str, text: str) -> tuple[Case, Case]:

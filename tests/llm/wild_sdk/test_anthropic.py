@@ -148,7 +148,7 @@ async def test_thoughts_are_replayed_unchanged_over_many_steps(model: ChatModel,
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
-    blocks = [THINKING, REDACTED, TEXT, CALL, CALL_B]
+    blocks: list[dict[str, Any]] = [THINKING, REDACTED, TEXT, CALL, CALL_B]
     server.push((claude_stream if stream else claude)(*blocks, stop="tool_use"))
     _, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
     returns = said("tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "success", "noon"))

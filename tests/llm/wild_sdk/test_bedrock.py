@@ -171,7 +171,7 @@ def arguments_in(reply: ModelReply, place: int) -> str:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
-    blocks = [THOUGHT, TEXT, CALL, CALL_B]
+    blocks: list[dict[str, Any]] = [THOUGHT, TEXT, CALL, CALL_B]
     server.push((converse_stream if stream else converse)(*blocks, stop="tool_use"), converse({"text": "ok"}))
     chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
     assert reply.parts == (

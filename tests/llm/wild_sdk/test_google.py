@@ -5,6 +5,7 @@ GenerateContentResponseUsageMetadata) and the answers recorded in pydantic-ai's 
 """
 
 import base64
+import importlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -232,7 +233,7 @@ async def test_a_cut_stream_is_made_again(model: ChatModel, server: ModelServer,
     assert chunks.count(Restarted()) == len(waits) == 1
 
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}},
     "properties": {
@@ -357,15 +358,15 @@ async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversatio
 async def test_vertex_is_asked_with_googles_own_credentials(
     server: ModelServer, connections: Connections, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from google.auth.credentials import Credentials
+    auth = importlib.import_module("google.auth")
+    base: Any = importlib.import_module("google.auth.credentials").Credentials
 
-    class Known(Credentials):  # type: ignore[no-untyped-call, misc]
-        """Credentials that are refreshed without asking anybody."""
+    def refresh(self: Any, _request: Any) -> None:
+        self.token = "token-1"
 
-        def refresh(self, _request: Any) -> None:
-            self.token = "token-1"
-
-    monkeypatch.setattr("google.auth.default", lambda *_, **__: (Known(), "project-1"))  # type: ignore[no-untyped-call]
+    # Credentials that are refreshed without asking anybody.
+    known = type("Known", (base,), {"refresh": refresh})
+    monkeypatch.setattr(auth, "default", lambda *_, **__: (known(), "project-1"))
     info = ModelInfo("google_vertex/gemini-3-pro", "google_vertex", "gemini-3-pro", "google_vertex", 9, server.root)
     model = vertex_model(info, connections, waits.policy(), project="project-1", location="europe-west4")
     server.push(Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))

@@ -1,0 +1,102 @@
+"""Calls written as text, in all notations, and texts that are none."""
+
+import random
+
+import pytest
+
+from ricordo.llm.written_calls import MARKS, looks_like_a_call, offered_name, written_calls
+from tests.llm.talk import CLOCK, WEATHER
+
+OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "count"),
+    [
+        ('[get_weather(city="Rome"), get_time()]', "", 2),
+        ('{"name": "get_time", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "Rome"}}', "", 2),
+        ('{"name": "get_time", "parameters": {}}\n{"name": "get_time", "parameters": {}}', "", 2),
+        ('[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', "", 2),
+        ("<tool_call>\n<function=get_time>\n</function>\n</tool_call>", "", 1),
+        ('I look.\n<function_calls><invoke name="get_time"></invoke></function_calls>', "I look.", 1),
+        ("```tool_code\nget_time()\n```", "", 1),
+        ("Well:\n```python\nget_weather(city='Rome')\n```", "Well:", 1),
+    ],
+)
+def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> None:
+    calls, left = written_calls(text, OFFERED)
+    assert (len(calls), left) == (count, rest)
+    assert len({call.call_id for call in calls}) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[get_weather(city=open('x'))]",
+        "[delete_everything()]",
+        "[get_time(), delete_everything()]",
+        "<function=delete_everything></function>",
+        '<invoke name="delete_everything"></invoke>',
+        "<tool_call>get_weather: Rome</tool_call>",
+        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call><tool_call>{broken</tool_call>',
+        "[TOOL_CALLS]get_time[ARGS]{broken}",
+        "```python\nprint(1)\n```",
+        "[" * 5_000,
+        "[get_time(" + "(" * 5_000 + ")]",
+        "",
+    ],
+)
+def test_what_is_no_certain_call_stays_a_text(text: str) -> None:
+    assert written_calls(text, OFFERED)[0] == []
+
+
+def test_values_between_tags_become_what_the_tool_wants() -> None:
+    schema = {"type": "object", "properties": {"days": {"type": "integer"}, "city": {"type": "string"}}}
+    tool = type(WEATHER)("forecast", "", schema)
+    text = "<tool_call>forecast{}{}</tool_call>".format(
+        "<arg_key>days</arg_key><arg_value>3</arg_value>", "<arg_key>city</arg_key><arg_value>7</arg_value>"
+    )
+    (call,), _ = written_calls(text, {"forecast": tool})
+    assert call.arguments == '{"days":3,"city":"7"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("functions.get_time", "get_time"),
+        ("functions.get_time:3", "get_time"),
+        ("get_time<|channel|>commentary", "get_time"),
+        (" get_time", "get_time"),
+        ("other:3", "other:3"),
+    ],
+)
+def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, meant: str) -> None:
+    assert offered_name(name, OFFERED) == meant
+
+
+def test_a_lost_call_is_recognised_by_its_beginning() -> None:
+    assert looks_like_a_call(" <tool_call>{")
+    assert not looks_like_a_call("See <tool_call>.")
+
+
+def test_no_text_can_break_the_reading() -> None:
+    chance = random.Random(7)  # noqa: S311 - chance that is the same every time
+    words = [
+        *MARKS,
+        "{",
+        "}",
+        '"name":',
+        '"get_time"',
+        "(",
+        ")",
+        "[",
+        "]",
+        "=",
+        "\n",
+        "```",
+        "</tool_call>",
+        "\ud800",
+        "x",
+    ]
+    for _ in range(3_000):
+        written_calls("".join(chance.choices(words, k=chance.randint(1, 12))), OFFERED)
