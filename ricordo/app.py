@@ -25,6 +25,7 @@ from ricordo.api import (
     jobs,
     messages,
     models,
+    run_stream,
     runs,
     searching,
     steps,
@@ -32,7 +33,7 @@ from ricordo.api import (
 )
 from ricordo.api.errors import install_error_shapes
 from ricordo.api.guard import Guard
-from ricordo.background import upkeep
+from ricordo.background import callbacks, run_events, upkeep
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
@@ -55,6 +56,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 log = logging.getLogger(__name__)
 _FACES = (
     *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models, runs, steps, jobs),
+    run_stream,
     *(archives, importing, searching),
 )
 
@@ -83,7 +85,8 @@ async def open_runtime(
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
-        handlers = (removal.HANDLER, *upkeep.HANDLERS, *((sweep.HANDLER,) if is_shared(settings) else ()))
+        streams = (callbacks.HANDLER, run_events.HANDLER)
+        handlers = (removal.HANDLER, *upkeep.HANDLERS, *streams, *((sweep.HANDLER,) if is_shared(settings) else ()))
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:
@@ -160,3 +163,4 @@ async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lam
     if runtime.live:
         log.warning("stopping turns that did not finish", extra={"turns": len(runtime.live)})
         await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))
+    await asyncio.gather(*(recording.finish() for recording in list(runtime.recordings.values())))

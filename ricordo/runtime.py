@@ -1,5 +1,6 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,9 +32,24 @@ class LiveTurn(Protocol):
         ...
 
 
+class LiveRecording(Protocol):
+    """A stream that is being stored in this process, for readers that come and go."""
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set once more of it is stored than was when this was asked for, or nothing more will be."""
+        ...
+
+    async def finish(self) -> None:
+        """Return when all of it is stored; its turn has ended."""
+        ...
+
+
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `indexes` are outside vector indexes by name, `live` this process's turns by run id."""
+    """What a running server is made of. `indexes` are outside vector indexes by name, `live` this process's turns by run id,
+    and `recordings` the streams of those that are stored.
+    """
 
     settings: Settings
     store: Store
@@ -42,6 +58,7 @@ class Runtime:
     plugins: Plugins
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
+    recordings: dict[str, LiveRecording] = field(default_factory=dict)
     is_stopping: bool = False
     recall: Recall = field(init=False)
     indexing: Indexing = field(init=False)

@@ -203,6 +203,12 @@ class Settings(BaseSettings):
         86_400, gt=0, description="Seconds after which calls that nobody approved count as denied."
     )
     keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
+    stream_hours: float = Field(
+        3, gt=0, le=24 * 30, description="Hours after its end that the stream of a background run can be read again."
+    )
+    allow_private_callbacks: bool = Field(
+        False, description="Let callbacks go to addresses of this machine and of private networks too."
+    )
     shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
     max_body_mb: int = Field(32, ge=1, le=1024, description="Largest request that is accepted, in megabytes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 # From left to right; a module imports from layers to the left of its own, and from its own folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "settings", "logs"),
+    ("errors", "settings", "logs", "secret"),
     ("domain",),
     ("prompt",),
     ("llm", "storage"),
@@ -33,11 +33,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-SIBLINGS = {("settings", "errors"), ("runtime", "plugins")}
+SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them.
 LATE = {
     "anthropic",
+    "cryptography",
     "fastapi",
     "google",
     "httpx2",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.approvals import given_up
+from ricordo.agents.callbacks import add_callback
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
@@ -36,6 +37,7 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
         duration_ns=(now - run.created_at) * 1000,
     )
     runs.end(tx, ended)
+    add_callback(tx, ended)
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:
         return ended

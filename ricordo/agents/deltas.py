@@ -3,39 +3,63 @@
 from ricordo.domain.event import Delta, MessageRestarted, ReasoningDelta, TextDelta, ToolCallDelta
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import Chunk, ReasoningChunk, TextChunk, ToolCallChunk
+from ricordo.llm.argument_stream import ArgumentStream, Words
 
 
 class Deltas:
-    """Counts the parts of one message as they appear."""
+    """Counts the parts of one message as they appear.
 
-    def __init__(self, run_id: str, step_id: str, message_id: str) -> None:
+    `thoughts` names the argument in which the model writes down what it thinks: those are told as reasoning, before their call.
+    """
+
+    def __init__(self, run_id: str, step_id: str, message_id: str, *, thoughts: str | None = None) -> None:
         self.message_id = message_id
         self._run_id = run_id
         self._step_id = step_id
+        self._thoughts = thoughts
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, ArgumentStream] = {}
 
-    def read(self, chunk: Chunk) -> Delta | MessageRestarted | None:
-        """The event for this chunk; None for an empty one."""
+    def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
+        """The events for this chunk; none for an empty one."""
         if isinstance(chunk, TextChunk):
-            return TextDelta(*self._place("text"), chunk.text) if chunk.text else None
+            return (TextDelta(*self._place("text"), chunk.text),) if chunk.text else ()
         if isinstance(chunk, ReasoningChunk):
-            return ReasoningDelta(*self._place("reasoning"), chunk.text) if chunk.text else None
+            return (ReasoningDelta(*self._place("reasoning"), chunk.text),) if chunk.text else ()
         if isinstance(chunk, ToolCallChunk):
-            return self._call(chunk)
+            call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
+            if self._thoughts:
+                return self._thoughtful_call(chunk, call_id, self._thoughts)
+            return (ToolCallDelta(*self._place(chunk.index), call_id, chunk.name, chunk.arguments),)
         return self._restart()
 
-    def _call(self, chunk: ToolCallChunk) -> ToolCallDelta:
-        call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
-        return ToolCallDelta(*self._place(chunk.index), call_id, chunk.name, chunk.arguments)
+    def read(self, chunk: Chunk) -> Delta | MessageRestarted | None:
+        """The only event for this chunk, where there are no thoughts among arguments; None for an empty one."""
+        return next(iter(self.events(chunk)), None)
 
-    def _restart(self) -> MessageRestarted | None:
-        if not self._parts:
-            return None
+    def _thoughtful_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
+        """The thoughts among the arguments, and the call without them; it is told once there is more of it than a name."""
+        if chunk.name:
+            self._names[chunk.index] = chunk.name
+        told: list[Delta] = []
+        for found in self._arguments.setdefault(chunk.index, ArgumentStream({key})).feed(chunk.arguments):
+            if isinstance(found, Words):
+                told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), found.text))
+            else:
+                name = self._names.pop(chunk.index, None)
+                told.append(ToolCallDelta(*self._place(chunk.index), call_id, name, found.text))
+        return tuple(told)
+
+    def _restart(self) -> tuple[MessageRestarted, ...]:
+        has_told = bool(self._parts)
+        for kept in (self._parts, self._call_ids, self._names, self._arguments):
+            kept.clear()
+        if not has_told:
+            return ()
         void, self.message_id = self.message_id, new_id("message")
-        self._parts.clear()
-        self._call_ids.clear()
-        return MessageRestarted(self._run_id, self._step_id, void, self.message_id)
+        return (MessageRestarted(self._run_id, self._step_id, void, self.message_id),)
 
     def _place(self, key: object) -> tuple[str, str, str, int]:
         return self._run_id, self._step_id, self.message_id, self._parts.setdefault(key, len(self._parts))

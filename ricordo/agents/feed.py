@@ -9,7 +9,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from ricordo.domain.event import Delta, Event, Failed, ReasoningDelta, RunEnded, StepSaved, TextDelta, ToolCallDelta
+from ricordo.domain.event import (
+    ApprovalAsked,
+    Compacted,
+    Delta,
+    Event,
+    Failed,
+    ReasoningDelta,
+    RunEnded,
+    StepSaved,
+    TextDelta,
+    ToolCallDelta,
+)
 from ricordo.domain.message import Message
 
 CAPACITY = 256
@@ -84,11 +95,12 @@ class Reader:
                     yield StepSaved(self._run_id, None, missed)
             elif self._queue:
                 event = self._queue.popleft()
-                if not isinstance(event, StepSaved):
-                    if not (isinstance(event, Delta) and event.message_id in self._seen):
-                        yield event
-                elif fresh := self._unseen(list(event.messages)):
-                    yield replace(event, messages=fresh)
+                if isinstance(event, StepSaved):
+                    if fresh := self._unseen(list(event.messages)):
+                        yield replace(event, messages=fresh)
+                elif not (isinstance(event, Delta) and event.message_id in self._seen):
+                    self._seen.update(_message_in(event))
+                    yield event
             elif end:
                 yield end
                 return
@@ -140,6 +152,13 @@ class Feed:
     def leave(self, reader: Reader) -> None:
         """Forget a reader; leaving is not cancelling."""
         self._readers.discard(reader)
+
+
+def _message_in(event: Event) -> tuple[str, ...]:
+    """The id of the saved message that the event brings; a reader that falls behind after it need not be told it again."""
+    if isinstance(event, ApprovalAsked):
+        return (event.message.id,)
+    return (event.summary.id,) if isinstance(event, Compacted) else ()
 
 
 def _joined(one: Event, other: Event) -> Event | None:

@@ -34,7 +34,7 @@ from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.runtime import Runtime
-from ricordo.tools.presenting import with_thoughts
+from ricordo.tools.presenting import THINKING, with_thoughts
 from ricordo.tools.toolbox import ToolContext, schema_of
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,8 @@ async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: An
 
 async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offer) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is made to fit and asked again."""
-    deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id), False
+    thoughts = THINKING if offer.how.thinks_in_arguments else None
+    deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts), False
     for attempt in range(1, _ATTEMPTS + 1):
         request = _assemble(runtime, turn, offer, is_first=step.number == 1)
         if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):
@@ -114,7 +115,7 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
                 is_blind = True
             else:
                 learn(turn, request)
-            if void := deltas.read(Restarted()):
+            for void in deltas.events(Restarted()):
                 yield void
         else:
             return
@@ -131,8 +132,9 @@ async def _answer(
             step.message_id = deltas.message_id
             calibrate(turn, request, item.usage)
             yield item
-        elif event := deltas.read(item):
-            yield event
+        else:
+            for event in deltas.events(item):
+                yield event
 
 
 def _offer(turn: TurnContext, style: Style) -> Offer:

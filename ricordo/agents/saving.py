@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ricordo.agents.callbacks import add_callback
 from ricordo.agents.context import renewed
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.styles import Next
@@ -63,6 +64,7 @@ async def save_step(
     def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
         run = _progress(tx, turn, step, reply, coming.stop)
         runs.save(tx, run)
+        add_callback(tx, run)
         committed = commit(tx, turn.state, step.memory, turn.request.scope, step.id)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
@@ -99,6 +101,7 @@ async def save_compaction(
     def save(tx: Transaction) -> Run:
         run = _ended(tx, turn.run, stop)
         runs.save(tx, run)
+        add_callback(tx, run)
         messages.insert_all(tx, [message])
         _save_window(tx, turn, window, run, added=turn.unsaved + 1)
         if summary.usage.total_tokens:

@@ -145,6 +145,14 @@ class SendBody(WholeBody):
     include_compaction_messages: bool = False
 
 
+class AsyncBody(SendBody):
+    """Messages for an agent whose answer nobody waits for."""
+
+    callback_url: str | None = Field(
+        None, max_length=2000, description="Told with a signed POST when the run has ended."
+    )
+
+
 class BlockBody(WholeBody):
     """A block to be made."""
 

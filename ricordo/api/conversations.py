@@ -109,11 +109,13 @@ async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
 @router.post(_ONE + "/messages", response_model=TurnShape)
 async def send(here: Here, conversation_id: str, body: ThreadSendBody) -> Response:
     """Send messages to the thread and read the answer as server-sent events; without `streaming`, wait for it whole."""
-    if body.stream_tokens and not body.streaming:
+    if (body.stream_tokens or body.background) and not body.streaming:
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
     thread = await _named(here, conversation_id, body.agent_id)
+    if body.streaming:
+        return await event_stream(here, thread.agent_id, body, thread.id)
     turn = await begin(here, thread.agent_id, body, thread.id)
-    return event_stream(here, turn, body) if body.streaming else whole_answer(await collect(turn), view_of(body))
+    return whole_answer(await collect(turn), view_of(body))
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])

@@ -6,18 +6,20 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.agents import threads
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.turn import collect
-from ricordo.api.bodies import SendBody
+from ricordo.api.bodies import AsyncBody, SendBody
 from ricordo.api.call import Here, Paged, agent_view, answer
-from ricordo.api.sending import STREAM, begin, event_stream, view_of, whole_answer
+from ricordo.api.recording import begin_recorded
+from ricordo.api.sending import STREAM, begin, event_stream, request_of, view_of, whole_answer
 from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.api.wire.schemas import AgentShape
+from ricordo.api.wire.runs import run_to_wire
+from ricordo.api.wire.schemas import AgentShape, RunShape
 from ricordo.domain.message import Message
-from ricordo.errors import Conflict, Unsupported
-from ricordo.storage import conversations
+from ricordo.errors import Conflict, NotFound, Unsupported
+from ricordo.llm.addresses import require_callable
+from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["messages"])
@@ -28,7 +30,7 @@ async def send(here: Here, agent_id: str, body: SendBody) -> Response:
     """Send messages to the agent and wait for its whole answer; with `streaming` it comes as it is made."""
     if body.streaming:
         return await stream(here, agent_id, body)
-    if body.stream_tokens:
+    if body.stream_tokens or body.background:
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
     turn = await begin(here, agent_id, body)
     return whole_answer(await collect(turn), view_of(body))
@@ -37,7 +39,17 @@ async def send(here: Here, agent_id: str, body: SendBody) -> Response:
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(here: Here, agent_id: str, body: SendBody) -> Response:
     """Send messages to the agent and read its answer as server-sent events."""
-    return event_stream(here, await begin(here, agent_id, body), body)
+    return await event_stream(here, agent_id, body)
+
+
+@router.post("/messages/async", response_model=RunShape)
+async def send_async(here: Here, agent_id: str, body: AsyncBody) -> Response:
+    """Send messages to the agent and return the run at once; `callback_url` is told when it has ended."""
+    if body.callback_url:
+        require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
+    callback = {"url": body.callback_url} if body.callback_url else {}
+    request = await request_of(here, agent_id, body, is_background=True, callback=callback)
+    return answer(run_to_wire(await begin_recorded(here.runtime, request, view_of(body))))
 
 
 @router.get("/messages", response_model=list[AnyMessage])
@@ -57,8 +69,13 @@ async def list_messages(
     page = paging.page(default=100)
 
     def read(tx: Transaction) -> list[Message]:
-        thread = threads.resolve(tx, here.scope, conversation_id or threads.DEFAULT, agent_id)
-        return conversations.page_of_history(tx, here.scope, thread, page, _keeps_some(view))
+        agents.require(tx, here.scope, agent_id)
+        thread = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
+        conversation = conversations.get(tx, thread)
+        if conversation is None or conversation.agent_id != agent_id:
+            raise NotFound(f"Conversation with ID {conversation_id} not found")
+        keeps = _keeps_some(view)
+        return messages.page_of_kept(tx, here.scope, page, keeps, conversation_id=thread)
 
     return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
 

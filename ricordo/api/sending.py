@@ -13,6 +13,9 @@ from ricordo.agents.turn import Answer, run_turn
 from ricordo.api.bodies import ApprovalBody, ApprovalItem, Image, NewMessageBody, SendBody, Text, refuse_unsupported
 from ricordo.api.call import Call, answer
 from ricordo.api.errors import model_failure
+from ricordo.api.following import Wanted
+from ricordo.api.recording import begin_recorded
+from ricordo.api.run_stream import stream_of
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
 from ricordo.api.wire.stream import EventStream
@@ -31,17 +34,27 @@ async def begin(
     agent_id: str,
     body: SendBody,
     conversation_id: str | None = None,
+) -> LiveTurn:
+    """Begin a turn with what was sent, in this thread (None: the agent's own). Raises what `run_turn` does, and Unsupported."""
+    return await run_turn(here.runtime, await request_of(here, agent_id, body, conversation_id))
+
+
+async def request_of(
+    here: Call,
+    agent_id: str,
+    body: SendBody,
+    conversation_id: str | None = None,
     *,
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
-) -> LiveTurn:
-    """Begin a turn with what was sent, in this thread (None: the agent's own). Raises what `run_turn` does, and Unsupported."""
+) -> TurnRequest:
+    """The turn that is asked for. Raises Unsupported and Invalid."""
     refuse_unsupported(body)
     if body.override_model:
         await here.runtime.models.require(body.override_model)
     headers = here.request.headers
     said, approval = _said(body)
-    request = TurnRequest(
+    return TurnRequest(
         scope=here.scope,
         agent_id=agent_id,
         messages=said,
@@ -59,7 +72,6 @@ async def begin(
         is_retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         request_config=view_of(body).to_json(),
     )
-    return await run_turn(here.runtime, request)
 
 
 def whole_answer(result: Answer, view: MessageView) -> Response:
@@ -78,8 +90,13 @@ def whole_answer(result: Answer, view: MessageView) -> Response:
     )
 
 
-def event_stream(here: Call, turn: LiveTurn, body: SendBody) -> Response:
-    """A turn as server-sent events, as it happens."""
+async def event_stream(here: Call, agent_id: str, body: SendBody, conversation_id: str | None = None) -> Response:
+    """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
+    if body.background:
+        request = await request_of(here, agent_id, body, conversation_id, is_background=True)
+        run = await begin_recorded(here.runtime, request, view_of(body))
+        return stream_of(here, run, Wanted(has_pings=body.include_pings))
+    turn = await begin(here, agent_id, body, conversation_id)
     events = EventStream(
         view_of(body),
         here.store.clock,

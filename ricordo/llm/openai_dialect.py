@@ -64,6 +64,7 @@ _BY_KIND = {
 }
 # OpenAI's models that think: they take no temperature, and those named o1 to o4 take no word on parallel calls.
 _OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
+_OPENAI_ADDRESS = re.compile(r"^https://(?:[a-z]{2}\.)?api\.openai\.com(?:/|$)")
 _XAI_TAKES_EFFORT = re.compile(r"^grok-(?:3-mini|4\.[2-9]|[5-9])")
 _MISTRAL_TAKES_EFFORT = re.compile(r"^mistral-(?:small|medium)-(?:latest|26|27)")
 _DEEPSEEK_THINKS = re.compile(r"^deepseek-(?:reasoner|flash|v[4-9])")
@@ -83,9 +84,14 @@ def thinks_at_openai(model: str) -> bool:
     return _OPENAI_THINKS.match(model) is not None
 
 
+def is_openai(base_url: str) -> bool:
+    """Whether an address is OpenAI's own, in any of its regions."""
+    return _OPENAI_ADDRESS.match(base_url) is not None
+
+
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
     """The dialect spoken at an address, for one of its models."""
-    if "://api.openai.com" in base_url or endpoint_type == "azure":
+    if is_openai(base_url) or endpoint_type == "azure":
         found = _openai(model)
     else:
         found = _of_model(endpoint_type, _BY_KIND.get(endpoint_type, Dialect()), model)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import SecretStr
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
-from ricordo.llm.openai_dialect import thinks_at_openai
+from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
 Door = Literal["openai", "anthropic", "google", "bedrock"]
@@ -37,7 +37,7 @@ class Provider:
     def uses_responses(self, model: str) -> bool:
         """Whether one of its models is asked by the responses API."""
         if self.api == "auto":
-            return self.base_url.startswith("https://api.openai.com/") and thinks_at_openai(model)
+            return is_openai(self.base_url) and thinks_at_openai(model)
         return self.api == "responses"
 
 

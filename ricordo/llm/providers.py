@@ -148,12 +148,7 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message
-            status = error.status_code
-            if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
-                status = 401  # Google says of a wrong key that the request is wrong.
-            elif status == 424:
-                status = 502  # The model behind Bedrock failed.
-            found = error_from_status(provider, status, body, error.headers)
+            found = error_from_status(provider, _status(error.status_code, body), body, error.headers)
         case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
             found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
         case known.ModelConnectionError() if error.phase == "connect":
@@ -175,6 +170,13 @@ def our_error(provider: str, error: Exception) -> Exception:
         case _:
             found = error
     return found
+
+
+def _status(status: int, body: Any) -> int:
+    """The status, where a provider has a way of its own the usual one for what it means."""
+    if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
+        return 401  # Google says of a wrong key that the request is wrong.
+    return 502 if status == 424 else status  # The model behind Bedrock failed.
 
 
 def _words(error: Any) -> str:

@@ -1,6 +1,6 @@
 """Runs and steps. An open run's row is its conversation's lease: a partial unique index allows one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, bindparam, insert, select
@@ -32,6 +32,7 @@ _RENEW = setter(
     where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
 )
 _END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.c.ended_at.is_(None))
+_NOTE_CALLBACK = setter(runs, "callback", where=runs.c.id == bindparam("run_id"))
 _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
 _BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
 _HELD = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
@@ -73,6 +74,12 @@ def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
 def end(tx: Transaction, run: Run) -> bool:
     """End a run whoever holds its lease, as a cancel or a healing does; False where it had ended."""
     return tx.run(_END, _changes(run)) > 0
+
+
+def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
+    """Note with the run what came of telling its end: `sent_at` in microseconds, `status_code`, `error`."""
+    if run := hold(tx, run_id):
+        tx.run(_NOTE_CALLBACK, {"new_callback": run.callback | dict(changes), "run_id": run_id})
 
 
 def forget_bodies(tx: Transaction, conversation_id: str) -> None:

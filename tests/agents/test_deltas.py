@@ -8,7 +8,7 @@ IDS = ("run-1", "step-1", "message-1")
 
 
 def events(deltas: Deltas, *chunks: Chunk) -> list[object]:
-    return [deltas.read(chunk) for chunk in chunks]
+    return [event for chunk in chunks for event in deltas.events(chunk)]
 
 
 def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
@@ -38,15 +38,13 @@ def test_a_call_without_an_id_has_the_same_one_in_all_its_pieces() -> None:
 
 def test_empty_chunks_are_no_events_and_count_no_part() -> None:
     assert events(Deltas(*IDS), TextChunk(""), ReasoningChunk(""), TextChunk("Hi")) == [
-        None,
-        None,
         TextDelta(*IDS, 0, "Hi"),
     ]
 
 
 def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:
     deltas = Deltas(*IDS)
-    _, _, restarted, again = events(
+    *_, restarted, again = events(
         deltas,
         TextChunk("Go"),
         ToolCallChunk(0, "{", "call-a", "roll"),
@@ -61,4 +59,36 @@ def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None
 
 def test_a_restart_before_anything_was_told_is_no_event() -> None:
     deltas = Deltas(*IDS)
-    assert events(deltas, Restarted(), TextChunk("Hi")) == [None, TextDelta(*IDS, 0, "Hi")]
+    assert events(deltas, Restarted(), TextChunk("Hi")) == [TextDelta(*IDS, 0, "Hi")]
+
+
+def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
+    told = events(
+        Deltas(*IDS, thoughts="thinking"),
+        ToolCallChunk(0, "", "call-a", "roll"),
+        ToolCallChunk(0, '{"thinking": "I ', None),
+        ToolCallChunk(0, 'roll.", "sides": 6'),
+        ToolCallChunk(1, '{"thinking": "And toss."}', "call-b", "toss"),
+        ToolCallChunk(0, "}"),
+    )
+    assert told == [
+        ReasoningDelta(*IDS, 0, "I "),
+        ReasoningDelta(*IDS, 0, "roll."),
+        ToolCallDelta(*IDS, 1, "call-a", "roll", '{"sides":6'),
+        ReasoningDelta(*IDS, 2, "And toss."),
+        ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
+        ToolCallDelta(*IDS, 1, "call-a", None, "}"),
+    ]
+
+
+def test_after_a_restart_the_thoughts_are_read_anew() -> None:
+    deltas = Deltas(*IDS, thoughts="thinking")
+    void, restarted, again = events(
+        deltas,
+        ToolCallChunk(0, '{"thinking": "I', "call-a", "roll"),
+        Restarted(),
+        ToolCallChunk(0, '{"thinking": "We"', "call-b", "roll"),
+    )
+    assert void == ReasoningDelta(*IDS, 0, "I")
+    assert isinstance(restarted, MessageRestarted)
+    assert again == ReasoningDelta("run-1", "step-1", deltas.message_id, 0, "We")

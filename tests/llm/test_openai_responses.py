@@ -230,7 +230,7 @@ async def test_a_last_event_without_its_output_is_made_whole(model: OpenAIRespon
 async def test_an_incomplete_response_says_why(
     reason: str, finish: str, streams: bool, model: OpenAIResponsesModel, server: ModelServer
 ) -> None:
-    more = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    more: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     whole = Answer(response(WORDS, **more))
     server.push(streamed(WORDS, end="response.incomplete", **more) if streams else whole)
     assert (await whole_reply(model, ask("x", stream=streams))).finish == finish

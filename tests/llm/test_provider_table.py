@@ -96,14 +96,15 @@ def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_tol
         False,
         False,
     ]
+    assert Provider("openai", "https://eu.api.openai.com/v1", "openai").uses_responses("gpt-5")
     assert not Provider("openai", "http://127.0.0.1:1/v1", "openai").uses_responses("gpt-5")
+    assert not Provider("openai", "https://api.openai.com.example.org/v1", "openai").uses_responses("gpt-5")
     assert not Provider("openai", own.base_url, "openai", api="chat").uses_responses("gpt-5")
     assert Provider("openai", "http://127.0.0.1:1/v1", "openai", api="responses").uses_responses("any")
 
 
 def test_azure_needs_its_address_and_has_a_version() -> None:
-    none = dict.fromkeys(ProviderSettings.model_fields)
-    keyed = none | {"azure_api_key": "k"}
+    keyed: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields) | {"azure_api_key": "k"}
     assert configured(ProviderSettings(_env_file=None, **keyed)) == []
     address = {"azure_base_url": "https://x.openai.azure.com"}
     (azure,) = configured(ProviderSettings(_env_file=None, **keyed | address))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND, to_micros
-from ricordo.domain.tool import ToolRule
 from ricordo.prompt.assemble import SystemPrompt, system_prompt
 from tests.support import make
 
@@ -24,8 +23,8 @@ def golden(name: str) -> str:
     return (GOLDEN / f"{name}.txt").read_text("utf-8").removesuffix("\n")
 
 
-def prompt(state: AgentState = STATE, now: int = NOW, recall_count: int = 12) -> SystemPrompt:
-    return system_prompt(state, "openai", now, recall_count=recall_count)
+def prompt(state: AgentState = STATE, now: int = NOW, recall_count: int = 12, *rules: str) -> SystemPrompt:
+    return system_prompt(state, "openai", now, recall_count=recall_count, rule_lines=rules)
 
 
 def with_system(system: str) -> AgentState:
@@ -67,13 +66,8 @@ def test_the_day_is_the_agents_own() -> None:
     assert "- System prompt last recompiled: 2026-01-21 12:30:00 AM CET+0100\n" in text
 
 
-def test_only_tool_rules_with_words_for_the_model_are_shown() -> None:
-    rules = (
-        ToolRule("memory_replace", "run_first", "Begin with memory_replace."),
-        ToolRule("send_message", "exit_loop"),
-        ToolRule("send_message", "required_before_exit", "Speak before you stop."),
-    )
-    text = prompt(replace(STATE, agent=replace(AGENT, tool_rules=rules))).text
+def test_what_tool_rules_tell_the_model_stands_behind_the_blocks() -> None:
+    text = prompt(STATE, NOW, 12, "Begin with memory_replace.", "Speak before you stop.").text
     assert "\n\nBegin with memory_replace.\nSpeak before you stop.\n</tool_usage_rules>\n\n<memory_metadata>\n" in text
 
 
@@ -107,7 +101,6 @@ OTHER_MEMORY = [
     replace(STATE, blocks=()),
     replace(STATE, blocks=(*STATE.blocks, make.block("plans", ""))),
     with_system("Another template."),
-    replace(STATE, agent=replace(AGENT, tool_rules=(ToolRule("send_message", "run_first", "Speak first."),))),
 ]
 
 
@@ -115,6 +108,12 @@ OTHER_MEMORY = [
 @pytest.mark.parametrize("first_step", [True, False])
 def test_a_change_of_memory_makes_it_anew_at_any_step(changed: AgentState, first_step: bool) -> None:
     assert not prompt(changed).is_current(prompt().key, first_step=first_step)
+
+
+@pytest.mark.parametrize("first_step", [True, False])
+def test_other_tool_rules_make_it_anew_at_any_step(first_step: bool) -> None:
+    ruled = prompt(STATE, NOW, 12, "Speak first.")
+    assert not ruled.is_current(prompt().key, first_step=first_step)
 
 
 def test_the_order_of_blocks_is_part_of_memory() -> None:

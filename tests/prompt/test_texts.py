@@ -4,9 +4,8 @@ from importlib import resources
 
 import pytest
 
-from ricordo.domain.agent import AgentType
 from ricordo.llm.tokens import text_tokens
-from ricordo.prompt.texts import BUILT_IN, default_system, text
+from ricordo.prompt.texts import BUILT_IN, text
 
 MOST_TOKENS = 1_000
 # The tools whose use a prompt explains, or the words that stand for its task where it has none.
@@ -32,14 +31,6 @@ RELIES_ON = {
     "memgpt_generate_tool": ("Args:", "Returns:", "Sample arguments", "JSON object", "Keep its name"),
     "summary_system_prompt": ("deadlines", "Leave out", "Write the summary and nothing else"),
 }
-
-
-@pytest.mark.parametrize("agent_type", ["letta_v1_agent", "split_thread_agent"])
-def test_a_native_agent_is_told_about_its_three_kinds_of_memory(agent_type: AgentType) -> None:
-    system = default_system(agent_type)
-    assert system is not None
-    for word in ("Memory blocks", "Recall memory", "Archival memory"):
-        assert word in system
 
 
 def test_every_key_of_a_system_prompt_has_its_file_and_its_check() -> None:

@@ -3,8 +3,6 @@
 from functools import cache
 from importlib import resources
 
-from ricordo.domain.agent import AgentType
-
 # The keys of the system prompts.
 BUILT_IN = (
     "letta_v1",
@@ -19,16 +17,9 @@ BUILT_IN = (
     "voice_sleeptime",
     "workflow",
 )
-_PROMPT_OF: dict[AgentType, str] = {"letta_v1_agent": "letta_v1", "split_thread_agent": "letta_v1"}
 
 
 @cache
 def text(key: str) -> str:
     """The built-in text with this name: a system prompt's key, or the name of its file."""
     return resources.files(__package__).joinpath(f"{key}.md").read_text("utf-8").strip()
-
-
-def default_system(agent_type: AgentType) -> str | None:
-    """The system prompt a new agent of this type gets; None where this version has none for the type."""
-    key = _PROMPT_OF.get(agent_type)
-    return text(key) if key else None

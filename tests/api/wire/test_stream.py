@@ -13,6 +13,8 @@ from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.stream import EventStream
 from ricordo.domain.event import (
+    ApprovalAsked,
+    Compacted,
     Event,
     Failed,
     MessageRestarted,
@@ -427,3 +429,79 @@ async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
 
     assert second == first
     assert len(messages_to_wire(messages, MessageView())) == len(first) - 3
+
+
+async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:
+    one = message(ToolCallPart("call-1", "send_message", '{"message": "Hello, \\u00e9.", "request_heartbeat": false}'))
+    arguments = one.tool_calls[0].arguments
+    deltas = [piece(one, one.tool_calls[0], sign, named=not place) for place, sign in enumerate(arguments)]
+
+    events = await messages_told(event_stream(), *deltas, saved(one))
+    cut = await messages_told(event_stream(), *deltas[:20], saved(one))
+
+    assert [event["content"] for event in events] == list("Hello, é.")
+    assert {event["message_type"] for event in events} == {"assistant_message"}
+    assert "".join(event["content"] for event in cut) == "Hello, é."
+    assert len(cut) < len(events)
+
+
+async def test_of_two_speeches_in_one_message_each_is_told_in_one_piece() -> None:
+    calls = [ToolCallPart(f"call-{n}", "send_message", f'{{"message": "Speech {n}."}}') for n in range(2)]
+    one = message(*calls)
+    deltas = [piece(one, call, call.arguments[at : at + 9], named=not at) for at in range(0, 27, 9) for call in calls]
+
+    events = await messages_told(event_stream(), *deltas, saved(one))
+
+    assert "".join(event["content"] for event in events) == "Speech 0.Speech 1."
+
+
+async def test_a_call_whose_thoughts_were_taken_out_is_not_told_again_for_its_spaces() -> None:
+    call = ToolCallPart("call-1", "search", '{"query": "tea", "limit": 3}')
+    one = message(call)
+
+    for end in (12, len('{"query":"tea","limit":3}')):
+        deltas = [piece(one, call, '{"query":"tea","limit":3}'[:end], named=True)]
+        events = await messages_told(event_stream(), *deltas, saved(one))
+        told_arguments = "".join(event["tool_calls"].get("arguments", "") for event in events)
+        assert told_arguments == '{"query":"tea","limit":3}'
+
+
+async def test_a_call_that_is_told_anew_under_the_same_id_is_told_whole() -> None:
+    call = ToolCallPart("call_0", "search", '{"query": "tea"}')
+    void, one = message(call), message(call)
+    restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
+
+    events = await messages_told(event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one))
+
+    assert events[1]["tool_calls"] == [{"tool_call_id": "call_0", "name": "search", "arguments": call.arguments}]
+
+
+async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
+    summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
+    asked = make.message(AGENT, "May I?", role="assistant", run_id=RUN.id, step_id="step-1")
+    compacted = Compacted(RUN.id, summary, ("message-1",), 900, 300)
+
+    events = await messages_told(event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked))
+
+    assert [event["message_type"] for event in events] == ["summary_message", "assistant_message"]
+
+
+async def test_a_reader_that_falls_behind_after_a_summary_is_not_told_it_again() -> None:
+    summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
+    stored = Stored()
+    stored.messages.append(summary)
+    reader = Reader(RUN.id, stored)
+    reader.put(Compacted(RUN.id, summary, (), 900, 300))
+    told_events = [await anext(aiter(reader))]
+    reader.catch_up()
+    reader.put(RunEnded(ENDED))
+
+    told_events += [event async for event in reader]
+
+    assert [type(event) for event in told_events] == [Compacted, RunEnded]
+
+
+async def test_a_cancelled_turn_ends_without_its_usage() -> None:
+    cancelled = make.run(AGENT, id=RUN.id, status="cancelled", stop_reason="cancelled")
+    events = await told(event_stream(), played(RunEnded(cancelled)))
+    assert events == [{"message_type": "stop_reason", "stop_reason": "cancelled"}, "[DONE]"]

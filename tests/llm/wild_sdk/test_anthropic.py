@@ -216,6 +216,12 @@ async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
     assert server.requests[0].body["thinking"] == {"type": "disabled"}
 
 
+async def test_a_long_answer_can_be_asked_for_as_a_whole(model: ChatModel, server: ModelServer) -> None:
+    # Without a time-out of ours the client refuses what may take longer than ten minutes.
+    await whole_reply(model, ask("x", settings=ModelSettings(max_output_tokens=64_000)))
+    assert server.requests[0].body["max_tokens"] == 64_000
+
+
 HISTORIES: dict[str, tuple[Message | str, ...]] = {
     "nothing": (),
     "blank": ("  ", "\n"),

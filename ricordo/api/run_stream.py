@@ -1,0 +1,109 @@
+"""Streams that are read again, and turns that nobody waits for: resume a run's stream, find a conversation's, send and leave."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from ricordo.api.bodies import Body as BodyPart
+from ricordo.api.call import Call, Here, answer
+from ricordo.api.following import Wanted, follow
+from ricordo.domain.clock import SECOND
+from ricordo.domain.run import Run
+from ricordo.errors import Invalid, NotFound
+from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ResumeBody(BodyPart):
+    """From where on a stream is wanted, and how."""
+
+    starting_after: int = Field(0, ge=0, description="The last seq_id that was read.")
+    include_pings: bool | None = True
+    poll_interval: float | None = Field(
+        0.1, ge=0, le=60, description="Seconds between two looks at another process's run."
+    )
+    batch_size: int | None = Field(100, ge=1, le=1000)
+    run_id: str | None = Field(None, description="The run; without it the conversation's newest.")
+    otid: str | None = Field(None, description="The otid of a message that the run took.")
+    agent_id: str | None = Field(None, description="Whose own thread is meant by the conversation `default`.")
+
+    def wanted(self) -> Wanted:
+        """How the stream is read."""
+        return Wanted(
+            self.starting_after,
+            self.include_pings is not False,
+            0.1 if self.poll_interval is None else self.poll_interval,
+            self.batch_size or 100,
+        )
+
+
+Resume = Annotated[ResumeBody | None, Body()]
+
+
+@router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=_STREAM)
+async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
+    """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
+    run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
+    return stream_of(here, run, (body or ResumeBody()).wanted())
+
+
+@router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=_STREAM)
+async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
+    """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
+    wanted = body or ResumeBody()
+    run = await here.store.read(lambda tx: _run_of(tx, here, conversation_id, wanted))
+    return stream_of(here, run, wanted.wanted())
+
+
+def stream_of(here: Call, run: Run, wanted: Wanted) -> Response:
+    """The response that reads this run's stored stream; refuses one that is not stored, or no more."""
+    if not run.background:
+        raise Invalid(
+            f"{run.id} was not begun with background=true, so its stream was not kept. Read its messages instead: "
+            f"GET /v1/runs/{run.id}/messages."
+        )
+    kept = here.runtime.settings.stream_hours
+    if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(kept * 3600 * SECOND):
+        sentence = f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
+        return answer({"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."}, 410)
+    return StreamingResponse(follow(here.runtime, run, wanted), media_type="text/event-stream", headers=_HEADERS)
+
+
+def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeBody) -> Run:
+    thread = _thread_of(tx, here, conversation_id, wanted.agent_id)
+    if wanted.run_id:
+        run = runs.get(tx, here.scope, wanted.run_id)
+        if run.conversation_id != thread:
+            raise NotFound(f"Run with ID {wanted.run_id} not found in this conversation")
+        return run
+    if wanted.otid:
+        found = [one for one in messages.by_otids(tx, thread, [wanted.otid]) if one.run_id]
+        if not found:
+            raise NotFound(f"No message of this conversation has the otid {wanted.otid}")
+        return runs.get(tx, here.scope, str(found[0].run_id))
+    newest = runs.page(tx, here.scope, Page(limit=1), conversation_id=thread, background=True)
+    if not newest:
+        raise NotFound("No run of this conversation was begun with background=true, so there is no stream to read.")
+    return newest[0]
+
+
+def _thread_of(tx: Transaction, here: Call, conversation_id: str, agent_id: str | None) -> str:
+    if conversation_id == "default":
+        if not agent_id:
+            raise Invalid("The conversation `default` is that of an agent: give its agent_id.")
+        agents.require(tx, here.scope, agent_id)
+        return conversations.default_id(agent_id)
+    conversation = conversations.get(tx, conversation_id)
+    if conversation is None:
+        raise NotFound(f"Conversation with ID {conversation_id} not found")
+    agents.require(tx, here.scope, conversation.agent_id)
+    return conversation_id

@@ -1,0 +1,247 @@
+"""What one reader is told of a turn, as server-sent events: whole messages or deltas, then how it ended, and `[DONE]`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from ricordo.api.wire.messages import MessageView, Wire, message_to_wire
+from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
+from ricordo.api.wire.times import date
+from ricordo.domain.clock import Clock
+from ricordo.domain.event import (
+    ApprovalAsked,
+    Compacted,
+    Delta,
+    Event,
+    Failed,
+    ReasoningDelta,
+    RunEnded,
+    StepSaved,
+    TextDelta,
+    ToolCallDelta,
+)
+from ricordo.domain.ids import part_otid
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run
+from ricordo.llm.argument_stream import ArgumentStream, Words
+
+DONE = b"data: [DONE]\n\n"
+_PREFIX = b"data: "
+_TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"}
+
+
+class Telling:
+    """Tells one turn to one reader. With tokens, what was told in deltas is not told again as a whole.
+
+    With `first` the events are numbered from there, `[DONE]` too: their `seq_id`.
+    """
+
+    def __init__(self, view: MessageView, clock: Clock, *, has_tokens: bool, first: int | None = None) -> None:
+        self._view = view
+        self._clock = clock
+        self._has_tokens = has_tokens
+        self._next = first
+        self._told: dict[str, str] = {}
+        self._proofs: set[str] = set()
+        self._whole: set[tuple[str, ...]] = set()
+        self._saved: set[str] = set()
+        self._speeches: set[str] = set()
+        self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
+
+    def tell(self, event: Event) -> list[bytes]:
+        """The events on the wire for this one of the turn; often none."""
+        match event:
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                return self._delta(event) if self._has_tokens else []
+            case StepSaved():
+                return self._messages(event.messages)
+            case ApprovalAsked():
+                return self._messages([event.message])
+            case Compacted():
+                return self._messages([event.summary])
+            case RunEnded():
+                return self._ended(event.run)
+            case Failed():
+                return [self._data(stop_reason_to_wire(event.run.stop_reason)), self._error(event), self._done()]
+        return []
+
+    def recall(self, told: Iterable[bytes]) -> None:
+        """Go on where a telling of the same turn to the same reader ended that told these events."""
+        for chunk in told:
+            if chunk.startswith(_PREFIX) and chunk != DONE:
+                self._recall(orjson.loads(chunk.removeprefix(_PREFIX)))
+
+    def _recall(self, wire: Wire) -> None:
+        kind = wire["message_type"]
+        if field := _TEXT_FIELDS.get(kind):
+            self._add(wire["id"] + field, wire[field])
+            self._proofs.update([wire["signature"]] if wire.get("signature") else ())
+        elif kind == "tool_call_message":
+            calls = wire["tool_calls"] if isinstance(wire["tool_calls"], list) else [wire["tool_calls"]]
+            for call in calls:
+                self._add(wire["id"] + call["tool_call_id"], call.get("arguments", ""))
+        elif "otid" in wire:
+            self._whole.add(_piece(wire))
+
+    def _ended(self, run: Run) -> list[bytes]:
+        reason = self._data(stop_reason_to_wire(run.stop_reason))
+        if run.stop_reason == "cancelled":
+            return [reason, self._done()]
+        return [reason, self._data(usage_to_wire(run.usage, run.step_count, [run.id])), self._done()]
+
+    def _messages(self, messages: Iterable[Message]) -> list[bytes]:
+        # An event of its own may bring a message that its step brings too.
+        fresh = [message for message in messages if message.id not in self._saved]
+        self._saved.update(message.id for message in fresh)
+        wires = (wire for message in fresh for wire in message_to_wire(message, self._view))
+        return [self._data(untold) for wire in wires for untold in self._untold(wire)]
+
+    def _untold(self, wire: Wire) -> list[Wire]:
+        """What of a saved message was not told yet: all of it, the rest of it, or nothing."""
+        if field := _TEXT_FIELDS.get(wire["message_type"]):
+            return self._untold_text(wire, field)
+        if wire["message_type"] == "tool_call_message":
+            return self._untold_calls(wire)
+        return [] if _piece(wire) in self._whole else [wire]
+
+    def _untold_text(self, wire: Wire, field: str) -> list[Wire]:
+        key = wire["id"] + field
+        told, whole = self._told.pop(key, ""), wire[field]
+        if not told:
+            return [wire]
+        if told.startswith(whole):
+            self._told[key] = told[len(whole) :]
+            # A signature comes with the whole message only, so it is told by itself.
+            has_proof = wire.get("signature") and wire["signature"] not in self._proofs
+            return [{**wire, field: ""}] if has_proof else []
+        return [{**wire, field: _rest(whole, told)}]
+
+    def _untold_calls(self, wire: Wire) -> list[Wire]:
+        told = {call["tool_call_id"]: self._told.get(wire["id"] + call["tool_call_id"]) for call in wire["tool_calls"]}
+        whole_calls = [call for call in wire["tool_calls"] if told[call["tool_call_id"]] is None]
+        rests = [
+            {"tool_call_id": call["tool_call_id"], "arguments": rest}
+            for call in wire["tool_calls"]
+            if (known := told[call["tool_call_id"]]) is not None and (rest := _rest_of_call(call["arguments"], known))
+        ]
+        whole = [{**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls}] if whole_calls else []
+        return whole + [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
+
+    def _delta(self, event: Delta) -> list[bytes]:
+        if isinstance(event, ToolCallDelta) and self._speaks(event):
+            if not (words := self._words(event)):
+                return []
+            event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words)
+        fields = _delta_fields(event)
+        if not self._view.keeps(fields):
+            return []
+        self._add(*_told_text(event))
+        return [self._data({**self._base(event), **fields})]
+
+    def _speaks(self, event: ToolCallDelta) -> bool:
+        """Whether it is a call of the speaking tool, which is told as what it says."""
+        key = event.message_id + event.call_id
+        if event.name == self._view.tool_name and self._view.speaks_by_tool:
+            self._speeches.add(key)
+            self._speakers.setdefault(event.message_id, (event.call_id, ArgumentStream({self._view.tool_argument})))
+        return key in self._speeches
+
+    def _words(self, event: ToolCallDelta) -> str:
+        # Of several speeches in one message the first is told in deltas, and the others whole: so each stays in one piece.
+        call_id, arguments = self._speakers[event.message_id]
+        if call_id != event.call_id:
+            return ""
+        return "".join(found.text for found in arguments.feed(event.arguments) if isinstance(found, Words))
+
+    def _add(self, key: str, text: str) -> None:
+        self._told[key] = self._told.get(key, "") + text
+
+    def _base(self, event: Delta) -> Wire:
+        return {
+            "id": event.message_id,
+            "date": date(self._clock.now()),
+            "name": None,
+            "otid": part_otid(event.message_id, event.part),
+            "sender_id": None,
+            "step_id": event.step_id,
+            "is_err": None,
+            "seq_id": None,
+            "run_id": event.run_id,
+        }
+
+    def _error(self, event: Failed) -> bytes:
+        error = {
+            "message_type": "error_message",
+            "run_id": event.run.id,
+            "error_type": event.kind,
+            "message": event.message,
+            "detail": event.detail,
+            "seq_id": None,
+        }
+        return b"event: error\n" + self._data(error)
+
+    def _data(self, wire: Wire) -> bytes:
+        return encoded(wire if self._next is None else {**wire, "seq_id": self._number()})
+
+    def _done(self) -> bytes:
+        self._number()
+        return DONE
+
+    def _number(self) -> int | None:
+        number = self._next
+        if number is not None:
+            self._next = number + 1
+        return number
+
+
+def encoded(wire: Wire) -> bytes:
+    """One server-sent event."""
+    return _PREFIX + orjson.dumps(wire) + b"\n\n"
+
+
+def _piece(wire: Wire) -> tuple[str, ...]:
+    return wire["id"], wire["message_type"], str(wire["otid"])
+
+
+def _rest(whole: str, told: str) -> str:
+    return whole[len(told) :] if whole.startswith(told) else whole
+
+
+def _rest_of_call(whole: str, told: str) -> str:
+    if whole.startswith(told):
+        return whole[len(told) :]
+    # Where thoughts are taken out, what is told has no space between its parts, and what is stored may have.
+    try:
+        values = orjson.loads(whole)
+        compact = orjson.dumps(values).decode()
+        if compact.startswith(told):
+            return compact[len(told) :]
+        return "" if orjson.loads(told) == values else whole
+    except orjson.JSONDecodeError:
+        return whole
+
+
+def _told_text(event: Delta) -> tuple[str, str]:
+    if isinstance(event, ToolCallDelta):
+        return event.message_id + event.call_id, event.arguments
+    return event.message_id + ("content" if isinstance(event, TextDelta) else "reasoning"), event.text
+
+
+def _delta_fields(event: Delta) -> Wire:
+    if isinstance(event, TextDelta):
+        return {"message_type": "assistant_message", "content": event.text}
+    if isinstance(event, ReasoningDelta):
+        return {
+            "message_type": "reasoning_message",
+            "reasoning": event.text,
+            "source": "reasoner_model",
+            "signature": None,
+        }
+    # Keys without a value are left out here: a wire fact that clients build on when they add deltas up.
+    call: dict[str, Any] = {"tool_call_id": event.call_id}
+    if event.name:
+        call["name"] = event.name
+    if event.arguments:
+        call["arguments"] = event.arguments
+    return {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}

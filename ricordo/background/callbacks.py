@@ -1,0 +1,82 @@
+"""Telling whoever asked that a run has ended: a signed request, tried again where nobody takes it.
+
+The body is JSON; `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of `<t>.<body>` under the signing key of
+this installation. A request may come twice, as after a kill: `X-Ricordo-Delivery` is then the same.
+"""
+
+import asyncio
+import hmac
+from pathlib import Path
+
+import orjson
+
+from ricordo.agents.callbacks import KIND
+from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.llm.addresses import post
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.storage import runs
+
+
+def signing_key(data_dir: Path) -> str:
+    """The key that callbacks are signed with, as whoever receives them has to know it."""
+    return Secret(data_dir).derive("callbacks").hex()
+
+
+def signature(key: str, moment: int, body: bytes) -> str:
+    """The value of the header for this body, sent at this second since 1970."""
+    digest = hmac.digest(bytes.fromhex(key), f"{moment}.".encode() + body, "sha256")
+    return f"t={moment},v1={digest.hex()}"
+
+
+async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
+    """Tell of the end of the job's run, and note with the run what came of it. Raises where it was not taken."""
+    scope, run_id = Scope(job.organization_id), job.payload["run_id"]
+    run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
+    if run.callback.get("sent_at") and not run.callback.get("error"):
+        return  # killed right after it was noted
+    body = _body(run)
+    now = runtime.store.clock.now()
+    key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Ricordo",
+        "X-Ricordo-Delivery": job.id,
+        "X-Ricordo-Signature": signature(key, now // SECOND, body),
+    }
+    allow_private = runtime.settings.allow_private_callbacks
+    status: int | None = None
+    failure: RicordoError | None = None
+    try:
+        posted = await post(run.callback["url"], body, headers, allow_private=allow_private)
+        status = posted.status
+        if not posted.is_success:
+            failure = Unavailable(f"The address answered with the status {status} where one of success was expected.")
+    except RicordoError as error:
+        failure = error
+    changes = {"sent_at": now, "status_code": status, "error": str(failure) if failure else None}
+    await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
+    if failure:
+        raise failure
+
+
+def _body(run: Run) -> bytes:
+    ended = to_datetime(run.ended_at).isoformat() if run.ended_at is not None else None
+    return orjson.dumps(
+        {
+            "run_id": run.id,
+            "agent_id": run.agent_id,
+            "conversation_id": run.conversation_id,
+            "status": run.status,
+            "stop_reason": run.stop_reason,
+            "completed_at": ended,
+            "metadata": {**run.metadata, **({"error": run.error} if run.error else {})},
+        }
+    )
+
+
+HANDLER = JobHandler(KIND, call_back)

@@ -1,0 +1,159 @@
+"""Addresses that others gave us: only public ones are spoken to, and only at the very address that was checked.
+
+A name is resolved once, every address of it is checked, and the connection goes to one of those: what the name means a moment
+later makes no difference. Redirects are not followed, and nothing of an answer's body is read.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx2
+
+from ricordo.domain.ids import unique
+from ricordo.errors import Invalid, Unavailable
+
+TIMEOUT = 10.0  # seconds for the whole exchange
+_CONNECT = 3.0  # of these for one of the machines behind a name
+_MOST = 3  # of which so many are tried
+_PORTS = {"http": 80, "https": 443}
+# Global by their number, but answered inside of a cloud's own network: what a machine's credentials are asked for there.
+_METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOW_32 = 0xFFFFFFFF
+_LAST_PORT = 65535
+_UNREADABLE = "The address cannot be read. Give one as https://host/path."
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Lookup = Callable[[str, int], Awaitable[list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What came of a request: the status of the answer."""
+
+    status: int
+
+    @property
+    def is_success(self) -> bool:
+        """Whether whoever was told took it."""
+        return 200 <= self.status < 300
+
+
+def is_public(text: str) -> bool:
+    """Whether this is the number of a machine in the world outside: no private, loopback, link-local or metadata address."""
+    try:
+        address = _innermost(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return False
+    return address.is_global and not address.is_multicast and address not in _METADATA
+
+
+def require_callable(url: str, *, allow_private: bool = False) -> None:
+    """Raise Invalid where this is no http address, or by its very words a private one; names are resolved only when called."""
+    parts = _parsed(url)
+    if parts.scheme not in _PORTS or not parts.host:
+        raise Invalid("The address must begin with http:// or https:// and name a host.")
+    if parts.userinfo:
+        raise Invalid("The address holds a name or password, which would be kept with the run. Leave it out.")
+    if not allow_private and (_is_number(parts.host) or parts.host == "localhost") and not is_public(parts.host):
+        raise _private(parts.host)
+
+
+async def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    allow_private: bool = False,
+    timeout: float = TIMEOUT,
+    lookup: Lookup | None = None,
+) -> Posted:
+    """Send the body; raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time."""
+    require_callable(url, allow_private=allow_private)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _post(_parsed(url), body, headers, allow_private, lookup or _lookup)
+    except TimeoutError as error:
+        raise Unavailable(f"There was no answer within {timeout:g} seconds.") from error
+    except (httpx2.HTTPError, OSError, UnicodeError) as error:
+        raise Unavailable(f"The address could not be reached ({type(error).__name__}).") from error
+
+
+async def _post(
+    url: httpx2.URL, body: bytes, headers: Mapping[str, str], allow_private: bool, lookup: Lookup
+) -> Posted:
+    port = url.port or _PORTS[url.scheme]
+    found = await lookup(url.host, port)
+    # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
+    if not found or (not allow_private and not all(map(is_public, found))):
+        raise _private(url.host)
+    tried = found[:_MOST]
+    # Certificates take a while to load, which nobody else should wait for.
+    verify = await asyncio.to_thread(httpx2.create_ssl_context) if url.scheme == "https" else False
+    waits = httpx2.Timeout(None, connect=_CONNECT)
+    # No proxy, which would resolve the name anew; no redirect, which would lead to an address nobody checked.
+    async with httpx2.AsyncClient(verify=verify, trust_env=False, follow_redirects=False, timeout=waits) as client:
+        for number in tried[:-1]:
+            with suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await _send(client, url, number, body, headers)
+        return await _send(client, url, tried[-1], body, headers)
+
+
+async def _send(
+    client: httpx2.AsyncClient, url: httpx2.URL, number: str, body: bytes, headers: Mapping[str, str]
+) -> Posted:
+    request = client.build_request(
+        "POST",
+        url.copy_with(host=number),
+        content=body,
+        headers={**headers, "Host": url.netloc.decode("ascii")},
+        # The certificate has to be of the name that was asked for.
+        extensions={"sni_hostname": url.raw_host.decode("ascii")},
+    )
+    answer = await client.send(request, stream=True)
+    await answer.aclose()
+    return Posted(answer.status_code)
+
+
+async def _lookup(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return unique([str(one[4][0]) for one in found])
+
+
+def _innermost(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address stands for, where it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & _LOW_32)
+    teredo = address.teredo
+    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
+
+
+def _parsed(url: str) -> httpx2.URL:
+    try:
+        parts = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise Invalid(_UNREADABLE) from error
+    if not 0 < (parts.port or 1) <= _LAST_PORT or any(sign.isspace() or not sign.isprintable() for sign in url):
+        raise Invalid(_UNREADABLE)
+    return parts
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _private(host: str) -> Invalid:
+    return Invalid(
+        f"{host} is no public address, or leads to one of this machine or its network, which callbacks do not go to. "
+        "Give a public address, or set RICORDO_ALLOW_PRIVATE_CALLBACKS."
+    )

@@ -1,0 +1,118 @@
+"""The one secret of an installation: a key file in the data folder, from which every other key is made.
+
+It encrypts what must be read again (keys of providers), and signs what others shall be able to check (callbacks). It is no part
+of the database, so a copy of the database alone gives nothing away. Servers that share a database need the same file.
+"""
+
+import hmac
+import os
+import secrets
+import stat
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ricordo.errors import Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+FILE = "secret.key"
+_SIZE = 32
+_OPEN_TO_OTHERS = 0o077
+
+
+def load_secret(data_dir: Path) -> bytes:
+    """The 32 bytes in `<data_dir>/secret.key`, which is made at the first call. Raises Invalid where the file holds no key."""
+    path = data_dir / FILE
+    try:
+        if not path.exists():
+            _make(path)
+        _close_to_others(path)
+        return _read(path)
+    except OSError as error:
+        raise Unavailable(
+            f"The secret key {path} cannot be read or made: {error.strerror}. Check the folder."
+        ) from error
+
+
+class Secret:
+    """What the secret of a data folder is used for; the file is read, or made, when it is first needed."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+
+    def derive(self, purpose: str) -> bytes:
+        """A key of 32 bytes for one purpose; those of two purposes tell nothing of each other or of the secret."""
+        return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
+
+    def encrypt(self, text: str) -> str:
+        """The text so that only who has the secret can read it, and nobody can change it unseen."""
+        return self._fernet.encrypt(text.encode()).decode()
+
+    def decrypt(self, text: str) -> str:
+        """The mirror of `encrypt`. Raises Unavailable where it was encrypted with another secret."""
+        from cryptography.fernet import InvalidToken
+
+        try:
+            return self._fernet.decrypt(text.encode()).decode()
+        except InvalidToken:
+            raise Unavailable(
+                f"This was encrypted with another secret key. Put back the {FILE} that belongs to this database, or enter it "
+                "anew."
+            ) from None
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return load_secret(self._data_dir)
+
+    @cached_property
+    def _fernet(self) -> "Fernet":
+        from cryptography.fernet import Fernet  # slow to import, and few servers encrypt anything
+
+        return Fernet(urlsafe_b64encode(self.derive("encryption")))
+
+
+def _make(path: Path) -> None:
+    """Write a new key to a file of its own and give it its name, unless another process was faster."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{FILE}.{secrets.token_hex(8)}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
+    try:
+        with os.fdopen(file, "wb") as opened:
+            opened.write(urlsafe_b64encode(secrets.token_bytes(_SIZE)) + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        _name(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _name(draft: Path, path: Path) -> None:
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    except OSError:
+        # A file system without links: between the question and the renaming there is a moment, but no half a file.
+        if not path.exists():
+            draft.replace(path)
+
+
+def _close_to_others(path: Path) -> None:
+    if os.name == "posix" and path.stat().st_mode & _OPEN_TO_OTHERS:
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _read(path: Path) -> bytes:
+    text = path.read_bytes().strip()
+    try:
+        secret = urlsafe_b64decode(text)
+    except ValueError:
+        secret = b""
+    if len(secret) != _SIZE:
+        raise Invalid(
+            f"{path} holds no secret key of Ricordo. Put back the right file; without it, what was encrypted cannot be read."
+        )
+    return secret

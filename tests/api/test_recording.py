@@ -1,0 +1,414 @@
+"""Streams that are stored while they are made, and read from any number on: by several readers, processes and lives of a server."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.api import following, recording
+from ricordo.api.following import Wanted, follow
+from ricordo.api.recording import begin_recorded
+from ricordo.api.wire.messages import MessageView
+from ricordo.domain.message import ReasoningPart, TextPart
+from ricordo.domain.model import Chunk, ModelReply, TextChunk
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError, Unavailable
+from ricordo.llm.scripted import call
+from ricordo.runtime import Runtime
+from ricordo.storage import run_events, runs, tables
+from ricordo.storage.store import Transaction
+from ricordo.storage.units import Units
+from tests.agents.stage import Gate, Hooks, Stage, soon
+from tests.conftest import BOTH
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.serving import PIECES, PieceModel, events_of
+
+DATABASES = BOTH
+SILENT = Wanted(has_pings=False, poll=0.02)
+NOTE = {"label": "human", "new_string": "She likes tea."}
+
+
+@pytest.fixture
+async def stage(store: Units, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A runtime with a model that says what the test tells it to."""
+    opened = await Stage(store, tmp_path, Hooks()).open()
+    opened.pieces = PieceModel()  # type: ignore[attr-defined]
+    opened.runtime.models.add(opened.pieces)  # type: ignore[attr-defined]
+    yield opened
+    await opened.close()
+    await asyncio.gather(*(one.finish() for one in list(opened.runtime.recordings.values())))
+
+
+@pytest.fixture
+async def elsewhere(store: Units, tmp_path: Path) -> AsyncIterator[Runtime]:
+    """Another process's runtime on the same database: it knows nothing of the turns and recordings of the first."""
+    other = Stage(store, tmp_path, Hooks())
+    yield other.runtime
+    await other.close()
+
+
+async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request: Any) -> Run:
+    said = (NewMessage("user", (TextPart("Hello."),), otid),)
+    config = MessageView().to_json()
+    asked = TurnRequest(Scope(), agent_id, said, is_background=True, request_config=config, **request)
+    return await soon(begin_recorded(stage.runtime, asked, MessageView()))
+
+
+async def read(runtime: Runtime, run: Run, wanted: Wanted = SILENT) -> list[bytes]:
+    async def collect() -> list[bytes]:
+        return [chunk async for chunk in follow(runtime, run, wanted)]
+
+    return await soon(collect())
+
+
+async def closed(stage: Stage, run: Run) -> None:
+    """Wait until somebody has closed the run."""
+    while (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).ended_at is None:  # noqa: ASYNC110 - a row rings no bell
+        await asyncio.sleep(0.01)
+
+
+def kinds(chunks: Sequence[bytes]) -> list[str]:
+    values = [value for _, value in events_of(b"".join(chunks).decode())]
+    return [value if isinstance(value, str) else value["message_type"] for value in values]
+
+
+def numbers(chunks: Sequence[bytes]) -> list[int | None]:
+    return [value["seq_id"] for _, value in events_of(b"".join(chunks).decode()) if isinstance(value, dict)]
+
+
+async def test_every_event_has_a_number_and_any_reader_gets_the_same_bytes_from_any_number_on(
+    stage: Stage, elsewhere: Runtime
+) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [call("memory_insert", **NOTE), "Noted."]
+    gate = Gate()
+    stage.lines[1] = gate.line("Noted.")
+
+    run = await begin(stage, agent)
+    early = asyncio.create_task(read(stage.runtime, run))
+    far = asyncio.create_task(read(elsewhere, run))
+    await gate.reached()
+    gate.open()
+    whole = await early
+
+    assert kinds(whole) == [
+        "tool_call_message",
+        "tool_return_message",
+        "assistant_message",
+        "stop_reason",
+        "usage_statistics",
+        "[DONE]",
+    ]
+    assert numbers(whole) == [1, 2, 3, 4, 5]
+    assert await far == whole
+    for after in range(9):
+        for runtime in (stage.runtime, elsewhere):
+            assert await read(runtime, run, replace(SILENT, after=after, batch=2)) == (whole[after:] or whole[-1:])
+    assert not stage.runtime.recordings
+
+
+async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = [TextChunk(letter) for letter in "Here is a long answer. " * 100]
+    stage.pieces.answers.append((letters, ModelReply((TextPart("Here is a long answer. " * 100),))))  # type: ignore[attr-defined]
+    batches: list[int] = []
+    append = run_events.append
+
+    def counted(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
+        batches.append(len(data))
+        append(tx, run_id, first, data)
+
+    monkeypatch.setattr(run_events, "append", counted)
+    run = await begin(stage, await stage.agent(model=PIECES), streams_tokens=True)
+    chunks = await read(stage.runtime, run)
+
+    values = [value for _, value in events_of(b"".join(chunks).decode())]
+    said = "".join(value["content"] for value in values[:-3])
+    assert said == "Here is a long answer. " * 100
+    assert numbers(chunks) == list(range(1, len(chunks)))
+    assert sum(batches) == len(chunks)
+    assert len(batches) < 20
+
+
+async def test_only_what_is_stored_is_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await stage.agent()
+    monkeypatch.setattr(recording, "_RETRIES", (0.02,) * 5)
+    store, failures = stage.store, deque([True] * 3)
+    write = store.write
+
+    async def failing(work: Callable[[Transaction], Any]) -> Any:
+        if "run_events" in work.__code__.co_names and failures:
+            failures.popleft()
+            raise Unavailable("The disk is full.")
+        return await write(work)
+
+    monkeypatch.setattr(store, "write", failing)
+    stage.lines.append("Safe.")
+    run = await begin(stage, agent)
+    assert kinds(await read(stage.runtime, run)) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
+    assert not failures
+
+
+async def test_a_batch_whose_commit_was_not_heard_of_is_not_stored_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await stage.agent()
+    monkeypatch.setattr(recording, "_RETRIES", (0.02,))
+    store, cut = stage.store, deque([True])
+    write = store.write
+
+    async def deaf(work: Callable[[Transaction], Any]) -> Any:
+        done = await write(work)
+        if "run_events" in work.__code__.co_names and cut:
+            cut.popleft()
+            raise Unavailable("The connection was lost.")
+        return done
+
+    monkeypatch.setattr(store, "write", deaf)
+    stage.lines.append("Once.")
+    run = await begin(stage, agent)
+    chunks = await read(stage.runtime, run)
+    assert kinds(chunks) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
+    assert numbers(chunks) == [1, 2, 3]
+
+
+async def test_readers_leave_and_come_back_and_miss_nothing(stage: Stage, elsewhere: Runtime) -> None:
+    words = [f"word {number} " for number in range(60)]
+    gates = [Gate() for _ in range(3)]
+
+    async def answers(_request: Any) -> Any:
+        for place, gate in enumerate(gates):
+            for word in words[place * 20 : (place + 1) * 20]:
+                yield TextChunk(word)
+            await gate.pass_through()
+        yield ModelReply((TextPart("".join(words)),))
+
+    stage.pieces.answer = answers  # type: ignore[attr-defined]
+    run = await begin(stage, await stage.agent(model=PIECES), streams_tokens=True)
+    chunks: list[bytes] = []
+    runtimes = [stage.runtime, elsewhere]
+    while not chunks or not chunks[-1].startswith(b"data: [DONE]"):
+        reading = follow(runtimes[len(chunks) % 2], run, replace(SILENT, after=len(chunks)))
+        for _ in range(3):  # and then the connection breaks
+            chunks += [chunk async for chunk in _first(reading)]
+            if len(chunks) in (18, 38, 58):
+                gates[len(chunks) // 20].open()
+        await reading.aclose()  # type: ignore[attr-defined]
+
+    assert chunks == await read(stage.runtime, run)
+    assert numbers(chunks) == list(range(1, 63))
+    assert run.id not in stage.runtime.live
+
+
+async def _first(reading: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in reading:
+        yield chunk
+        return
+
+
+async def test_the_same_otid_again_reads_the_same_stream_and_runs_nothing(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines.append(gate.line("Once."))
+
+    first = await begin(stage, agent, "otid-1")
+    second = await begin(stage, agent, "otid-1")
+    readings = [asyncio.create_task(read(stage.runtime, run)) for run in (first, second)]
+    gate.open()
+    one, other = await asyncio.gather(*readings)
+    third = await begin(stage, agent, "otid-1")
+
+    assert first.id == second.id == third.id
+    assert one == other == await read(stage.runtime, third)
+    assert len(stage.model.requests) == 1
+
+
+async def test_a_failure_and_a_cancel_end_the_stream_in_their_own_ways(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines.append(ModelError("llm_rate_limit", "Slow down."))
+    failed = await begin(stage, agent)
+    gate = Gate()
+
+    chunks = await read(stage.runtime, failed)
+    assert kinds(chunks) == ["stop_reason", "error_message", "[DONE]"]
+    assert chunks[1].startswith(b"event: error\ndata: {")
+    assert numbers(chunks) == [1, 2]
+
+    stage.lines.append(gate.line("Too late."))
+    cancelled = await begin(stage, agent)
+    await gate.reached()
+    await stage.runtime.live[cancelled.id].cancel()
+    chunks = await read(stage.runtime, cancelled)
+    assert kinds(chunks) == ["stop_reason", "[DONE]"]
+    assert b'"cancelled"' in chunks[0]
+
+
+async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
+    """A run of a server that was killed: saved, with so much of its stream as was stored."""
+    agent = (await stage.state(await stage.agent())).agent
+    run = make.run(agent, background=True, request_config=MessageView().to_json(), **fields)
+
+    def work(tx: Transaction) -> None:
+        runs.open_run(tx, run)
+        run_events.append(tx, run.id, 1, events)
+
+    await stage.store.write(work)
+    return run
+
+
+async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_reads_it(
+    stage: Stage, elsewhere: Runtime, clock: ManualClock
+) -> None:
+    begun = 'data: {"message_type":"assistant_message","id":"message-1","content":"Hel","seq_id":1}\n\n'
+    run = await stored_run(stage, begun, lease_expires_at=0)
+    readings = [asyncio.create_task(read(runtime, run)) for runtime in (stage.runtime, elsewhere) * 3]
+    await closed(stage, run)
+    await asyncio.sleep(0.05)
+    assert not any(reading.done() for reading in readings), "its own server may still store the end"
+    clock.advance(following.GRACE / 1_000_000)
+
+    read_by_all = await asyncio.gather(*readings)
+
+    whole = read_by_all[0]
+    assert kinds(whole) == ["assistant_message", "stop_reason", "error_message", "[DONE]"]
+    assert numbers(whole) == [1, 2, 3]
+    assert all(one == whole for one in read_by_all)
+    events = await stage.store.read(lambda tx: run_events.of_run(tx, run.id))
+    assert [event.data.encode() for event in events] == whole
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_end(
+    stage: Stage, elsewhere: Runtime, clock: ManualClock, tokens: bool
+) -> None:
+    agent = await stage.agent(("human", "Ada."), model=PIECES)
+    parts = (ReasoningPart("Hm.", signature="proof"), TextPart("I note that."), call("memory_insert", **NOTE))
+    first: tuple[list[Chunk], ModelReply] = ([TextChunk("I note "), TextChunk("that.")], ModelReply(parts))
+    stage.pieces.answers += [first, ([TextChunk("No"), TextChunk("ted.")], ModelReply((TextPart("Noted."),)))]  # type: ignore[attr-defined]
+    run = await begin(stage, agent, streams_tokens=tokens)
+    whole = await read(stage.runtime, run)
+    clock.advance(9)
+
+    for kept in range(len(whole) - 2):  # the end is stored in one piece
+        await stage.store.write(lambda tx, n=kept: _keep(tx, run.id, whole[:n]))
+        mended = await read(elsewhere, run)
+        assert mended[:kept] == whole[:kept]
+        assert _sums(mended) == _sums(whole)
+        assert numbers(mended) == list(range(1, len(mended)))
+        assert kinds(mended)[-3:] == ["stop_reason", "usage_statistics", "[DONE]"]
+        if not tokens:
+            assert mended == whole
+
+
+def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
+    tx.run(delete(tables.run_events).where(tables.run_events.c.run_id == run_id))
+    run_events.append(tx, run_id, 1, [chunk.decode() for chunk in chunks])
+
+
+def _sums(chunks: Sequence[bytes]) -> dict[str, str]:
+    """What a client that adds up has in the end."""
+    sums: dict[str, str] = {}
+    for _, value in events_of(b"".join(chunks).decode()):
+        kind = value["message_type"] if isinstance(value, dict) else ""
+        if kind in ("assistant_message", "reasoning_message"):
+            key = f"{value['id']} {kind}"
+            sums[key] = sums.get(key, "") + (value.get("content") or value.get("reasoning") or "")
+            sums[key + " proof"] = sums.get(key + " proof", "") + (value.get("signature") or "")
+        elif kind == "tool_call_message":
+            calls = value["tool_calls"] if isinstance(value["tool_calls"], list) else [value["tool_calls"]]
+            for one in calls:
+                sums[one["tool_call_id"]] = sums.get(one["tool_call_id"], "") + one.get("arguments", "")
+        elif kind == "tool_return_message":
+            sums[value["id"]] = sums.get(value["id"], "") + value["tool_return"]
+    return sums
+
+
+async def test_a_recording_that_was_thought_dead_stops_and_the_stream_stays_as_it_was_ended(
+    stage: Stage, elsewhere: Runtime, clock: ManualClock
+) -> None:
+    gate = Gate()
+    stage.lines.append(gate.line("Back again."))
+    run = await begin(stage, await stage.agent())
+    await gate.reached()
+    clock.advance(60)  # it froze for longer than its lease
+    far = asyncio.create_task(read(elsewhere, run))
+    await closed(stage, run)
+    clock.advance(9)
+    ended = await far
+    gate.open()
+
+    assert await read(stage.runtime, run) == ended
+    assert kinds(ended) == ["stop_reason", "error_message", "[DONE]"]
+
+
+async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage.runtime.settings, "keepalive", 0.03)
+    gate = Gate()
+    stage.lines += [call("conversation_search", query="tea"), gate.line("Done.")]
+    run = await begin(stage, await stage.agent())
+    reading = follow(stage.runtime, run, Wanted())
+
+    chunks: list[bytes] = []
+    while not chunks or (kinds(chunks)[-1], numbers(chunks)[-1]) != ("ping", 2):
+        chunks.append(await soon(anext(reading)))
+    gate.open()
+    chunks += [chunk async for chunk in reading]
+
+    told = list(zip(kinds(chunks), numbers(chunks), strict=False))
+    assert told[0] == ("ping", 0)
+    last: int | None = 0
+    for kind, number in told:
+        assert number == last if kind == "ping" else number == (last or 0) + 1
+        last = number
+    events = await stage.store.read(lambda tx: run_events.of_run(tx, run.id))
+    assert b"".join(event.data.encode() for event in events) == b"".join(
+        chunk for chunk in chunks if b'"ping"' not in chunk
+    )
+
+
+async def test_a_run_whose_agent_is_gone_ends_its_stream(stage: Stage) -> None:
+    gate = Gate()
+    stage.lines.append(gate.line("Too late."))
+    agent = await stage.agent()
+    run = await begin(stage, agent)
+    await gate.reached()
+    await make.remove_agent(stage.store, agent)
+    gate.open()
+
+    assert kinds(await read(stage.runtime, run)) == ["stop_reason", "[DONE]"]
+
+
+async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(stage: Stage, elsewhere: Runtime) -> None:
+    gate = Gate()
+    stage.lines.append(gate.line("Later."))
+    run = await begin(stage, await stage.agent())
+    await gate.reached()
+    far = asyncio.create_task(read(elsewhere, run))
+    await asyncio.sleep(0.05)
+    elsewhere.is_stopping = True
+
+    assert await soon(far) == []
+    gate.open()
+    assert kinds(await read(stage.runtime, run))[-1] == "[DONE]"
+
+
+async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines.append("Here I am.")
+    said = (NewMessage("user", (TextPart("Hello."),)),)
+    asked = TurnRequest(Scope(), agent, said, is_background=True, request_config=MessageView().to_json())
+    beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked, MessageView()))
+    await asyncio.sleep(0)
+    beginning.cancel()  # type: ignore[attr-defined]
+    while not (found := await stage.runs(agent)):  # noqa: ASYNC110 - a row rings no bell
+        await asyncio.sleep(0.01)
+
+    chunks = await read(stage.runtime, found[0])
+    assert kinds(chunks) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]

@@ -1,0 +1,154 @@
+"""Telling of a run's end: what is sent, who can check it, and what is noted with the run."""
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ricordo.agents.callbacks import callback_job
+from ricordo.background.callbacks import HANDLER, signature, signing_key
+from ricordo.domain.job import Job
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.storage import runs
+from ricordo.storage.store import Transaction
+from ricordo.storage.units import Units
+from tests.agents.stage import Hooks, Stage
+from tests.support import make
+from tests.support.clock import START
+from tests.support.model_server import Answer, ModelServer
+
+
+@pytest.fixture
+async def stage(store: Units, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A runtime that may call this machine."""
+    opened = Stage(store, tmp_path, Hooks())
+    opened.runtime.settings.allow_private_callbacks = True
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[ModelServer]:
+    """Who wants to be told."""
+    async with ModelServer() as server:
+        yield server
+
+
+async def ended_run(stage: Stage, url: str, **fields: Any) -> tuple[Run, Job]:
+    """An ended run, and the job that tells of it."""
+    agent = (await make.stored_agent(stage.store)).agent
+    run = make.run(agent, callback={"url": url})
+    usual = {"status": "completed", "stop_reason": "end_turn", "ended_at": START + 1_500_000}
+    ended = replace(run, **usual | fields)
+
+    def work(tx: Transaction) -> None:
+        runs.open_run(tx, run)
+        runs.end(tx, ended)
+
+    await stage.store.write(work)
+    job = callback_job(ended)
+    assert job
+    return ended, job
+
+
+async def do(stage: Stage, job: Job) -> None:
+    await HANDLER.run(stage.runtime, job, lambda _done, _total: None)
+
+
+async def noted(stage: Stage, run: Run) -> dict[str, Any]:
+    return (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).callback
+
+
+async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelServer) -> None:
+    error = {"type": "llm_timeout", "message": "Too slow."}
+    run, job = await ended_run(
+        stage, f"{receiver.root}/done", status="failed", stop_reason="llm_api_error", error=error
+    )
+
+    await do(stage, job)
+
+    (seen,) = receiver.requests
+    assert seen.path == "/done"
+    assert seen.headers["content-type"] == "application/json"
+    assert seen.headers["x-ricordo-delivery"] == job.id
+    assert seen.body == {
+        "run_id": run.id,
+        "agent_id": run.agent_id,
+        "conversation_id": run.conversation_id,
+        "status": "failed",
+        "stop_reason": "llm_api_error",
+        "completed_at": "2026-01-01T00:00:01.500000+00:00",
+        "metadata": {"error": error},
+    }
+    # As a receiver would check it, who knows the key alone.
+    moment, given = (part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(","))
+    key = bytes.fromhex(signing_key(stage.runtime.settings.data_dir))
+    made = hmac.new(key, f"{moment}.".encode() + orjson.dumps(seen.body), hashlib.sha256).hexdigest()
+    assert made == given
+    assert int(moment) == START // 1_000_000
+    callback = await noted(stage, run)
+    assert callback["sent_at"] >= START
+    assert (callback["status_code"], callback["error"]) == (200, None)
+
+
+def test_a_signature_is_of_its_moment_body_and_key() -> None:
+    key, other = "ab" * 32, "cd" * 32
+    one = signature(key, 7, b"{}")
+    assert one.startswith("t=7,v1=")
+    assert len({one, signature(other, 7, b"{}"), signature(key, 8, b"{}"), signature(key, 7, b"[]")}) == 4
+
+
+async def test_a_refusal_is_noted_and_tried_again(stage: Stage, receiver: ModelServer) -> None:
+    run, job = await ended_run(stage, f"{receiver.root}/done")
+    receiver.push(Answer(status=503), Answer(status=302, headers={"location": f"{receiver.root}/elsewhere"}))
+
+    for status in (503, 302):
+        with pytest.raises(Unavailable, match=f"the status {status}"):
+            await do(stage, job)
+        callback = await noted(stage, run)
+        assert callback["status_code"] == status
+        assert str(status) in callback["error"]
+    await do(stage, job)
+
+    assert [seen.path for seen in receiver.requests] == ["/done"] * 3
+    assert len({seen.headers["x-ricordo-delivery"] for seen in receiver.requests}) == 1
+    assert (await noted(stage, run))["error"] is None
+
+
+async def test_what_was_taken_is_not_sent_again(stage: Stage, receiver: ModelServer) -> None:
+    _, job = await ended_run(stage, f"{receiver.root}/done")
+
+    await do(stage, job)
+    await do(stage, job)
+
+    assert len(receiver.requests) == 1
+
+
+async def test_a_private_address_is_refused_for_good(stage: Stage, receiver: ModelServer) -> None:
+    stage.runtime.settings.allow_private_callbacks = False
+    run, job = await ended_run(stage, f"{receiver.root}/done")
+
+    with pytest.raises(Invalid, match="no public address"):
+        await do(stage, job)
+
+    assert receiver.connections == 0
+    callback = await noted(stage, run)
+    assert callback["status_code"] is None
+    assert "no public address" in callback["error"]
+
+
+async def test_nobody_is_told_of_a_run_that_is_gone(stage: Stage, receiver: ModelServer) -> None:
+    run, job = await ended_run(stage, f"{receiver.root}/done")
+    await make.remove_agent(stage.store, run.agent_id)
+
+    with pytest.raises(NotFound):
+        await do(stage, job)
+
+    assert receiver.connections == 0

@@ -1,0 +1,174 @@
+"""Addresses that others gave us: which are spoken to, at which number, and what comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from ricordo.errors import Invalid, Unavailable
+from ricordo.llm import addresses
+from ricordo.llm.addresses import is_public, post, require_callable
+from tests.support.model_server import Answer, ModelServer
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[ModelServer]:
+    """A server on loopback that takes what it is told."""
+    async with ModelServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(
+            "127.0.0.1",
+            "127.9.9.9",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",  # noqa: S104 - it is refused
+        ),
+        *("100.100.100.200", "168.63.129.16", "224.0.0.1", "239.1.1.1", "255.255.255.255", "192.0.2.1", "198.18.0.1"),
+        *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1"),
+        *(
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
+            "2001:0:4136:e378:8000:63bf:80ff:fffe",
+        ),
+        *("example.com", "", "127.1"),
+    ],
+)
+def test_numbers_of_this_machine_and_its_network_are_not_public(number: str) -> None:
+    assert not is_public(number)
+
+
+@pytest.mark.parametrize(
+    "number", ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
+def test_numbers_of_the_world_outside_are_public(number: str) -> None:
+    assert is_public(number)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://example.com/", "must begin with http"),
+        ("/only/a/path", "must begin with http"),
+        ("https://", "must begin with http"),
+        ("https://ada:secret@example.com/", "name or password"),
+        ("http://127.0.0.1:8283/", "no public address"),
+        ("http://[::1]/", "no public address"),
+        ("http://localhost/", "no public address"),
+        ("http://example.com:999999/", "cannot be read"),
+        ("http://exa mple.com/", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_anything_is_done(url: str, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        require_callable(url)
+
+
+def test_a_public_address_may_be_called_and_a_private_one_where_the_operator_says_so() -> None:
+    require_callable("https://example.com/done?id=3")
+    require_callable("http://127.0.0.1:8283/", allow_private=True)
+
+
+@pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["8.8.8.8", "::1"], []])
+async def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str], receiver: ModelServer) -> None:
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return found
+
+    with pytest.raises(Invalid, match="RICORDO_ALLOW_PRIVATE_CALLBACKS"):
+        await post(f"http://name.example:{receiver.port}/", b"{}", {}, lookup=lookup)
+    assert receiver.connections == 0
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost.localdomain"])
+async def test_other_ways_to_write_loopback_are_refused_too(host: str, receiver: ModelServer) -> None:
+    with pytest.raises((Invalid, Unavailable)):
+        await post(f"http://{host}:{receiver.port}/", b"{}", {})
+    assert receiver.connections == 0
+
+
+async def test_the_connection_goes_to_the_number_that_was_checked(
+    receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def lookup(host: str, _port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]  # a second answer would be another: nobody asks for one
+
+    monkeypatch.setattr(addresses, "is_public", lambda number: number == "127.0.0.1")
+    posted = await post(f"http://rebinding.example:{receiver.port}/done?x=1", b'{"a":1}', {"X-One": "1"}, lookup=lookup)
+
+    assert posted.status == 200
+    assert posted.is_success
+    assert asked == ["rebinding.example"]
+    (seen,) = receiver.requests
+    assert seen.headers["host"] == f"rebinding.example:{receiver.port}"
+    assert seen.headers["x-one"] == "1"
+    assert seen.path == "/done?x=1"
+    assert seen.body == {"a": 1}
+
+
+async def test_the_next_number_of_a_name_is_tried_where_nobody_answers_at_the_first(receiver: ModelServer) -> None:
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return ["::1", "127.0.0.1"]
+
+    posted = await post(f"http://two.example:{receiver.port}/", b"{}", {}, allow_private=True, lookup=lookup)
+    assert posted.is_success
+
+
+async def test_a_redirect_is_not_followed(receiver: ModelServer) -> None:
+    receiver.push(Answer(status=307, headers={"location": f"{receiver.root}/elsewhere"}))
+
+    posted = await post(f"{receiver.root}/", b"{}", {}, allow_private=True)
+
+    assert (posted.status, posted.is_success) == (307, False)
+    assert len(receiver.requests) == 1
+
+
+async def test_an_answer_that_does_not_come_in_time_is_a_failure(receiver: ModelServer) -> None:
+    receiver.push(Answer(delay=30))
+    with pytest.raises(Unavailable, match=r"within 0\.1 seconds"):
+        await post(f"{receiver.root}/", b"{}", {}, allow_private=True, timeout=0.1)
+
+
+async def test_an_endless_answer_is_not_read(receiver: ModelServer) -> None:
+    receiver.push(Answer(pieces=(b"x" * 1000,) * 1000))
+    assert (await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2)).is_success
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(receiver: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert (await post(f"{receiver.root}/", b"{}", {}, allow_private=True)).is_success
+
+
+async def test_an_address_nobody_answers_at_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="could not be reached"):
+        await post("http://127.0.0.1:1/", b"{}", {}, allow_private=True)
+
+
+async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[httpx2.Request] = []
+
+    async def answer(_self: object, request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(204)
+
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return ["93.184.216.34"]
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", answer)
+    assert (await post("https://bücher.example/x", b"{}", {}, lookup=lookup)).is_success
+    (request,) = seen
+    assert str(request.url) == "https://93.184.216.34/x"
+    assert request.extensions["sni_hostname"] == request.headers["host"] == "xn--bcher-kva.example"
