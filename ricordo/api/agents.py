@@ -18,14 +18,10 @@ from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.model import ModelSettings
-from ricordo.errors import Unsupported
 from ricordo.storage import agents, blocks, tools
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
-_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
-# Ours to tell: the retired Letta V1 server keeps it in `llm_config` alone.
-_THINKS = "put_inner_thoughts_in_kwargs"
 _OLDER_SETTINGS = (
     ("max_output_tokens", "max_tokens"),
     ("max_reasoning_tokens", "max_reasoning_tokens"),
@@ -167,23 +163,7 @@ def _embedding(body: AgentFields) -> str | None:
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     """The settings with what was sent; null takes a setting back."""
-    given = body.model_settings.model_dump(exclude_unset=True) if body.model_settings else {}
-    for name in ("strict", "effort"):
-        if given.pop(name, None):
-            raise Unsupported(f"model_settings.{name} is not supported by this version of Ricordo. Leave it out.")
-    given.pop("provider_type", None)
-    if _THINKS in given:
-        given["thinks_in_arguments"] = given.pop(_THINKS)
-    changes: dict[str, Any] = {
-        name: given.pop(name) for name in (*_PLAIN_SETTINGS, "thinks_in_arguments") if name in given
-    }
-    if "reasoning" in given:
-        changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
-    if "thinking" in given:
-        thinking = given.pop("thinking") or {}
-        changes["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
-    if given:
-        changes["extra"] = {name: value for name, value in given.items() if value is not None}
+    changes = body.model_settings.changes() if body.model_settings else {}
     for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)

@@ -20,6 +20,11 @@ MAX_COUNT = 1_000_000_000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
+_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
+# Ours to tell: the retired Letta V1 server keeps it in `llm_config` alone.
+_THINKS = "put_inner_thoughts_in_kwargs"
+
+
 class Body(BaseModel):
     """The base of request bodies and of their parts."""
 
@@ -217,6 +222,25 @@ class ModelSettingsBody(Body):
     thinking: ThinkingBody | None = None
     response_format: dict[str, Any] | None = None
     strict: bool | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """What was sent, by the names of our ModelSettings; null takes a setting back. Raises Unsupported."""
+        given = self.model_dump(exclude_unset=True)
+        if given.pop("effort", None):
+            raise Unsupported("model_settings.effort is not supported by this version of Ricordo. Leave it out.")
+        given.pop("provider_type", None)
+        if _THINKS in given:
+            given["thinks_in_arguments"] = given.pop(_THINKS)
+        changes: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
+        if "reasoning" in given:
+            changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
+        if "thinking" in given:
+            thinking = given.pop("thinking") or {}
+            is_off = thinking.get("type") == "disabled"
+            changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
+        if given:
+            changes["extra"] = {name: value for name, value in given.items() if value is not None}
+        return changes
 
 
 class ConfigBody(Body):

@@ -15,7 +15,6 @@ from ricordo.errors import Unsupported
 from ricordo.storage.conversations import OrderBy, ThreadFilter
 from ricordo.storage.paging import Page
 
-_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
 
 
@@ -33,7 +32,7 @@ class ThreadFields(WholeBody):
 
     def own_settings(self) -> dict[str, Any]:
         """The model settings that were sent, in our words; null means the provider's default."""
-        return _settings(self.model_settings) if self.model_settings else {}
+        return self.model_settings.changes() if self.model_settings else {}
 
     def refuse_unsupported(self) -> None:
         """Raise Unsupported where the body asks for something this version does not do."""
@@ -127,20 +126,3 @@ class ThreadQuery:
         """The threads that are asked for."""
         is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
         return ThreadFilter(self.agent_id, is_archived, self.summary_search, self.order_by)
-
-
-def _settings(body: ModelSettingsBody) -> dict[str, Any]:
-    given = body.model_dump(exclude_unset=True)
-    for name in ("strict", "effort"):
-        if given.pop(name, None):
-            raise Unsupported(f"model_settings.{name} is not supported by this version of Ricordo. Leave it out.")
-    given.pop("provider_type", None)
-    settings: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
-    if "reasoning" in given:
-        settings["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
-    if "thinking" in given:
-        thinking = given.pop("thinking") or {}
-        settings["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
-    if extra := {name: value for name, value in given.items() if value is not None}:
-        settings["extra"] = extra
-    return settings

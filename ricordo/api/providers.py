@@ -13,7 +13,6 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.provider import OwnProvider
 from ricordo.errors import Collision, Invalid
 from ricordo.llm.keys import Keys
-from ricordo.llm.kinds import require_usable
 from ricordo.llm.owned import OwnedModels
 from ricordo.storage import providers
 from ricordo.storage.store import Transaction
@@ -94,8 +93,8 @@ async def create(here: Here, body: ProviderBody) -> Response:
     """Add a provider. Its models can be used from now on, by this organisation alone, as `<name>/<model>`."""
     keys = body.keys()
     provider = _new(here, body.name, body)
-    require_usable(provider, keys)
     owned = _owned(here)
+    owned.require_usable(provider, keys)
     owned.require_free(body.name)
     provider = replace(provider, secret=owned.seal(keys))
 
@@ -134,7 +133,7 @@ async def modify(here: Here, provider_id: str, body: KeyBody) -> Response:
     # A key that this server cannot read can still be replaced.
     old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else owned.keys_of(before)
     keys = body.keys(old)
-    require_usable(_with(before, body), keys)
+    owned.require_usable(_with(before, body), keys)
     secret = owned.seal(keys)
 
     def change(tx: Transaction) -> OwnProvider:
@@ -190,8 +189,9 @@ async def _stored(here: Call, provider_id: str) -> OwnProvider:
 
 
 async def _checked(here: Call, provider: OwnProvider, keys: Keys) -> Response:
-    require_usable(provider, keys)
-    await _owned(here).ask(provider, keys)
+    owned = _owned(here)
+    owned.require_usable(provider, keys)
+    await owned.ask(provider, keys)
     return answer({"message": f"Valid api key for provider_type={provider.provider_type}"})
 
 

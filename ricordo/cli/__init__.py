@@ -92,12 +92,22 @@ def run_chat(
 
 
 @app.command("doctor")
-def run_doctor() -> None:
+def run_doctor(
+    what: str | None = typer.Argument(None, help="models: ask the models, and see which of them can run an agent."),
+    model: str | None = typer.Option(None, help="Handle of one model to ask, as openai/gpt-4.1."),
+) -> None:
     """Check this installation, and say what is wrong."""
     with _plainly():
-        from ricordo.cli.doctor import examine, show
+        if what not in (None, "models"):
+            raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
+        if what or model:
+            from ricordo.cli.doctor_models import doctor_models
 
-        is_well = show(examine())
+            is_well = doctor_models(model)
+        else:
+            from ricordo.cli.doctor import examine, show
+
+            is_well = show(examine())
     raise typer.Exit(0 if is_well else 1)
 
 

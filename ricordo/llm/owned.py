@@ -16,8 +16,9 @@ from ricordo.domain.provider import OwnProvider
 from ricordo.errors import Conflict, ModelError, NotFound, RicordoError
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
+from ricordo.llm.guarded import PublicConnections, require_public
 from ricordo.llm.keys import Cipher, Keys, seal, unseal
-from ricordo.llm.kinds import build, models_of, provider_of
+from ricordo.llm.kinds import build, models_of, provider_of, require_usable
 from ricordo.llm.listing import info_of
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.registry import Models
@@ -56,7 +57,8 @@ class _Organization:
 class OwnedModels:
     """The models of all organisations. `load` reads their providers, `cipher` decrypts their keys.
 
-    `fresh_for` is in seconds; None where no other process can change a provider. `connect` makes an organisation's connections.
+    `fresh_for` is in seconds; None where no other process can change a provider. Without
+    `allow_private` their addresses must be public ones.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class OwnedModels:
         cipher: Cipher,
         *,
         fresh_for: float | None = None,
-        connect: Callable[[], Connections] | None = None,
+        allow_private: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._base = models
@@ -76,8 +78,9 @@ class OwnedModels:
         self._cipher = cipher
         self._fresh_for = fresh_for
         self._now = now
-        make = connect or (lambda: Connections(policy.timeout))
-        self._organizations: defaultdict[str, _Organization] = defaultdict(lambda: _Organization(make()))
+        self._allow_private = allow_private
+        make = Connections if allow_private else PublicConnections
+        self._organizations: defaultdict[str, _Organization] = defaultdict(lambda: _Organization(make(policy.timeout)))
 
     async def of(self, organization_id: str) -> "OrganizationModels":
         """The models that an organisation can use, its providers read again where they may have changed."""
@@ -97,6 +100,12 @@ class OwnedModels:
         known = self._organizations[organization_id]
         known.read_at = None
         known.changes += 1
+
+    def require_usable(self, provider: OwnProvider, keys: Keys) -> None:
+        """Raise Invalid or Unsupported with what is missing where no call could be made."""
+        require_usable(provider, keys)
+        if provider.base_url and not self._allow_private:
+            require_public(provider.base_url)
 
     def seal(self, keys: Keys) -> str | None:
         """The keys as they are stored."""

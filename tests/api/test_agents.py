@@ -78,7 +78,11 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_
     assert (made.blocks[0].description, made.blocks[0].metadata) == ("Whom I talk to", {"a": [1]})
     assert [block.id for block in made.memory.blocks] == [block.id for block in made.blocks]
     assert made.blocks[2].id == block_id
-    assert [tool.name for tool in made.tools] == [*traits_of("letta_v1_agent").base_tools, "send_message", "memory_rethink"]
+    assert [tool.name for tool in made.tools] == [
+        *traits_of("letta_v1_agent").base_tools,
+        "send_message",
+        "memory_rethink",
+    ]
     assert made.tags == ["a", "b"]
     assert (made.metadata, made.timezone, made.hidden) == ({"course": "Logic"}, "Europe/Rome", True)
     assert (made.max_files_open, made.per_file_view_window_char_limit) == (3, 1000)

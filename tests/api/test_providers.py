@@ -47,6 +47,7 @@ async def face(
         Waits().policy(retries=0),
         lambda organization_id: store.read(lambda tx: stored.of_organization(tx, organization_id)),
         cipher,
+        allow_private=True,
     )
     app = FastAPI()
     install_error_shapes(app)

@@ -1,10 +1,13 @@
 """Keys on their way: sealed, unsealed, and out of sight."""
 
+from pathlib import Path
+
 import pytest
 
 from ricordo.domain.provider import OwnProvider
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.keys import Keys, seal, unseal
+from ricordo.secret import FILE, Secret
 from tests.support.cipher import TestCipher
 
 KEYS = Keys("sk-secret-1", "AKIA-access-1")
@@ -45,3 +48,11 @@ def test_an_error_that_quotes_a_key_loses_it() -> None:
     hidden = KEYS.without(error)
     assert (str(hidden), hidden.kind, hidden.retry_after) == ("No such key: (hidden) ((hidden))", error.kind, 3)
     assert Keys("a").without(error) is error
+
+
+def test_the_servers_own_secret_seals_and_a_lost_file_is_named(tmp_path: Path) -> None:
+    secret = seal(KEYS, Secret(tmp_path))
+    assert unseal(stored(secret), Secret(tmp_path)) == KEYS
+    (tmp_path / FILE).unlink()
+    with pytest.raises(Unavailable, match=FILE):
+        unseal(stored(secret), Secret(tmp_path))

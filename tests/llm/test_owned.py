@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.model import ModelReply
 from ricordo.domain.provider import OwnProvider
-from ricordo.errors import Conflict, ModelError, NotFound, Unavailable
+from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.keys import Keys, seal
 from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
@@ -65,7 +65,13 @@ async def base(tmp_path: Path) -> AsyncIterator[Models]:
 @pytest.fixture
 async def owned(base: Models, desk: Desk) -> AsyncIterator[OwnedModels]:
     made = OwnedModels(
-        base, Waits().policy(retries=0), desk.load, desk.cipher, fresh_for=FRESH_SECONDS, now=lambda: desk.time
+        base,
+        Waits().policy(retries=0),
+        desk.load,
+        desk.cipher,
+        fresh_for=FRESH_SECONDS,
+        allow_private=True,
+        now=lambda: desk.time,
     )
     yield made
     await made.close()
@@ -243,3 +249,18 @@ async def test_models_of_the_server_are_there_for_every_organisation(base: Model
         assert models.get(handle).info == await models.require(handle)
         assert [info.handle for info in await models.list()] == [handle]
         assert models.default_handle() == base.default_handle()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "http://169.254.169.254"]
+)
+async def test_a_private_address_is_refused_and_never_asked(base: Models, desk: Desk, address: str) -> None:
+    guarded = OwnedModels(base, Waits().policy(retries=0), desk.load, desk.cipher)
+    secret = seal(Keys("key-of-a-1"), desk.cipher)
+    provider = OwnProvider("p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret)
+    desk.rows["org-a"] = [provider]
+    with pytest.raises(Invalid, match="no public address"):
+        guarded.require_usable(provider, Keys("key-of-a-1"))
+    with pytest.raises(ModelError, match="no public address"):
+        await whole_reply((await guarded.of("org-a")).get("mine/small"), ask("x"))
+    await guarded.close()

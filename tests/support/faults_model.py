@@ -1,0 +1,287 @@
+"""The provider of the fault campaign: follows the plan in each message, checks every request, and fails when it is told to.
+
+A message reads `say-12 insert+search/archive`: in the first step call two tools, in the second one, then say "Done say-12.". It
+speaks OpenAI's chat completions and Anthropic's messages, and counts the tokens of what it gets.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.prompt.texts import text as prompt_text
+from tests.support.faults_wire import faults_of, size_of
+from tests.support.model_server import Answer, Seen, claude, claude_stream, completion, event, stream, tool_call
+
+Trouble = str
+FAILING: tuple[Trouble, ...] = (
+    *("time_out", "429", "500", "503", "529", "400", "401", "402", "cut", "half", "empty", "garbage", "too_long"),
+)
+MALFORMED: tuple[Trouble, ...] = (
+    *("broken_arguments", "list_arguments", "unknown_tool", "no_id", "same_ids", "old_id", "as_text", "length", "filter"),
+)
+_TOKEN = re.compile(r"say-[a-z0-9]+-\d+")
+_SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
+_STILL = re.compile(r"must still call: ([a-z_]+)")
+_ONE_BEGINNING = 60
+TIME_OUT = 0.3  # seconds that the campaign's servers wait for a provider
+_SAYS = {
+    "429": "Rate limit reached for requests",
+    "500": "The server had an error",
+    "503": "Service unavailable",
+    "529": "Overloaded",
+    "400": "Invalid value for something",
+    "401": "Incorrect API key provided",
+    "402": "Insufficient credits",
+}
+Call = tuple[str, str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request wants, in whichever of the two formats."""
+
+    is_claude: bool
+    streams: bool
+    heard: str
+    offered: tuple[dict[str, Any], ...]
+    must_call: bool
+    is_for_summary: bool
+    last: str
+
+
+@dataclass
+class FaultyModel:
+    """What the model server answers. `trouble` comes at the next requests of a turn, `summary_trouble` at those for a summary.
+
+    `faults` holds what was wrong with requests, `played` counts troubles that were made, `refused` what was found too long.
+    """
+
+    windows: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    count: int = 0
+    refused: int = 0
+    summaries: int = 0
+    trouble: list[Trouble | None] = field(default_factory=list)
+    summary_trouble: Trouble | None = None
+    played: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    _number: int = 0
+
+    def answer(self, seen: Seen) -> Answer:
+        """The next step of the plan in the last message, or a failure."""
+        if seen.method == "GET":
+            return Answer({"object": "list", "data": [{"id": name, "object": "model"} for name in self.windows]})
+        self.count += 1
+        body = seen.body
+        asked = _read(body)
+        wrong = faults_of(body)
+        self.faults += [f"{asked.heard or asked.last[:40]}: {one}" for one in wrong]
+        if size_of(body) > self.windows.get(body["model"], 10**9):
+            self.refused += 1
+            return _refusal("too_long", asked)
+        if asked.is_for_summary:
+            self.summaries += 1
+            trouble = self.summary_trouble
+        else:
+            trouble = self.trouble.pop(0) if self.trouble else None
+        if trouble:
+            self.played[trouble if not asked.is_for_summary else f"summary_{trouble}"] += 1
+        if trouble in FAILING:
+            return _refusal(trouble, asked, size_of(body))
+        if asked.is_for_summary:
+            return _said(asked, "They spoke of this and that.", [], size_of(body))
+        return self._next(asked, body, trouble)
+
+    def _next(self, asked: Asked, body: dict[str, Any], trouble: Trouble | None) -> Answer:
+        token, plan = _plan(asked.heard)
+        if not token:
+            self.faults.append(f"nobody said anything: {json.dumps(body)[-300:]}")
+        steps = plan.split("/") if plan else []
+        done = self.steps[token]
+        size = size_of(body)
+        if trouble in MALFORMED:
+            return self._malformed(asked, trouble, body, size)
+        self.steps[token] += 1
+        if done < len(steps):
+            calls = [self._call(kind, f"{token}_{done}_{place}", asked) for place, kind in enumerate(steps[done].split("+"))]
+            return _said(asked, None, calls, size)
+        return self._end(asked, token, size)
+
+    def _end(self, asked: Asked, token: str, size: int) -> Answer:
+        names = [tool["name"] for tool in asked.offered]
+        if still := _STILL.search(asked.last):
+            return _said(asked, None, [self._call(still.group(1), f"{token}_still", asked)], size)
+        if "send_message" in names:
+            call = (self._id("send"), "send_message", {"message": f"Done {token}."})
+            return _said(asked, None, [call], size)
+        if asked.must_call and names:
+            return _said(asked, None, [self._call(names[0], f"{token}_must", asked)], size)
+        return _said(asked, f"Done {token}.", [], size)
+
+    def _malformed(self, asked: Asked, trouble: Trouble, body: dict[str, Any], size: int) -> Answer:
+        call_id, name, given = self._call("search", f"odd{self._number}", asked)
+        match trouble:
+            case "as_text":
+                written = json.dumps({"name": name, "arguments": given})
+                return _said(asked, f"<tool_call>{written}</tool_call>", [], size)
+            case "length":
+                return _said(asked, "This goes on and", [], size, finish="length")
+            case "filter":
+                return _said(asked, None, [], size, finish="content_filter")
+            case "unknown_tool":
+                return _said(asked, None, [(call_id, "no such tool!", given)], size)
+            case "same_ids":
+                return _said(asked, None, [(call_id, name, given), (call_id, name, given)], size)
+            case "old_id":
+                old = _ids_in(body)
+                return _said(asked, None, [(old[-1] if old else call_id, name, given)], size)
+            case "no_id":
+                return _said(asked, None, [("", name, given)], size)
+        arguments: Any = '{"query": "odd' if trouble == "broken_arguments" else '["odd"]'
+        return _said(asked, None, [(call_id, name, arguments)], size)
+
+    def _call(self, kind: str, mark: str, asked: Asked) -> Call:
+        name, given = _call_of(kind, mark)
+        for tool in asked.offered:
+            if tool["name"] == name and "request_heartbeat" in tool["parameters"].get("properties", {}):
+                given = given | {"request_heartbeat": True}
+        return self._id(kind), name, given
+
+    def _id(self, kind: str) -> str:
+        self._number += 1
+        return f"call_{kind}_{self._number}"
+
+
+def _read(body: dict[str, Any]) -> Asked:
+    is_claude = "system" in body
+    messages = body["messages"]
+    texts = [_text_of(message) for message in messages if message["role"] == "user"]
+    heard = next((said for said in reversed(texts) if (said := _words(said))), "")
+    if is_claude:
+        tools = [{"name": tool["name"], "parameters": tool["input_schema"]} for tool in body.get("tools", ())]
+        must_call = body.get("tool_choice", {}).get("type") in ("any", "tool")
+        system = json.dumps(body["system"], ensure_ascii=False)
+    else:
+        tools = [tool["function"] for tool in body.get("tools", ())]
+        must_call = body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict)
+        system = messages[0]["content"]
+    last = _text_of(messages[-1])
+    openings = (prompt_text(name)[:_ONE_BEGINNING] for name in ("summary_self_all", "summary_self_sliding"))
+    is_for_summary = prompt_text("summary_system_prompt")[:_ONE_BEGINNING] in system or any(
+        opening in last for opening in openings
+    )
+    return Asked(is_claude, bool(body.get("stream")), heard, tuple(tools), must_call, is_for_summary, last)
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message["content"] or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _words(said: str) -> str:
+    """What a user said in a message, packed or not; nothing where it is an event."""
+    for line in reversed(said.split("\n")):
+        try:
+            packed = json.loads(line)
+        except json.JSONDecodeError:
+            packed = line
+        if isinstance(packed, dict):
+            packed = packed.get("message", "") if packed.get("type") == "user_message" else ""
+        if isinstance(packed, str) and (found := _SPOKEN.search(packed)):
+            return found.group()
+    return ""
+
+
+def _plan(heard: str) -> tuple[str, str]:
+    found = _SPOKEN.fullmatch(heard)
+    return (found.group(1), found.group(2) or "") if found else ("", "")
+
+
+def _call_of(kind: str, mark: str) -> tuple[str, dict[str, Any]]:
+    match kind:
+        case "insert":
+            return "memory_insert", {"label": "notes", "new_string": mark}
+        case "archive":
+            return "archival_memory_insert", {"content": mark}
+        case "search":
+            return "conversation_search", {"query": mark}
+        case "lookup" | "archival_memory_search":
+            return "archival_memory_search", {"query": mark}
+        case "conversation_search":
+            return kind, {"query": mark}
+    return kind, {"mark": mark}
+
+
+def _ids_in(body: dict[str, Any]) -> list[str]:
+    ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or ()]
+    for message in body["messages"]:
+        if isinstance(message["content"], list):
+            ids += [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    return ids
+
+
+def _said(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None = None) -> Answer:
+    return _said_by_claude(asked, words, calls, size, finish) if asked.is_claude else _said_in_chat(
+        asked, words, calls, size, finish
+    )
+
+
+def _said_in_chat(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None) -> Answer:
+    usage = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": size + 5}
+    finish = finish or ("tool_calls" if calls else "stop")
+    rows = [tool_call(name, given if isinstance(given, str) else json.dumps(given), id) for id, name, given in calls]
+    if not asked.streams:
+        return completion(words, rows, usage=usage, finish=finish)
+    pieces: list[dict[str, Any]] = [{"content": word} for word in re.findall(r"\S+\s*", words or "")]
+    for index, row in enumerate(rows):
+        whole = row["function"]["arguments"]
+        pieces.append({"tool_calls": [{"index": index, **row, "function": row["function"] | {"arguments": whole[:7]}}]})
+        pieces.append({"tool_calls": [{"index": index, "function": {"arguments": whole[7:]}}]})
+    return stream(*pieces, finish=finish, usage=usage)
+
+
+def _said_by_claude(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None) -> Answer:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": words}] if words else []
+    for id, name, given in calls:
+        # What Claude says is an object always; where others break their JSON it forgets an argument.
+        blocks.append({"type": "tool_use", "id": id, "name": name, "input": given if isinstance(given, dict) else {}})
+    reasons = {"length": "max_tokens", "content_filter": "refusal"}
+    stop = reasons.get(finish or "", "tool_use" if calls else "end_turn")
+    if asked.streams:
+        return claude_stream(*blocks, stop=stop)
+    return claude(*blocks, stop=stop, input_tokens=size)
+
+
+def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
+    match trouble:
+        case "time_out":
+            return Answer({}, delay=TIME_OUT * 2)
+        case "empty":
+            return _said(asked, None, [], size)
+        case "garbage":
+            return Answer(b"<html><body>Bad gateway</body></html>", headers={"content-type": "text/html"})
+        case "too_long" if asked.is_claude:
+            return _error(400, "prompt is too long: 210000 tokens > 200000 maximum", "invalid_request_error")
+        case "too_long":
+            return _error(400, "This model's maximum context length is 8192 tokens.", "context_length_exceeded")
+        case "cut" | "half":
+            whole = _said(asked, "This will be cut off", [], size)
+            if whole.pieces is not None:
+                return replace(whole, pieces=whole.pieces[: 1 if trouble == "cut" else 4], breaks_off=True)
+            text = json.dumps(whole.body).encode()
+            kept = text[: 1 if trouble == "cut" else len(text) // 2]
+            return Answer(pieces=(kept,), headers={"content-type": "application/json"}, breaks_off=True)
+        case "503" if asked.streams and not asked.is_claude:
+            # Some servers begin to stream before they find out.
+            pieces = (event({"error": {"message": "Overloaded", "code": 503}}),)
+            return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
+    return _error(int(trouble), _SAYS[trouble], "error")
+
+
+def _error(status: int, message: str, code: str) -> Answer:
+    return Answer({"type": "error", "error": {"type": code, "message": message, "code": code}}, status=status)

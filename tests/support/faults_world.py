@@ -1,0 +1,234 @@
+"""A server's inside that can be killed at any await of a turn, and opened again on the same database.
+
+Between two suspensions of its tasks a process does not notice anything, so a kill is told by the number of the suspension after
+which none of its tasks goes on: what the turn would have done then is never done. The database stays, with all that was committed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ricordo.agents.closing import close_all
+from ricordo.domain.scope import Scope
+from ricordo.errors import Unavailable
+from ricordo.llm.policy import CallPolicy
+from ricordo.llm.registry import Models
+from ricordo.plugins import Plugins
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.store import Transaction
+from ricordo.tools.builtin import plugin
+from ricordo.tools.catalogue import sync_tools
+from ricordo.tools.toolbox import ServerTool, Toolbox
+from tests.support.clock import ManualClock
+from tests.support.faults_model import TIME_OUT
+
+T = TypeVar("T")
+BUILTIN = plugin.tools()
+_BURIALS = 1000
+
+
+@dataclass
+class Life:
+    """The tasks of one process. At the suspension `at` (None: never) `happens` is called, once."""
+
+    count: int = 0
+    at: int | None = None
+    happens: Callable[[], None] | None = None
+    is_frozen: bool = False
+    is_buried: bool = False
+    froze: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+        """Make a task that is part of this life; the server it talks to is none."""
+        if "_send_slowly" in getattr(coroutine, "__qualname__", ""):
+            return asyncio.Task(coroutine, loop=loop, **named)
+        made: asyncio.Task[Any] = asyncio.Task(_Mortal(self, coroutine), loop=loop, **named)
+        self.tasks.add(made)
+        made.add_done_callback(self.tasks.discard)
+        return made
+
+    def arm(self, at: int, happens: Callable[[], None]) -> None:
+        """From now on count suspensions, and let this happen at the one with this number."""
+        self.count, self.at, self.happens = 0, at, happens
+
+    def disarm(self) -> None:
+        """Let nothing happen any more."""
+        self.at = self.happens = None
+
+    def suspended(self) -> None:
+        """One of the tasks waits now."""
+        self.count += 1
+        if self.count == self.at and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+
+    def freeze(self) -> None:
+        """Let no task go on: to those outside it looks like a kill."""
+        self.is_frozen = True
+        self.froze.set()
+
+    async def bury(self) -> None:
+        """End all tasks; whatever they do about it, the database takes nothing from them any more."""
+        self.is_frozen = self.is_buried = True
+        for _ in range(_BURIALS):
+            left = [task for task in self.tasks if not task.done()]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=0.05)
+        raise AssertionError(f"These tasks do not end: {self.tasks}")
+
+
+class _Mortal(Coroutine[Any, Any, Any]):
+    """A coroutine that goes on only while its process lives."""
+
+    def __init__(self, life: Life, inner: Coroutine[Any, Any, Any]) -> None:
+        self._life = life
+        self._inner = inner
+        self.__qualname__ = getattr(inner, "__qualname__", "task")
+        self.__name__ = self.__qualname__
+
+    def send(self, value: Any) -> Any:
+        if self._life.is_frozen and not self._life.is_buried:
+            never = asyncio.get_running_loop().create_future()
+            never._asyncio_future_blocking = True
+            return never
+        yielded = self._inner.send(value)
+        self._life.suspended()
+        return yielded
+
+    def throw(self, *what: Any) -> Any:
+        if self._life.is_frozen and not self._life.is_buried:
+            return self.send(None)
+        yielded = self._inner.throw(*what)
+        self._life.suspended()
+        return yielded
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise NotImplementedError("Tasks drive this.")
+
+
+class MortalStore:
+    """The database as one process sees it: dead processes write nothing, and a unit may fail as on a full disk.
+
+    `fails` is the number of units that are to fail from now on; with `commits` what was under way at a kill is committed.
+    """
+
+    def __init__(self, inner: SqliteStore, life: Life) -> None:
+        self.inner = inner
+        self.clock = inner.clock
+        self.statements = inner.statements
+        self.engine = inner.engine
+        self.fails = 0
+        self.commits = True
+        self._life = life
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` on one consistent view."""
+        return await self.inner.read(self._guarded(work, is_write=False))
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit, unless the process is dead."""
+        return await self.inner.write(self._guarded(work, is_write=True))
+
+    async def close(self) -> None:
+        """Wait for running units, then close the file."""
+        await self.inner.close()
+
+    def _guarded(self, work: Callable[[Transaction], T], *, is_write: bool) -> Callable[[Transaction], T]:
+        self._require_alive()
+        if self.fails:
+            self.fails -= 1
+            raise Unavailable("The disk is full.")
+
+        def guarded(tx: Transaction) -> T:
+            if not self.commits:
+                self._require_alive()
+            result = work(tx)
+            if is_write and not self.commits:
+                self._require_alive()
+            return result
+
+        return guarded
+
+    def _require_alive(self) -> None:
+        if self._life.is_frozen:
+            raise Unavailable("This process is dead.")
+
+
+@dataclass
+class Hooks:
+    """The campaign's tools as a plugin."""
+
+    offered: tuple[ServerTool, ...] = ()
+
+    def tools(self) -> tuple[ServerTool, ...]:
+        """The tools."""
+        return self.offered
+
+
+class World:
+    """A database file with a runtime on it; `restart` opens it again after a kill."""
+
+    def __init__(self, folder: Path, address: str, tools: tuple[ServerTool, ...]) -> None:
+        self.clock = ManualClock()
+        self.life = Life()
+        self.runtime: Runtime
+        self.store: MortalStore
+        self.restarts = 0
+        self._folder = folder
+        self._tools = tools
+        self._providers = ProviderSettings(
+            openai_api_key="campaign", openai_base_url=f"{address}/v1", anthropic_api_key="campaign", anthropic_base_url=address
+        )
+
+    async def open(self) -> None:
+        """Open the database as a server does at its start: runs that were left open are closed."""
+        settings = Settings(data_dir=self._folder, find_local_models=False)
+        self.life = Life()
+        asyncio.get_running_loop().set_task_factory(self.life.task)
+        inner = await asyncio.to_thread(open_sqlite, self._folder / "ricordo.db", clock=self.clock)
+        self.store = MortalStore(inner, self.life)
+        models = Models(settings, self._providers, policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=_no_wait))
+        plugins = Plugins([("builtin", Hooks(tuple(BUILTIN))), ("campaign", Hooks(self._tools))])
+        self.runtime = Runtime(settings, self.store, models, Toolbox(plugins.tools()), plugins)
+        await self.store.write(close_all)
+        await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
+
+    async def close(self) -> None:
+        """End the process, whatever it is doing."""
+        asyncio.get_running_loop().set_task_factory(None)
+        await self.life.bury()
+        await self.runtime.models.close()
+        await self.store.close()
+
+    async def restart(self) -> None:
+        """Bury what was killed, and open the database anew."""
+        self.restarts += 1
+        await self.close()
+        await self.open()
+
+
+async def _no_wait(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def opened(folder: Path, address: str, tools: tuple[ServerTool, ...]) -> AsyncIterator[World]:
+    """A world, open until the block ends."""
+    world = World(folder, address, tools)
+    await world.open()
+    try:
+        yield world
+    finally:
+        await world.close()
