@@ -31,6 +31,7 @@ from ricordo.api import (
     steps,
     tools,
 )
+from ricordo.api import providers as own_providers
 from ricordo.api.errors import install_error_shapes
 from ricordo.api.guard import Guard
 from ricordo.background import callbacks, run_events, upkeep
@@ -55,9 +56,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
 _FACES = (
-    *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models, runs, steps, jobs),
+    *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models),
     run_stream,
-    *(archives, importing, searching),
+    *(own_providers, runs, steps, jobs, archives, importing, searching),
 )
 
 
@@ -93,6 +94,7 @@ async def open_runtime(
         await finish_turns(runtime)
         for index in indexes.values():
             await index.close()
+        await runtime.owned.close()
         await models.close()
         await store.close()
 

@@ -1,16 +1,21 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ricordo.domain.event import Event
+from ricordo.domain.provider import OwnProvider
+from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
+from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models
 from ricordo.memory.indexing import Indexing
 from ricordo.memory.recall import Recall
 from ricordo.plugins import Plugins
+from ricordo.secret import Secret
 from ricordo.settings import Settings
+from ricordo.storage import providers
 from ricordo.storage.store import Store
 from ricordo.storage.vector_index import VectorIndex
 from ricordo.tools.toolbox import Toolbox
@@ -47,7 +52,8 @@ class LiveRecording(Protocol):
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `indexes` are outside vector indexes by name, `live` this process's turns by run id,
+    """What a running server is made of. `owned` are the models of organisations, those
+    of `models` among them, `indexes` outside vector indexes by name, `live` this process's turns by run id,
     and `recordings` the streams of those that are stored.
     """
 
@@ -60,10 +66,23 @@ class Runtime:
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
     is_stopping: bool = False
+    owned: OwnedModels = field(init=False)
     recall: Recall = field(init=False)
     indexing: Indexing = field(init=False)
 
     def __post_init__(self) -> None:
-        embedders, place = self.models.embedders, self.settings.message_vectors
+        async def load(organization_id: str) -> Sequence[OwnProvider]:
+            return await self.store.read(lambda tx: providers.of_organization(tx, organization_id))
+
+        settings = self.settings
+        self.owned = OwnedModels(
+            self.models,
+            policy_from(settings),
+            load,
+            Secret(settings.data_dir),
+            fresh_for=FRESH_SECONDS if settings.postgres_url else None,
+            allow_private=settings.allow_private_providers,
+        )
+        embedders, place = self.models.embedders, settings.message_vectors
         self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
         self.indexing = Indexing(self.store, embedders, self.indexes, messages_index=place)

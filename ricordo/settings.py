@@ -206,6 +206,9 @@ class Settings(BaseSettings):
     stream_hours: float = Field(
         3, gt=0, le=24 * 30, description="Hours after its end that the stream of a background run can be read again."
     )
+    allow_private_providers: bool = Field(
+        False, description="Let organisations add providers at private addresses, as a model server beside this one."
+    )
     allow_private_callbacks: bool = Field(
         False, description="Let callbacks go to addresses of this machine and of private networks too."
     )

@@ -1,16 +1,28 @@
 """The docs tell the truth: their code runs, their commands and settings exist, their links lead somewhere."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import SecretStr
 
+from ricordo.api import bodies
+from ricordo.background.callbacks import signature
+from ricordo.domain.agent import AgentType
+from ricordo.domain.compaction import CompactionMode
+from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
-from tests.support.process import server_process
+from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
+from tests.support.process import free_port, server_process
+from tests.support.serving import ServerInThread, serving
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -40,6 +52,100 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path) 
         answer, human = run_python(ask.replace(ADDRESS, server.url)).split("\nHer name is Ada.")
         assert "My favourite tea is jasmine." in answer
         assert "My favourite tea is jasmine." in human
+
+
+def say_something(seen: Seen) -> Answer:
+    """A provider for the docs: it has the model they name, reads the thermometer it is offered, and sums up."""
+    if seen.method == "GET":
+        return Answer({"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}]})
+    body = seen.body
+    if body.get("stream"):
+        return say_ok(seen)
+    is_asked = body["messages"][-1]["role"] == "user"
+    if is_asked and "read_thermometer" in json.dumps(body.get("tools", [])):
+        return completion(None, calls=[tool_call("read_thermometer", "{}")])
+    return completion("It is 21 °C." if not is_asked else "It rains.")
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[ServerInThread]:
+    """The server that somebody who reads the docs has: the librarian, and a model of OpenAI's."""
+    port = free_port()
+    providers = ProviderSettings.model_construct(
+        openai_api_key=SecretStr("sk-docs"), openai_base_url=f"http://127.0.0.1:{port}/v1"
+    )
+    with serving(tmp_path, providers=providers) as server:
+        provider = ModelServer(say_something)
+        server.run(provider.start(port))
+        yield server
+        server.run(provider.stop())
+
+
+def program(page: str) -> str:
+    """All python of a page, as the one program that it says it is."""
+    return "\n".join(blocks((ROOT / "docs" / page).read_text(), "python"))
+
+
+def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread) -> None:
+    """Types, rules, approvals, tools of the client, compaction and threads, word for word."""
+    said = run_python(program("agents.md").replace(ADDRESS, reader.url))
+
+    assert "['send_message', 'conversation_search'" in said
+    assert "('send_message', 'exit_loop')" in said
+    assert "'assistant_message', 'tool_return_message']\ntool_rule\n" in said
+    assert "\nTrue\nmemory_insert {" in said
+    assert 'Her name is Ada.\n' in said
+    assert '"I live in Turin."' in said
+    assert "\nIt is 21 °C.\n" in said
+    before, after = map(int, re.search(r"^(\d+) (\d+) It rains\.$", said, re.MULTILINE).groups())  # type: ignore[union-attr]
+    assert after < before == 13
+    assert re.search(r"^\d+ of \d+$", said, re.MULTILINE)
+    assert "messages there, more in the branch" in said
+
+
+def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread) -> None:
+    key, body, now = "ab" * 32, b'{"run_id":"run-1"}', int(time.time())
+    good, old = signature(key, now, body), signature(key, now - 3600, body)
+    checks = [f"is_from_ricordo({key!r}, {good!r}, {body!r})"]
+    checks += [f"is_from_ricordo({key!r}, {good!r}, {body + b' '!r})", f"is_from_ricordo({key!r}, {old!r}, {body!r})"]
+    checks += [f"is_from_ricordo({'cd' * 32!r}, {good!r}, {body!r})"]
+    code = program("streams.md").replace(ADDRESS, reader.url) + f"\nprint({', '.join(checks)})"
+
+    said = run_python(code)
+
+    assert "assistant_message have" in said
+    assert re.search(r"^tool_call_message 1$.*^usage_statistics \d+$", said, re.MULTILINE | re.DOTALL)
+    assert "user_message My favourite tea is jasmine." in said
+    assert said.endswith("\nTrue False False False\n")
+
+
+def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -> None:
+    said = run_python(program("models.md").replace(ADDRESS, reader.url))
+
+    assert re.search(r"^provider-[0-9a-f-]+ lab openai$", said, re.MULTILINE)
+    assert "sk-" not in said
+    assert said.endswith("\nIt rains. 13\n")
+
+
+def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
+    text = (ROOT / "docs" / "agents.md").read_text()
+    types = [name for name in get_args(AgentType) if not name.startswith("voice")]
+    assert [name for name in (*types, *get_args(RuleType), *get_args(CompactionMode)) if f"`{name}`" not in text] == []
+
+
+def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
+    text = (ROOT / "docs" / "status.md").read_text()
+    refused = {*bodies._AGENT_LATER, *bodies._SEND_LATER}
+    rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert refused - named == set()
+    known = {*bodies.AgentBody.model_fields, *bodies.AgentChange.model_fields, *bodies.AsyncBody.model_fields}
+    assert (named & known) - refused == set()
+
+
+def test_every_setting_of_the_agent_engine_is_in_the_docs() -> None:
+    text = "\n".join(page.read_text() for page in PAGES if page.parent.name != "decisions")
+    assert {name for name in Settings.model_fields if PREFIX + name.upper() not in text} == set()
 
 
 def test_every_python_block_is_valid() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ricordo.agents.approvals import given_up
 from ricordo.agents.callbacks import add_callback
+from ricordo.agents.tracing import FailedCall, keep_failed
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
@@ -22,8 +23,17 @@ from ricordo.storage.store import Transaction
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
-def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None) -> Run | None:
-    """End the run for this reason, whoever holds its lease; None where it had ended already."""
+def close_run(
+    tx: Transaction,
+    run: Run,
+    reason: StopReason,
+    error: dict[str, Any] | None = None,
+    failed: FailedCall | None = None,
+) -> Run | None:
+    """End the run for this reason, whoever holds its lease; None where it had ended already.
+
+    The call to a model that failed is kept as a step.
+    """
     held = runs.hold(tx, run.id)  # its progress may have been saved since `run` was read
     if held is None or held.ended_at is not None:
         return None
@@ -37,6 +47,8 @@ def close_run(tx: Transaction, run: Run, reason: StopReason, error: dict[str, An
         duration_ns=(now - run.created_at) * 1000,
     )
     runs.end(tx, ended)
+    if failed:
+        keep_failed(tx, failed)
     add_callback(tx, ended)
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:

@@ -127,7 +127,7 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
     user_id = turn.request.scope.user_id
     if settings.model:
         try:
-            model = runtime.models.get(settings.model)
+            model = runtime.owned.known(turn.run.organization_id).get(settings.model)
             return Writer(model=model, window=model.info.context_window, settings=asked, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
+from ricordo.agents.budgets import require_budget
 from ricordo.agents.closing import heal
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
 from ricordo.agents.styles import called, rulebook
@@ -40,6 +41,7 @@ class Repeated:
 async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
     """Begin the turn, or say which run has these messages already. Raises NotFound, Busy, Conflict, Invalid."""
     _require_different_otids(request)
+    await runtime.owned.of(request.scope.organization_id)
     for _ in range(_ATTEMPTS):
         try:
             # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
@@ -59,11 +61,12 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     state = _as_asked(
         effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id)), runtime, request
     )
+    require_budget(tx, runtime.settings, state.agent, request.purpose)
     turn = TurnContext(
         request,
         run,
         state,
-        runtime.models.get(state.agent.model),
+        runtime.owned.known(request.scope.organization_id).get(state.agent.model),
         messages.by_ids(tx, state.conversation.window),
         unsaved=0,
         prompt_key=state.conversation.prompt_key,
@@ -108,7 +111,7 @@ def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> Agen
     """The state with the model that the request names for this turn alone."""
     if request.model is None or request.model == state.agent.model:
         return state
-    info = runtime.models.get(request.model).info
+    info = runtime.owned.known(request.scope.organization_id).get(request.model).info
     return replace(state, agent=replace(state.agent, model=info.handle, context_window=info.context_window))
 
 

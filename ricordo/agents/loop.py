@@ -14,6 +14,7 @@ from ricordo.agents.deltas import Deltas
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
 from ricordo.agents.styles import (
+    REMINDER,
     Next,
     Offer,
     Reading,
@@ -125,10 +126,12 @@ async def _answer(
     turn: TurnContext, step: StepDraft, request: ModelRequest, deltas: Deltas
 ) -> AsyncIterator[Event | ModelReply]:
     began = time.monotonic_ns()
+    turn.asking, step.asked, step.asked_ns = step, request, began
     async for item in turn.model.answer(request):
         step.first_ns = step.first_ns or time.monotonic_ns() - began
         if isinstance(item, ModelReply):
             step.model_ns = time.monotonic_ns() - began
+            turn.asking = None
             step.message_id = deltas.message_id
             calibrate(turn, request, item.usage)
             yield item
@@ -187,7 +190,7 @@ def _next(
         return Next("requires_approval")
     if results:
         return decide(style, turn.rules, reading, results, turn.called)
-    coming = style.after_text(reply, offer, was_reminded=before.heartbeat is not None)
+    coming = style.after_text(reply, offer, was_reminded=before.heartbeat == REMINDER)
     return require_before_exit(turn.rules, turn.called, coming)
 
 

@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
-from ricordo.domain.model import ToolSchema
+from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
@@ -102,6 +102,8 @@ class TurnContext:
     called: list[Called] = field(default_factory=list)
     token_percent: int = 100
     was_refused: bool = False
+    # The step whose call to the model is under way.
+    asking: "StepDraft | None" = None
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         """Give the system message another text; the next save stores it."""
@@ -120,6 +122,9 @@ class StepDraft:
     id: str = field(default_factory=lambda: new_id("step"))
     message_id: str = field(default_factory=lambda: new_id("message"))
     began_ns: int = field(default_factory=time.monotonic_ns)
+    # What the model was asked last, and when.
+    asked: ModelRequest | None = None
+    asked_ns: int = 0
     first_ns: int | None = None
     model_ns: int = 0
     tools_ns: int = 0

@@ -14,6 +14,7 @@ from ricordo.agents.callbacks import add_callback
 from ricordo.agents.context import renewed
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.styles import Next
+from ricordo.agents.tracing import trace_of
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import new_id
 from ricordo.domain.ledger import Expense
@@ -26,7 +27,7 @@ from ricordo.memory.compaction import Cut
 from ricordo.memory.summarizing import Summary
 from ricordo.prompt.packaging import event_part, local_time, package_heartbeat, truncate
 from ricordo.runtime import Runtime
-from ricordo.storage import conversations, expenses, messages, runs
+from ricordo.storage import conversations, expenses, messages, runs, traces
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -60,6 +61,7 @@ async def save_step(
 
     Without a reply these are the results of calls that an earlier turn asked for.
     """
+    trace = trace_of(runtime, turn, step, reply, coming.stop) if reply else None
 
     def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
         run = _progress(tx, turn, step, reply, coming.stop)
@@ -77,6 +79,8 @@ async def save_step(
         record = _record(tx, turn, step, reply, coming.stop) if reply else None
         if record:
             runs.insert_step(tx, record)
+        if trace:
+            traces.insert_one(tx, trace)
         return run, committed, record, new
 
     turn.run, committed, record, new = await _to_the_end(runtime.store.write(save))

@@ -17,6 +17,7 @@ from ricordo.agents.context import LEASE, Repeated, load
 from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
 from ricordo.agents.request import TurnContext, TurnRequest
+from ricordo.agents.tracing import failed_call
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
@@ -166,7 +167,8 @@ class Turn:
         self._is_stopping = True
         run = self._context.run
         error: dict[str, Any] | None = None if reason == "cancelled" else {"type": kind, "message": message}
-        ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error))
+        failed = failed_call(self._runtime, self._context, reason, error)
+        ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error, failed))
         if ended is None:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
             try:

@@ -154,7 +154,9 @@ def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
         return conversation_to_wire(thread, "")
     model = thread.model or agents.load(tx, here.scope, thread.agent_id).agent.model
     try:
-        return conversation_to_wire(thread, here.runtime.models.get(model).info.endpoint_type)
+        return conversation_to_wire(
+            thread, here.runtime.owned.known(here.scope.organization_id).get(model).info.endpoint_type
+        )
     except NotFound:
         # Its provider is configured no more; it can still be looked at.
         return conversation_to_wire(thread, "openai")

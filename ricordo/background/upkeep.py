@@ -1,4 +1,4 @@
-"""The jobs that keep the search index in order."""
+"""The jobs that keep the search index in order. Where a job may be another server's by now, it writes nothing more."""
 
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.memory.reindexing import reembed, reindex
@@ -11,23 +11,23 @@ SWEPT_EVERY = 600.0
 
 
 async def _merge(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.merge(job, report)
+    await runtime.indexing.fenced(job).merge(job, report)
 
 
 async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.embed(job, report)
+    await runtime.indexing.fenced(job).embed(job, report)
 
 
 async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.sweep(job, report)
+    await runtime.indexing.fenced(job).sweep(job, report)
 
 
 async def _reindex(runtime: Runtime, job: Job, report: Report) -> None:
-    await reindex(runtime.indexing, job, report)
+    await reindex(runtime.indexing.fenced(job), job, report)
 
 
 async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
-    await reembed(runtime.indexing, job, report)
+    await reembed(runtime.indexing.fenced(job), job, report)
 
 
 HANDLERS = (

@@ -128,12 +128,12 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
 
     Whatever `archive_id` the passages bring is replaced by that archive's.
     """
-    if filed := _file(tx, state.archives, new):
+    if filed := _file(tx, state.agent.id, state.archives, new):
         return filed
-    # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted the one there was.
-    # One transaction at a time does that.
+    # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted or detached the one
+    # there was. One transaction at a time does that.
     agents.hold(tx, Scope(state.agent.organization_id), state.agent.id)
-    if filed := _file(tx, archives.of_agent(tx, state.agent.id), new):
+    if filed := _file(tx, state.agent.id, archives.of_agent(tx, state.agent.id), new):
         return filed
     now = tx.clock.now()
     archive = Archive(
@@ -149,11 +149,13 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
     return (archives.insert_one(tx, archive, owner=state.agent.id, holding=holding),)
 
 
-def _file(tx: Transaction, attached: Sequence[Archive], new: Sequence[Passage]) -> tuple[Archive, ...] | None:
+def _file(
+    tx: Transaction, agent_id: str, attached: Sequence[Archive], new: Sequence[Passage]
+) -> tuple[Archive, ...] | None:
     if not attached:
         return None
     filed = [replace(passage, archive_id=attached[0].id) for passage in new]
     try:
-        return (archives.insert_passages(tx, attached[0], filed), *attached[1:])
+        return (archives.insert_passages(tx, attached[0], filed, attached_to=agent_id), *attached[1:])
     except NotFound:
         return None

@@ -6,13 +6,14 @@ between.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.storage import indexed
+from ricordo.storage.fenced import FencedStore
 from ricordo.storage.index.query import Batch
 from ricordo.storage.indexed import Document, Home
 from ricordo.storage.store import Store
@@ -31,6 +32,10 @@ class Indexing:
     embedders: Embedders
     indexes: Mapping[str, VectorIndex]
     messages_index: str | None = None
+
+    def fenced(self, job: Job) -> "Indexing":
+        """The same, for this job alone: once it was taken over or cancelled, its writes raise LeaseLost and change nothing."""
+        return replace(self, store=FencedStore(self.store, job))
 
     async def merge(self, job: Job, report: Report) -> None:
         """Pack the tail of a space, then see to it that what was packed gets its vectors."""

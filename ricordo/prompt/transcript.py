@@ -1,6 +1,6 @@
 """The transcript as a model gets it: results packaged and cut, and always valid, so that no history can brick an agent."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -63,11 +63,18 @@ def has_pictures(messages: Iterable[Message]) -> bool:
 def paired(messages: Iterable[Message]) -> list[Message]:
     """The messages with every tool call answered exactly once, right after it: missing results added, stray ones left out.
 
-    Answers to calls that waited are no part of it: what became of the calls stands in their results.
+    Answers to calls that waited are no part of it: what became of the calls stands in their results. A call that has the id of an
+    earlier one, as some models' calls do, gets another, and so does its result.
     """
     sound: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
+    used: set[str] = set()
+    other_ids: dict[str, str] = {}
     for message in messages:
+        if message.tool_calls:
+            other_ids = {id: f"{id}_{len(used)}" for call in message.tool_calls if (id := call.call_id) in used}
+        if other_ids:
+            message = _with_other_ids(message, other_ids)
         if message.role == "tool":
             answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
             if all(answered):
@@ -81,10 +88,21 @@ def paired(messages: Iterable[Message]) -> list[Message]:
         if open_calls:
             sound.append(interrupted(sound[-1], list(open_calls.values())))
         open_calls = {call.call_id: call for call in message.tool_calls}
+        used.update(open_calls)
         sound.append(message)
     if open_calls:
         sound.append(interrupted(sound[-1], list(open_calls.values())))
     return sound
+
+
+def _with_other_ids(message: Message, other_ids: Mapping[str, str]) -> Message:
+    parts = (
+        replace(part, call_id=other_ids.get(part.call_id, part.call_id))
+        if isinstance(part, ToolCallPart | ToolReturnPart)
+        else part
+        for part in message.parts
+    )
+    return replace(message, parts=tuple(parts))
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart]) -> Message:

@@ -31,6 +31,12 @@ _BY_ID = select(*COLUMNS).where(
 )
 # Whoever changes the count or the tags holds the row first; databases with one writer need no lock and take none.
 _HELD = _BY_ID.with_for_update()
+# Of the agent's own attachment too: else one that is taken away at this very moment would be seen too late.
+_HELD_FOR_AGENT = (
+    _BY_ID.join(agents_archives, agents_archives.c.archive_id == archives.c.id)
+    .where(agents_archives.c.agent_id == bindparam("agent_id"))
+    .with_for_update()
+)
 _INSERT, _ATTACH = insert(archives), insert(agents_archives)
 _CHANGED = ("name", "description", "metadata", "updated_at")
 _UPDATE = setter(archives, *_CHANGED, where=archives.c.id == bindparam("archive_id"))
@@ -67,7 +73,8 @@ def insert_one(
 
 def get(tx: Transaction, scope: Scope, archive_id: str) -> Archive:
     """One archive; raises NotFound."""
-    return _read(tx, scope.organization_id, archive_id)
+    row = tx.first(_BY_ID, {"archive_id": archive_id, "organization_id": scope.organization_id})
+    return from_values(found(row, "Archive", archive_id)._asdict())
 
 
 def page(
@@ -122,12 +129,17 @@ def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page)
     return [row.id for row in read_page(tx, statement, agents, wanted)]
 
 
-def insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> Archive:
-    """Store and index passages; returns the archive with its new count and tags. Raises NotFound where it was deleted."""
+def insert_passages(
+    tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
+) -> Archive:
+    """Store and index passages; returns the archive with its new count and tags.
+
+    Raises NotFound where it was deleted, or is not attached to the agent that is named.
+    """
     if not new:
         return archive
-    # Read anew: others may have filed under other tags, or deleted it, since `archive` was loaded.
-    held = _read(tx, archive.organization_id, archive.id, held=True)
+    # Read anew: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
+    held = _hold(tx, archive, attached_to)
     _put(tx, held, new)
     return _recount(tx, held, len(new), {*held.tags, *(tag for passage in new for tag in passage.tags)})
 
@@ -175,7 +187,7 @@ def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], p
     held = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
     passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in held), None)
     passage = found(passage, "Passage", passage_id)
-    archive = _read(tx, scope.organization_id, passage.archive_id, held=True)
+    archive = _hold(tx, held[passage.archive_id])
     search.forget_passages(tx, [passage_id])
     tx.run(_DELETE, {"passage_id": passage_id})
     unused = {tag for tag in passage.tags if not _is_in_use(tx, archive, tag)}
@@ -188,9 +200,10 @@ def from_values(values: dict[str, Any]) -> Archive:
     return Archive(**values)
 
 
-def _read(tx: Transaction, organization_id: str, archive_id: str, *, held: bool = False) -> Archive:
-    row = tx.first(_HELD if held else _BY_ID, {"archive_id": archive_id, "organization_id": organization_id})
-    return from_values(found(row, "Archive", archive_id)._asdict())
+def _hold(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
+    ids = {"archive_id": archive.id, "organization_id": archive.organization_id}
+    row = tx.first(_HELD_FOR_AGENT, {**ids, "agent_id": agent_id}) if agent_id else tx.first(_HELD, ids)
+    return from_values(found(row, "Archive", archive.id)._asdict())
 
 
 def _is_in_use(tx: Transaction, archive: Archive, tag: str) -> bool:

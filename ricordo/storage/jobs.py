@@ -60,6 +60,7 @@ _IS_HELD = (
     & (jobs.c.worker == bindparam("held_by"))
     & (jobs.c.attempts == bindparam("attempt"))
 )
+_THIS_HELD = select(jobs.c.id).where(_IS_HELD).with_for_update()
 _BEAT = setter(jobs, "heartbeat_at", "progress", where=_IS_HELD)
 _LEAVE = setter(
     jobs,
@@ -154,6 +155,11 @@ def beat(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping
         ],
     )
     return {row.id for row in tx.all(_HELD, {"held_by": worker})}
+
+
+def hold(tx: Transaction, job: Job) -> bool:
+    """Keep the job from being taken over until the transaction ends; False where its worker holds it no more."""
+    return tx.first(_THIS_HELD, _fence(job)) is not None
 
 
 def finish(tx: Transaction, job: Job) -> bool:

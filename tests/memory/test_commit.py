@@ -277,3 +277,32 @@ async def test_an_agent_with_several_archives_files_in_the_first_and_keeps_the_o
     committed = await save(store, state, archiving(state, "new"))
     assert [(archive.id, archive.passage_count) for archive in committed.archives] == [(first.id, 1), (second.id, 1)]
     assert await found(store, "new", first.id) == ["new"]
+
+
+async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_passages(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    left = await make.stored_archive(store, state.agent, "old", name="left")
+    kept = await make.stored_archive(store, state.agent, name="kept")
+    state = await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
+    await store.write(lambda tx: archives.detach(tx, state.agent.id, left.id))
+
+    committed = await save(store, state, archiving(state, "new"))
+    assert [(archive.id, archive.passage_count) for archive in committed.archives] == [(kept.id, 1)]
+    assert await found(store, "new", kept.id) == ["new"]
+
+    await store.write(lambda tx: archives.detach(tx, state.agent.id, kept.id))
+    (own,) = (await save(store, state, archiving(state, "newer"))).archives
+    assert own.name == "Nina's archive"
+    assert await found(store, "newer", own.id) == ["newer"]
+    counts = [(await store.read(lambda tx, id=id: archives.get(tx, SCOPE, id))).passage_count for id in (left.id, kept.id)]
+    assert counts == [1, 1]
+
+
+async def test_filing_in_an_archive_of_the_agents_costs_as_much_as_filing_in_any(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    await make.stored_archive(store, state.agent)
+    state = await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
+    with count_statements(store) as counted:
+        await save(store, state, archiving(state, "new"))
+    written = [sql for sql in counted.statements if "INTO jobs" not in sql]
+    assert [sql.split()[0] for sql in written] == ["SELECT", "INSERT", "INSERT", "UPDATE"]

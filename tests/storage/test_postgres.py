@@ -399,6 +399,30 @@ async def test_an_agent_gets_one_archive_however_many_file_at_once(store: Postgr
     assert (archive.passage_count, archive.tags) == (8, tuple(f"tag-{number}" for number in range(8)))
 
 
+async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    state = await make.stored_agent(store)
+    left = await make.stored_archive(store, state.agent)
+    state = await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))
+    holding, told = threading.Event(), threading.Event()
+
+    def detach(tx: Transaction) -> None:
+        archives.detach(tx, state.agent.id, left.id)
+        holding.set()
+        told.wait(LIMIT)
+
+    detaching = asyncio.create_task(store.write(detach))
+    assert await asyncio.to_thread(holding.wait, LIMIT)
+    filing = asyncio.create_task(other.write(lambda tx: file_passages(tx, state, [make.passage(left, "Late.")])))
+    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    told.set()
+    await detaching
+    (own,) = await filing
+    assert own.id != left.id
+    assert (await store.read(lambda tx: archives.get(tx, Scope(), left.id))).passage_count == 0
+
+
 async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresStore, other: PostgresStore) -> None:
     toolbox = Toolbox(plugin.tools())
     await asyncio.gather(*(which.write(lambda tx: sync_tools(tx, Scope(), toolbox)) for which in (store, other) * 3))

@@ -159,7 +159,7 @@ def _read(body: dict[str, Any]) -> Asked:
     is_claude = "system" in body
     messages = body["messages"]
     texts = [_text_of(message) for message in messages if message["role"] == "user"]
-    heard = next((said for said in reversed(texts) if (said := _words(said))), "")
+    heard = next((words for said in reversed(texts) if (words := _words(said))), "")
     if is_claude:
         tools = [{"name": tool["name"], "parameters": tool["input_schema"]} for tool in body.get("tools", ())]
         must_call = body.get("tool_choice", {}).get("type") in ("any", "tool")

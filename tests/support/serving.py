@@ -105,7 +105,7 @@ class Gate:
 class ServerInThread:
     """A running server. `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`."""
 
-    def __init__(self, data_dir: Path, **settings: Any) -> None:
+    def __init__(self, data_dir: Path, *, providers: ProviderSettings | None = None, **settings: Any) -> None:
         self._lines: deque[Line] = deque()
         self._answer: Answer | None = None
         self.model = ScriptedModel(self._next_line)
@@ -116,8 +116,9 @@ class ServerInThread:
         given = {"find_local_models": False, "api_key": None, "model": None, "host": "127.0.0.1"} | settings
         self.settings = Settings(data_dir=data_dir, **given)
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
+        configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(
-            self.settings, ProviderSettings.model_construct(), VectorSettings.model_construct(), extra_models=models
+            self.settings, configured, VectorSettings.model_construct(), extra_models=models
         )
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

@@ -93,7 +93,8 @@ def spoken_words(call: ToolCallPart, view: MessageView) -> str | None:
     except orjson.JSONDecodeError:
         return None
     said = arguments.get(view.tool_argument) if isinstance(arguments, dict) else None
-    return said if isinstance(said, str) else None
+    # With a `response_format` what is said is no text but an object.
+    return orjson.dumps(said).decode() if isinstance(said, dict | list) else said if isinstance(said, str) else None
 
 
 def _base(message: Message, place: int, kind: str) -> Wire:
@@ -134,7 +135,9 @@ def _assistant(message: Message, view: MessageView) -> Iterable[tuple[str, Wire]
     waiting: list[ToolCallPart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
-            yield _reasoning(part)
+            # Some providers sign a call without telling a thought: nothing is there to show.
+            if part.text or part.redacted is not None:
+                yield _reasoning(part)
         elif isinstance(part, TextPart) and part.text:
             yield "assistant_message", {"content": part.text}
         elif isinstance(part, ToolCallPart) and part.is_gated:

@@ -1,0 +1,135 @@
+"""Budgets: how many tokens may be used in a day (UTC), by everybody together and by one agent.
+
+Work that nobody waits for stops first, at 80 %; from 100 % on no turn begins. A turn that runs is never stopped by a budget. Where
+no budget is set, looking costs nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ricordo.domain.agent import Agent
+from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.ledger import DAY, Budget, day_of
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, ModelError
+from ricordo.runtime import Runtime
+from ricordo.settings import Settings
+from ricordo.storage import agents, jobs, ledger
+from ricordo.storage.store import Transaction
+
+DAILY_TOKENS = "daily_tokens"  # among an agent's settings
+BACKGROUND_PERCENT = 80
+# What everybody together used is summed up anew only that often while it is far from the limit: it is many rows on a busy day.
+_FRESH = 5 * SECOND
+_MEMORY = "tokens used today"
+
+
+class BudgetSpent(ModelError):
+    """A budget is used up; `resets_at` (microseconds) is when the next day begins."""
+
+    def __init__(self, whose: str, budget: Budget, percent: int) -> None:
+        share = "" if percent == 100 else f" to {percent} %"
+        super().__init__(
+            "llm_insufficient_credits",
+            f"The budget of {whose}, {budget.limit:,} tokens a day, is used up{share} ({budget.used:,} tokens). It begins anew "
+            f"at {to_datetime(budget.resets_at):%Y-%m-%d %H:%M} UTC. Wait until then, or raise the budget.",
+        )
+        self.resets_at = budget.resets_at
+
+
+def require_budget(tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None) -> None:
+    """Raise BudgetSpent where a budget leaves no room for a turn of this agent; one with a purpose stops at 80 %.
+
+    Costs a statement for each budget that is set.
+    """
+    percent = BACKGROUND_PERCENT if purpose else 100
+    for whose, budget in _budgets(tx, settings, agent.organization_id, agent):
+        if budget.is_spent(percent):
+            raise BudgetSpent(whose, budget, percent)
+
+
+async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
+    """Whether work in the background has to wait for the next day; if so, the job is added anew for then.
+
+    For jobs that spend tokens: `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
+    """
+    if not await runtime.store.read(lambda tx: _has_budget(tx, runtime.settings, job.organization_id, agent_id)):
+        return False
+
+    def look(tx: Transaction) -> bool:
+        agent = _agent(tx, job.organization_id, agent_id)
+        budgets = _budgets(tx, runtime.settings, job.organization_id, agent)
+        spent = next((budget for _, budget in budgets if budget.is_spent(BACKGROUND_PERCENT)), None)
+        if spent is None:
+            return False
+        later = Job(job.kind, job.organization_id, job.payload, key=job.key, is_single=job.is_single)
+        later = replace(later, most_attempts=job.most_attempts, user_id=job.user_id, not_before=spent.resets_at)
+        jobs.add(tx, replace(later, id=new_id("job")))
+        return True
+
+    return await runtime.store.write(look)
+
+
+def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
+    """The agent's own budget, and what is used of it; None where it has none."""
+    limit = agent.settings.get(DAILY_TOKENS)
+    if limit is None:
+        return None
+    today = day_of(tx.clock.now())
+    return Budget(limit, ledger.used_since(tx, agent.organization_id, today, agent.id), today + DAY)
+
+
+def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
+    """Give the agent a budget of so many tokens a day, or none. Raises NotFound, Invalid."""
+    if limit is not None and limit < 1:
+        raise Invalid("A budget is a number of tokens above 0; null takes it away.")
+    agents.hold(tx, scope, agent_id)
+    agent = agents.load(tx, scope, agent_id).agent
+    settings = {name: value for name, value in agent.settings.items() if name != DAILY_TOKENS}
+    if limit is not None:
+        settings[DAILY_TOKENS] = limit
+    agent = replace(agent, settings=settings, updated_by=scope.user_id, updated_at=tx.clock.now())
+    agents.update(tx, agent)
+    return agent
+
+
+def common_limit(settings: Settings) -> int | None:
+    """How many tokens all agents of an organisation may use in a day; None: any number."""
+    limit: int | None = getattr(settings, "daily_tokens", None)
+    return limit
+
+
+def _budgets(
+    tx: Transaction, settings: Settings, organization_id: str, agent: Agent | None
+) -> Iterator[tuple[str, Budget]]:
+    if agent and (own := budget_of(tx, agent)):
+        yield f"agent {agent.name}", own
+    if limit := common_limit(settings):
+        now = tx.clock.now()
+        today = day_of(now)
+        yield "this server", Budget(limit, _used(tx, organization_id, today, now, limit), today + DAY)
+
+
+def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: int) -> int:
+    known = tx.memory.get((_MEMORY, organization_id))
+    if known:
+        day, at, used = known
+        if day == today and now - at < _FRESH and used * 100 < limit * BACKGROUND_PERCENT:
+            return int(used)
+    used = ledger.used_since(tx, organization_id, today)
+    # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
+    tx.memory[_MEMORY, organization_id] = (today, now, used)
+    return used
+
+
+def _has_budget(tx: Transaction, settings: Settings, organization_id: str, agent_id: str | None) -> bool:
+    if common_limit(settings):
+        return True
+    agent = _agent(tx, organization_id, agent_id)
+    return agent is not None and DAILY_TOKENS in agent.settings
+
+
+def _agent(tx: Transaction, organization_id: str, agent_id: str | None) -> Agent | None:
+    return agents.load(tx, Scope(organization_id), agent_id).agent if agent_id else None

@@ -1,0 +1,232 @@
+"""What is kept of calls to models: a step for each that failed, and where the settings ask for it, what was sent and answered.
+
+A trace holds our own request and reply, which every door to a model is given and gives back, and not the bytes a provider got:
+so it has no headers and no keys. What looks like a credential in its texts is replaced, and of pictures only their size is kept.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import orjson
+
+from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.ledger import DAY
+from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
+from ricordo.domain.model import ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.redaction import redact_all
+from ricordo.domain.run import Step, StepStatus, StopReason, status_after
+from ricordo.domain.trace import Trace
+from ricordo.runtime import Runtime
+from ricordo.settings import Settings
+from ricordo.storage import runs, traces
+from ricordo.storage.store import Transaction
+
+log = logging.getLogger(__name__)
+Json = dict[str, Any]
+EVERY = 3600.0  # seconds between two looks for traces that have to go
+# How long a text may be, tried one after the other until all of it fits.
+_LENGTHS = (50_000, 10_000, 2_000, 400, 80)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Which traces are kept, how large each of their two sides may be (bytes), for how long (days) and how many."""
+
+    which: Literal["off", "errors", "all"] = "off"
+    side: int = 200_000
+    days: int = 14
+    count: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A call to a model that gave no answer: its step, and its trace where one is kept."""
+
+    step: Step
+    trace: Trace | None
+
+
+def keeping(settings: Settings) -> Keeping:
+    """What the settings say about traces."""
+    usual = Keeping()
+    return Keeping(
+        getattr(settings, "traces", usual.which),
+        getattr(settings, "trace_kb", usual.side // 1000) * 1000,
+        getattr(settings, "trace_days", usual.days),
+        getattr(settings, "trace_count", usual.count),
+    )
+
+
+def trace_of(
+    runtime: Runtime, turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None
+) -> Trace | None:
+    """The trace of an answered call, where one is to be kept; with `errors` only of an answer that ended its run as failed."""
+    kept = keeping(runtime.settings)
+    is_error = stop is not None and status_after(stop) == "failed"
+    if step.asked is None or kept.which == "off" or (kept.which == "errors" and not is_error):
+        return None
+    return _trace(runtime, turn, step, step.asked, reply_to_json(reply), kept.side)
+
+
+def failed_call(
+    runtime: Runtime, turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
+) -> FailedCall | None:
+    """The call that a turn was waiting for when it ended for this reason; None where it waited for none."""
+    draft = turn.asking
+    if draft is None or draft.asked is None:
+        return None
+    run, info = turn.run, turn.model.info
+    status: StepStatus = "cancelled" if reason == "cancelled" else "failed"
+    now = time.monotonic_ns()
+    step = Step(
+        id=draft.id,
+        organization_id=run.organization_id,
+        agent_id=run.agent_id,
+        run_id=run.id,
+        conversation_id=run.conversation_id,
+        model=info.name,
+        model_handle=info.handle,
+        provider=info.provider,
+        model_endpoint=info.endpoint,
+        context_window=turn.state.agent.context_window,
+        status=status,
+        stop_reason=reason,
+        error=dict(error) if error else None,
+        created_at=runtime.store.clock.now(),
+        started_at=draft.started_at,
+        model_ns=now - draft.asked_ns,
+        step_ns=now - draft.began_ns,
+    )
+    kept = keeping(runtime.settings)
+    if kept.which == "off" or (kept.which == "errors" and status == "cancelled"):
+        return FailedCall(step, None)
+    answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
+    return FailedCall(step, _trace(runtime, turn, draft, draft.asked, answered, kept.side))
+
+
+def keep_failed(tx: Transaction, failed: FailedCall) -> None:
+    """Store the step of a failed call, and its trace."""
+    runs.insert_step(tx, failed.step)
+    if failed.trace:
+        traces.insert_one(tx, failed.trace)
+
+
+def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
+    """Our request, in words that no provider's format is needed to read."""
+    asked: Json = {
+        "model": info.handle,
+        "endpoint": info.endpoint,
+        "messages": [_message(message) for message in request.messages],
+        "tools": [asdict(tool) for tool in request.tools],
+        "tool_choice": request.tool_choice,
+        "forced_tool": request.forced_tool,
+        "settings": {name: value for name, value in asdict(request.settings).items() if value not in (None, {})},
+        "stream": request.stream,
+        "user": request.user_id,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def reply_to_json(reply: ModelReply) -> Json:
+    """What was answered, in the same words."""
+    usage = {name: value for name, value in asdict(reply.usage).items() if value is not None}
+    return {"model": reply.model, "finish": reply.finish, "parts": _parts(reply.parts), "usage": usage}
+
+
+def shortened(value: Json, most: int) -> str:
+    """The JSON as text of at most so many bytes (1,000 at least): its longest texts are cut, then its longest lists."""
+    whole = orjson.dumps(value)
+    if len(whole) <= most:
+        return whole.decode()
+    note = f"Shortened: this was {len(whole):,} bytes, of which at most {most:,} are kept."
+    cut: Any = value
+    for length in _LENGTHS:
+        cut = _with_shorter_texts(value, length)
+        if len(text := orjson.dumps({"note": note, **cut})) <= most:
+            return text.decode()
+    items = 64
+    while items >= 1:
+        if len(text := orjson.dumps({"note": note, **_with_shorter_lists(cut, items)})) <= most:
+            return text.decode()
+        items //= 4
+    return orjson.dumps({"note": note}).decode()
+
+
+async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
+    """Delete traces that are too old or too many, some at a time."""
+    kept, done = keeping(runtime.settings), 0
+    before = runtime.store.clock.now() - kept.days * DAY
+    while count := await runtime.store.write(lambda tx: traces.prune(tx, before=before, kept=kept.count)):
+        done += count
+        report(done, done)
+
+
+HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
+
+
+def _trace(
+    runtime: Runtime, turn: TurnContext, step: StepDraft, asked: ModelRequest, answered: Json, most: int
+) -> Trace | None:
+    try:
+        request = shortened(redact_all(request_to_json(asked, turn.model.info)), most)
+        response = shortened(redact_all(answered), most)
+    except (TypeError, ValueError, RecursionError) as error:
+        # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
+        log.warning("a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__})
+        return None
+    return Trace(step.id, turn.run.id, turn.run.organization_id, request, response, runtime.store.clock.now())
+
+
+def _message(message: Message) -> Json:
+    shown: Json = {"role": message.role, "parts": _parts(message.parts)}
+    return shown | ({"name": message.name} if message.name else {})
+
+
+def _parts(parts: tuple[Part, ...]) -> list[Json]:
+    return [_picture(part) if isinstance(part, ImagePart) else parts_to_json([part])[0] for part in parts]
+
+
+def _picture(part: ImagePart) -> Json:
+    shown = parts_to_json([part])[0]
+    if part.data:
+        shown["data"] = f"{len(part.data) * 3 // 4:,} bytes"
+    if part.url and part.url.startswith("data:"):
+        shown["url"] = f"{part.url.partition(',')[0]},({len(part.url):,} characters)"
+    return shown
+
+
+def _with_shorter_texts(value: Any, length: int) -> Any:
+    match value:
+        case str() if len(value) > length:
+            half = length // 2
+            return f"{value[:half]}… ({len(value) - 2 * half:,} characters left out) …{value[-half:]}"
+        case dict():
+            return {name: _with_shorter_texts(item, length) for name, item in value.items()}
+        case list():
+            return [_with_shorter_texts(item, length) for item in value]
+        case _:
+            return value
+
+
+def _with_shorter_lists(value: Any, items: int) -> Any:
+    match value:
+        case list() if len(value) > items:
+            return list(_ends_of(value, items))
+        case dict():
+            return {name: _with_shorter_lists(item, items) for name, item in value.items()}
+        case list():
+            return [_with_shorter_lists(item, items) for item in value]
+        case _:
+            return value
+
+
+def _ends_of(value: list[Any], items: int) -> Iterator[Any]:
+    first = items // 2
+    last = items - first
+    yield from (_with_shorter_lists(item, items) for item in value[:first])
+    yield f"{len(value) - items:,} items left out"
+    yield from (_with_shorter_lists(item, items) for item in value[-last:])

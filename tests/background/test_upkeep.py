@@ -1,0 +1,168 @@
+"""The jobs that keep the index in order, where a server freezes in the middle of one and another takes it over."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from ricordo.background.handlers import Handlers
+from ricordo.background.upkeep import HANDLERS
+from ricordo.domain.job import Job
+from ricordo.domain.passage import Archive
+from ricordo.domain.scope import Scope
+from ricordo.errors import LeaseLost
+from ricordo.memory.recall import Recall
+from ricordo.runtime import Runtime
+from ricordo.storage import archives, jobs, rebuilding
+from ricordo.storage.index.schedule import MERGE
+from ricordo.storage.index.tables import search_spaces, search_tail
+from ricordo.storage.search import PassageFilter
+from ricordo.storage.store import Store, Transaction
+from ricordo.storage.tables import jobs as jobs_table
+from tests.conftest import BOTH
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.jobs import add, runtime_on
+
+DATABASES = BOTH
+LIMIT = 10
+NOTES = 30
+
+
+class Freezing:
+    """A store whose server stands still before a write, once, until it is woken."""
+
+    def __init__(self, store: Store, writes: int) -> None:
+        self.clock, self.read, self._store, self._left = store.clock, store.read, store, writes
+        self.stands, self.woken = asyncio.Event(), asyncio.Event()
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        """Write, so many times; then wait first."""
+        if not self._left:
+            self.stands.set()
+            await self.woken.wait()
+        self._left -= 1
+        return await self._store.write(work)
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+class Two:
+    """Two servers on one database, and an archive of notes."""
+
+    archive: Archive
+
+    def __init__(self, store: Store, folder: Path, clock: ManualClock) -> None:
+        self.store, self.clock, self.folder = store, clock, folder
+
+    async def fill(self) -> None:
+        state = await make.stored_agent(self.store)
+        self.archive = await make.stored_archive(self.store, state.agent, *(f"note {n}" for n in range(NOTES)))
+
+    async def claim(self, job: Job, worker: str) -> Job:
+        """The job, as a worker holds it."""
+        self.clock.advance(60)
+        claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
+        assert claimed
+        return claimed
+
+    async def freeze(self, job: Job, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
+        """Let a server claim and begin the job, and stand still before that write, by number."""
+        claimed = await self.claim(job, "frozen")
+        freezing = Freezing(self.store, writes)
+        task = asyncio.create_task(self.run(claimed, freezing))
+        await asyncio.wait_for(freezing.stands.wait(), LIMIT)
+        self.clock.advance(60)
+        await self.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+        return freezing, task
+
+    async def run(self, job: Job, store: Any = None) -> None:
+        """Do the job as its server does."""
+        handler = Handlers(HANDLERS).get(job.kind)
+        assert handler
+        await handler.run(self.server(store), job, lambda _done, _total: None)
+
+    def server(self, store: Any = None) -> Runtime:
+        """A server on the database."""
+        runtime = runtime_on(self.store, self.folder)
+        runtime.indexing = replace(runtime.indexing, store=store or self.store)
+        return runtime
+
+    async def notes(self) -> set[str]:
+        """The notes that the index finds by their word."""
+        self.store.memory.clear()  # type: ignore[attr-defined]
+        recall = Recall(self.store, self.server().models.embedders)
+        hits = await recall.passages("note", PassageFilter((self.archive.id,)), 100, "fts")
+        return {hit.passage.text for hit in hits}
+
+    async def spaces(self) -> list[str]:
+        """Whose spaces there are."""
+        rows = await self.store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+        return [row.owner_id for row in rows]
+
+
+@pytest.fixture
+async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
+    both = Two(store, tmp_path, clock)
+    await both.fill()
+    return both
+
+
+# The new index of thirty notes in portions of ten: the remains, three portions, the taking over, the remains again.
+@pytest.mark.parametrize("writes", [0, 2, 4])
+async def test_a_server_that_wakes_up_leaves_the_index_that_another_built(
+    two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    monkeypatch.setattr(rebuilding, "AT_ONCE", 10)
+    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    freezing, task = await two.freeze(job, writes)
+    await two.run(await two.claim(job, "another"))
+    freezing.woken.set()
+    with pytest.raises(LeaseLost, match=f"{job.id} goes on elsewhere"):
+        await task
+    assert await two.notes() == {f"note {n}" for n in range(NOTES)}
+    assert await two.spaces() == [two.archive.id]
+
+
+@pytest.mark.parametrize("writes", [2, 4])
+async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
+    two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    monkeypatch.setattr(rebuilding, "AT_ONCE", 10)
+    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    frozen, first = await two.freeze(job, writes)
+    slow = Freezing(two.store, 3)
+    second = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
+    await asyncio.wait_for(slow.stands.wait(), LIMIT)
+    frozen.woken.set()
+    await asyncio.wait([first], timeout=LIMIT)
+    slow.woken.set()
+    await second
+    assert isinstance(first.exception(), LeaseLost)
+    assert await two.notes() == {f"note {n}" for n in range(NOTES)}
+    assert await two.spaces() == [two.archive.id]
+
+
+async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
+    waiting = select(jobs_table).where(jobs_table.c.kind == MERGE, jobs_table.c.key == two.archive.id)
+    merging = jobs.job_of((await two.store.read(lambda tx: tx.all(waiting)))[0])
+    frozen, merge = await two.freeze(merging, 0)
+    await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
+    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    slow = Freezing(two.store, 2)
+    building = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
+    await asyncio.wait_for(slow.stands.wait(), LIMIT)
+    late = make.passage(two.archive, "note of late")
+    await two.store.write(lambda tx: archives.insert_passages(tx, two.archive, [late]))
+    frozen.woken.set()
+    await asyncio.wait([merge], timeout=LIMIT)
+    slow.woken.set()
+    await building
+    assert await two.notes() == {"note of late", *(f"note {n}" for n in range(NOTES))}
+    assert isinstance(merge.exception(), LeaseLost)
+    assert len(await two.store.read(lambda tx: tx.all(select(search_tail.c.seq)))) == 1

@@ -1,0 +1,25 @@
+"""One scene for each module; after every test, every request that a model server got has to be one it would accept."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.behaviour.scene import Scene, faults_of, open_scene
+
+
+@pytest.fixture(scope="module")
+def running_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A scene that the tests of one module share; take `scene`."""
+    with open_scene(tmp_path_factory.mktemp("data")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def scene(running_scene: Scene) -> Iterator[Scene]:
+    """A scene in which nothing was said yet."""
+    running_scene.models.requests.clear()
+    running_scene.models._answers.clear()
+    running_scene.games.played.clear()
+    yield running_scene
+    assert [fault for body in running_scene.asked for fault in faults_of(body)] == []
+    assert not running_scene.models._answers, "the models were asked less often than the script says"

@@ -1,0 +1,235 @@
+"""Agents that act only by tools, speak by `send_message`, and go on where they ask for a heartbeat (v2)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ricordo.agents.styles import AFTER_FAILURE, REMINDER, REQUESTED
+from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, roles, said, speech, stopped, tools_of
+
+TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"])
+MORE = {"request_heartbeat": True}
+
+
+# A model that has to call a tool and does not is told so once at the door to its provider, before we hear of it.
+IGNORED = 2
+
+
+def user_texts(body: Wire) -> list[Any]:
+    """What a request holds in the user's role, decoded."""
+    return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "user"]
+
+
+@TYPES
+def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_type: str) -> None:
+    agent = scene.agent("send_message", "roll", "toss", agent_type=agent_type)
+    scene.says(calls(("roll", MORE | {"sides": 8})), calls(("toss", MORE)), speech("Eight, and heads."))
+
+    answer = scene.send(agent, "Play!")
+
+    assert kinds(answer) == ["tool_call", "tool_return", "tool_call", "tool_return", "assistant", "tool_return"]
+    assert said(answer) == ["Eight, and heads."]
+    assert stopped(answer) == "tool_rule"
+    assert answer["usage"]["step_count"] == 3
+    assert scene.games.played == [("roll", 8), ("toss", None)]
+    assert all(body["tool_choice"] == "required" for body in scene.asked)
+    heartbeats = [text["reason"] for text in user_texts(scene.asked[-1]) if text["type"] == "heartbeat"]
+    assert len(heartbeats) == 2
+    assert all(reason.endswith(REQUESTED) for reason in heartbeats)
+
+
+@TYPES
+def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_as_events(
+    scene: Scene, agent_type: str
+) -> None:
+    agent = scene.agent(agent_type=agent_type, include_base_tools=True, system=None)
+    scene.says(speech("Hello."))
+
+    scene.send(agent, "Good morning.")
+
+    (body,) = scene.asked
+    offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in body["tools"]}
+    assert {"send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"} < set(offered)
+    assert ("core_memory_append" in offered) == (agent_type == "memgpt_agent")
+    assert ("memory_insert" in offered) == (agent_type == "memgpt_v2_agent")
+    # What ends a turn asks for nothing after it.
+    assert [name for name, arguments in offered.items() if "request_heartbeat" not in arguments] == ["send_message"]
+    login, spoken = user_texts(body)
+    assert (login["type"], spoken["type"], spoken["message"]) == ("login", "user_message", "Good morning.")
+    assert roles(body) == "system assistant tool user user"
+    assert scene.history(agent)[-3]["content"] == "Good morning."  # stored as it was said
+
+
+def test_without_a_heartbeat_a_call_ends_the_turn(scene: Scene) -> None:
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
+    scene.says(calls(("roll", {"request_heartbeat": False})))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert (kinds(answer), stopped(answer)) == (["tool_call", "tool_return"], "end_turn")
+
+
+def test_a_failed_call_gives_control_back_without_being_asked(scene: Scene) -> None:
+    agent = scene.agent("send_message", "stumble", agent_type="memgpt_v2_agent")
+    scene.says(calls(("stumble", {})), speech("I fell over."))
+
+    answer = scene.send(agent, "Walk.")
+
+    assert [status for status, _ in returns(answer)] == ["error", "success"]
+    assert user_texts(scene.asked[-1])[-1]["reason"].endswith(AFTER_FAILURE)
+    assert said(answer) == ["I fell over."]
+
+
+def test_a_rule_gives_control_back_without_being_asked(scene: Scene) -> None:
+    rules = [{"type": "continue_loop", "tool_name": "roll"}]
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=rules)
+    scene.says(calls(("roll", {})), speech("Six."))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert said(answer) == ["Six."]
+    assert "roll" in user_texts(scene.asked[-1])[-1]["reason"]
+
+
+def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: Scene) -> None:
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
+    scene.says(*["Hello there."] * IGNORED, speech("Hello there!"))
+
+    answer = scene.send(agent, "Hello.")
+
+    assert user_texts(scene.asked[-1])[-1]["reason"].endswith(REMINDER)
+    assert stopped(answer) == "tool_rule"
+    assert said(answer)[-1] == "Hello there!"
+
+
+def test_an_agent_that_will_not_call_a_tool_is_stopped(scene: Scene) -> None:
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
+    scene.says(*["Hello there."] * IGNORED, *["I said hello."] * IGNORED, speech("Yes."))
+
+    answer = scene.send(agent, "Hello.")
+
+    assert stopped(answer) == "no_tool_call"
+    run = scene.http.get(f"/v1/runs/{answer['usage']['run_ids'][0]}").json()
+    assert run["status"] == "failed"
+    assert said(scene.send(agent, "Are you there?")) == ["Yes."]
+
+
+def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
+    scene.says(*["Hm."] * IGNORED, calls(("roll", MORE)), *["Six."] * IGNORED, speech("Six!"))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert stopped(answer) == "tool_rule"
+    assert said(answer)[-1] == "Six!"
+
+
+@pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "react_agent", "workflow_agent"])
+def test_an_agent_without_any_tool_speaks_plainly(scene: Scene, agent_type: str) -> None:
+    agent = scene.agent(agent_type=agent_type)
+    scene.says("Good morning.")
+
+    answer = scene.send(agent, "Hello.")
+
+    assert (said(answer), stopped(answer)) == (["Good morning."], "end_turn")
+    assert "tools" not in scene.asked[-1]
+
+
+def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(scene: Scene) -> None:
+    agent = scene.agent("send_message", agent_type="workflow_agent")
+    scene.says(speech("One."), speech("Two."))
+
+    scene.send(agent, "First.")
+    assert len(scene.state(agent)["message_ids"]) == 1
+    scene.send(agent, "Second.")
+
+    assert roles(scene.asked[-1]) == "system user"
+    spoken = [m["content"] for m in scene.history(agent) if m["message_type"] == "user_message"]
+    assert [text for text in spoken if "login" not in text] == ["First.", "Second."]
+
+
+def test_any_agent_can_be_told_to_clear_its_buffer(scene: Scene) -> None:
+    agent = scene.agent(message_buffer_autoclear=True)
+    scene.says("One.", "Two.")
+    scene.send(agent, "First.")
+    scene.send(agent, "Second.")
+    assert roles(scene.asked[-1]) == "system user"
+    assert scene.state(agent)["message_buffer_autoclear"] is True
+
+
+def test_a_new_agent_that_speaks_by_calls_begins_with_a_word_and_a_login(scene: Scene) -> None:
+    agent = scene.agent(agent_type="memgpt_v2_agent", include_base_tools=True)
+
+    begun = scene.history(agent)
+
+    assert kinds(begun) == ["system", "reasoning", "assistant", "tool_return", "user"]
+    assert json.loads(begun[-1]["content"])["type"] == "login"
+
+
+def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> None:
+    sequence = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Welcome back."}]
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent", initial_message_sequence=sequence)
+    scene.says(speech("Fine."))
+
+    scene.send(agent, "How are you?")
+
+    assert roles(scene.asked[0]) == "system user assistant tool user"
+    assert scene.asked[0]["messages"][2]["tool_calls"][0]["function"]["name"] == "send_message"
+
+
+def test_thoughts_in_arguments_become_reasoning_and_go_back_where_they_were(scene: Scene) -> None:
+    settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", model_settings=settings)
+    scene.says(calls(("roll", {"thinking": "A die, then.", "sides": 4} | MORE)), speech("Four.", thinking="Done."))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert kinds(answer) == ["reasoning", "tool_call", "tool_return", "reasoning", "assistant", "tool_return"]
+    thought = answer["messages"][0]
+    assert (thought["reasoning"], thought["source"]) == ("A die, then.", "non_reasoner_model")
+    assert "thinking" not in answer["messages"][1]["tool_call"]["arguments"]
+    assert scene.games.played == [("roll", 4)]
+    offered = scene.asked[0]["tools"][0]["function"]["parameters"]
+    assert offered["required"][0] == next(iter(offered["properties"])) == "thinking"
+    sent_back = [message for message in scene.asked[1]["messages"] if message.get("tool_calls")][-1]
+    assert json.loads(sent_back["tool_calls"][0]["function"]["arguments"])["thinking"] == "A die, then."
+
+
+def test_an_older_client_asks_for_thoughts_in_arguments_by_its_configuration(scene: Scene) -> None:
+    config = {"handle": "openai/scripted-1", "put_inner_thoughts_in_kwargs": True}
+    agent = scene.agent("send_message", agent_type="memgpt_agent", llm_config=config)
+    scene.says(speech("Yes.", thinking="Hm."))
+    assert kinds(scene.send(agent, "Do you think?")) == ["reasoning", "assistant", "tool_return"]
+
+
+def test_a_response_format_shapes_what_is_said(scene: Scene) -> None:
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}}, "required": ["mood"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "mood", "schema": schema}}
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent", response_format=wanted)
+    scene.says(calls(("send_message", {"message": {"mood": "calm"}})))
+
+    answer = scene.send(agent, "How are you?")
+
+    (body,) = scene.asked
+    assert "response_format" not in body
+    offered = body["tools"][0]["function"]["parameters"]["properties"]["message"]
+    assert (offered["type"], offered["required"]) == ("object", ["mood"])
+    (status, _), *_ = returns(answer)
+    assert status == "success"
+    assert json.loads(said(answer)[0]) == {"mood": "calm"}
+
+
+def test_a_sleeptime_agent_works_with_its_own_tools_until_it_is_finished(scene: Scene) -> None:
+    blocks = [{"label": "human", "value": "Ada."}]
+    agent = scene.agent(agent_type="sleeptime_agent", include_base_tools=True, memory_blocks=blocks)
+    scene.says(
+        calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})), calls(("memory_finish_edits", {}))
+    )
+
+    answer = scene.send(agent, "Go through what was said.")
+
+    assert stopped(answer) == "tool_rule"
+    assert tools_of(scene.asked[0]) == ["memory_replace", "memory_insert", "memory_rethink", "memory_finish_edits"]
+    block = scene.http.get(f"/v1/agents/{agent}/core-memory/blocks/human").json()
+    assert block["value"] == "Ada.\nLikes tea."

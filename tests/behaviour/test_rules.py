@@ -1,0 +1,238 @@
+"""The nine kinds of tool rules, for agents that speak plainly and for those that speak by calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, said, speech, stopped, tools_of
+from tests.support.model_server import Answer
+
+MORE = {"request_heartbeat": True}
+
+
+@dataclass
+class Player:
+    """An agent of one of the two styles: how it is made, and how it ends its turn."""
+
+    scene: Scene
+    is_native: bool
+
+    def agent(self, *tools: str, rules: list[Wire], **body: Any) -> str:
+        if self.is_native:
+            return self.scene.agent(*tools, tool_rules=rules, **body)
+        return self.scene.agent("send_message", *tools, agent_type="memgpt_v2_agent", tool_rules=rules, **body)
+
+    def ends(self, words: str = "Done.") -> str | Answer:
+        return words if self.is_native else speech(words)
+
+    def offered(self, number: int = -1) -> list[str]:
+        """The tools of a request, without the one by which a turn ends."""
+        return [name for name in tools_of(self.scene.asked[number]) if name != "send_message"]
+
+
+@pytest.fixture(params=["native", "heartbeat"])
+def player(request: pytest.FixtureRequest, scene: Scene) -> Player:
+    return Player(scene, request.param == "native")
+
+
+def rule(kind: str, tool: str, **options: Any) -> Wire:
+    return {"type": kind, "tool_name": tool, **options}
+
+
+def test_run_first_narrows_the_first_call_and_fixes_its_arguments(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", "toss", rules=[rule("run_first", "roll", args={"sides": 20})])
+    scene.says(calls(("roll", {"sides": 4} | MORE)), player.ends())
+
+    answer = scene.send(agent, "Play.")
+
+    assert (tools_of(scene.asked[0]), scene.asked[0]["tool_choice"]) == (["roll"], "required")
+    assert player.offered(1) == ["roll", "toss"]
+    assert scene.games.played == [("roll", 20)]
+    assert '"sides":20' in answer["messages"][0]["tool_call"]["arguments"]
+    assert said(answer) == ["Done."]
+
+
+def test_a_call_that_run_first_forbids_is_refused_and_the_agent_tries_again(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", "toss", rules=[rule("run_first", "roll")])
+    scene.says(calls(("toss", MORE)), calls(("roll", MORE)), player.ends())
+
+    answer = scene.send(agent, "Play.")
+
+    status, text = returns(answer)[0]
+    assert status == "error"
+    assert "[ToolConstraintError] Cannot call toss, valid tools include: [roll]" in text
+    assert tools_of(scene.asked[1]) == ["roll"]
+    assert scene.played == ["roll"]
+
+
+def test_exit_loop_ends_the_turn_after_its_tool(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", rules=[rule("exit_loop", "roll")])
+    scene.says(calls(("roll", MORE)))
+    answer = scene.send(agent, "Roll.")
+    assert (stopped(answer), kinds(answer)) == ("tool_rule", ["tool_call", "tool_return"])
+
+
+def test_exit_loop_does_not_end_the_turn_where_its_tool_failed(player: Player, scene: Scene) -> None:
+    agent = player.agent("stumble", rules=[rule("exit_loop", "stumble")])
+    scene.says(calls(("stumble", {})), player.ends("I fell."))
+    assert said(scene.send(agent, "Walk.")) == ["I fell."]
+
+
+def test_continue_loop_goes_on_after_its_tool(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", rules=[rule("continue_loop", "roll")])
+    scene.says(calls(("roll", {})), player.ends("Six."))
+    assert said(scene.send(agent, "Roll.")) == ["Six."]
+
+
+@pytest.mark.parametrize(("sides", "next_tool"), [(1, "toss"), (2, "draw")])
+def test_conditional_follows_what_the_tool_returned(
+    player: Player, scene: Scene, sides: int, next_tool: str
+) -> None:
+    mapping = {"1": "toss", "2": "draw"}
+    agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", child_output_mapping=mapping)])
+    scene.says(calls(("roll", {"sides": sides})), calls((next_tool, MORE)), player.ends())
+
+    scene.send(agent, "Play.")
+
+    assert (tools_of(scene.asked[1]), scene.asked[1]["tool_choice"]) == ([next_tool], "required")
+    assert scene.played == ["roll", next_tool]
+
+
+def test_conditional_takes_its_default_where_nothing_matches(player: Player, scene: Scene) -> None:
+    options = {"child_output_mapping": {"1": "toss"}, "default_child": "draw"}
+    agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", **options)])
+    scene.says(calls(("roll", {"sides": 7})), calls(("draw", MORE)), player.ends())
+    scene.send(agent, "Play.")
+    assert tools_of(scene.asked[1]) == ["draw"]
+
+
+def test_conditional_that_must_match_and_does_not_is_a_dead_end_that_is_told(player: Player, scene: Scene) -> None:
+    options = {"child_output_mapping": {"1": "toss"}, "require_output_mapping": True}
+    agent = player.agent("roll", "toss", rules=[rule("conditional", "roll", **options)])
+    scene.says(calls(("roll", {"sides": 7})))
+
+    answer = scene.post(agent, "Play.")
+
+    assert answer.status_code >= 400
+    assert "No tool may be called after roll" in answer.text
+    run = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()[0]
+    assert run["status"] == "failed"
+    scene.says(player.ends("Here."))
+    assert said(scene.send(agent, "Are you there?")) == ["Here."]
+
+
+def test_constrain_child_tools_narrows_what_comes_next_and_fixes_its_arguments(player: Player, scene: Scene) -> None:
+    nodes = [{"name": "roll", "args": {"sides": 12}}]
+    rules = [rule("constrain_child_tools", "toss", children=["roll", "draw"], child_arg_nodes=nodes)]
+    agent = player.agent("roll", "toss", "draw", rules=rules)
+    scene.says(calls(("toss", {})), calls(("roll", {"sides": 6} | MORE)), player.ends())
+
+    scene.send(agent, "Play.")
+
+    assert (sorted(tools_of(scene.asked[1])), scene.asked[1]["tool_choice"]) == (["draw", "roll"], "required")
+    assert player.offered(2) == ["roll", "toss", "draw"]
+    assert ("roll", 12) in scene.games.played
+
+
+def test_max_count_per_step_takes_the_tool_away(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", "toss", rules=[rule("max_count_per_step", "roll", max_count_limit=2)])
+    scene.says(calls(("roll", MORE)), calls(("roll", MORE)), player.ends(), player.ends("Again."))
+
+    scene.send(agent, "Play.")
+    assert [player.offered(number) for number in range(3)] == [["roll", "toss"], ["roll", "toss"], ["toss"]]
+    scene.send(agent, "Once more.")
+    assert player.offered() == ["roll", "toss"]
+
+
+def test_parent_last_tool_lets_its_children_through_right_after_it_alone(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", "toss", rules=[rule("parent_last_tool", "roll", children=["toss"])])
+    scene.says(calls(("roll", {})), calls(("toss", MORE)), player.ends())
+
+    scene.send(agent, "Play.")
+
+    assert [player.offered(number) for number in range(3)] == [["roll"], ["toss"], ["roll"]]
+
+
+def test_required_before_exit_keeps_the_turn_going(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", rules=[rule("required_before_exit", "roll")])
+    scene.says(player.ends("Bye."), calls(("roll", MORE)), player.ends("Rolled."))
+
+    answer = scene.send(agent, "Bye.")
+
+    assert said(answer)[-1] == "Rolled."
+    assert scene.played == ["roll"]
+    assert any("roll" in str(message["content"]) for message in scene.asked[1]["messages"] if message["role"] == "user")
+
+
+def test_requires_approval_holds_the_call_until_somebody_has_decided(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", rules=[rule("requires_approval", "roll")])
+    scene.says(calls(("roll", MORE)))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert (kinds(answer), stopped(answer), scene.played) == (["approval_request"], "requires_approval", [])
+
+
+def test_rules_about_order_make_calls_come_one_by_one(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", "toss", rules=[rule("run_first", "roll")])
+    scene.says(calls(("roll", MORE), ("roll", MORE)), player.ends())
+
+    answer = scene.send(agent, "Play.")
+
+    assert scene.asked[0]["parallel_tool_calls"] is False
+    assert scene.played == ["roll"]
+    assert [status for status, _ in returns(answer)][:2] == ["success", "error"]
+
+
+def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(player: Player, scene: Scene) -> None:
+    rules = [
+        rule("exit_loop", "roll"),
+        rule("max_count_per_step", "toss", max_count_limit=1, prompt_template="Toss {{ max_count_limit }} time only."),
+    ]
+    agent = player.agent("roll", "toss", rules=rules)
+    scene.says(player.ends())
+    scene.send(agent, "Hello.")
+    system = scene.asked[0]["messages"][0]["content"]
+    section = system[system.index("<tool_usage_rules>") : system.index("</tool_usage_rules>")]
+    assert "Calling roll finishes your turn." in section
+    assert "Toss 1 time only." in section
+
+
+def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(player: Player, scene: Scene) -> None:
+    agent = player.agent("roll", rules=[rule("run_first", "roll", args={"sides": "many"})])
+    scene.says(calls(("roll", MORE)))
+
+    answer = scene.send(agent, "Roll.")
+
+    assert stopped(answer) == "invalid_tool_call"
+    assert scene.played == []
+    ((status, text),) = returns(answer)
+    assert status == "error"
+    assert "does not fit its schema" in text
+    run = scene.http.get(f"/v1/runs/{answer['usage']['run_ids'][0]}").json()
+    assert (run["status"], run["stop_reason"]) == ("failed", "invalid_tool_call")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [rule("run_first", "draw")],
+        [rule("required_before_exit", "draw")],
+        [rule("max_count_per_step", "roll", max_count_limit=0), rule("required_before_exit", "roll")],
+        [rule("constrain_child_tools", "roll", children=["roll"]), rule("run_first", "roll")],
+    ],
+)
+def test_rules_under_which_no_turn_could_end_are_refused_where_they_are_made(
+    player: Player, scene: Scene, rules: list[Wire]
+) -> None:
+    rows = scene.server.rows()
+    body: Wire = {"model": "openai/scripted-1", "include_base_tools": False, "tools": ["roll"], "tool_rules": rules}
+    answer = scene.http.post("/v1/agents/", json=body)
+    assert answer.status_code in (400, 422), answer.text
+    assert scene.server.rows() == rows
+
+    agent = player.agent("roll", rules=[])
+    assert scene.http.patch(f"/v1/agents/{agent}", json={"tool_rules": rules}).status_code in (400, 422)
+    scene.says(player.ends("Still here."))
+    assert said(scene.send(agent, "Are you there?")) == ["Still here."]

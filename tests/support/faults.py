@@ -1,0 +1,364 @@
+"""The fault campaign: something goes wrong at a random await of a turn, again and again, and no agent is ever worse for it.
+
+After each fault the next message is answered, nothing acknowledged is lost, and every request that a provider got is valid.
+`await run_campaign(folder, faults=500)` raises AssertionError with the seed and what it found, or returns what was done. By hand:
+`python -m tests.support.faults --faults 500`. The seed chooses the faults; threads decide some of what is cut off by them.
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ricordo.agents.lifecycle import cancel_runs
+from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
+from ricordo.agents.turn import run_turn
+from ricordo.domain.event import Compacted, StepSaved
+from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolReturnPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, RicordoError
+from ricordo.runtime import LiveTurn
+from tests.support.faults_audit import Told, audit, waiting_of
+from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
+from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
+from tests.support.faults_world import World, opened
+from tests.support.model_server import ModelServer
+
+LIMIT = 30.0  # seconds for anything to come to its end
+LEASE, EXPIRY = 31, 86_401
+_FAULTS_OF_A_SUBJECT = 20
+_PLANS = (
+    "",
+    "insert",
+    "search",
+    "archive/lookup",
+    "ring",
+    "insert+ring/archive",
+    "boom",
+    "big/big",
+    "search+lookup/insert",
+    "guarded",
+    "guarded+guarded",
+    "insert+guarded/ring",
+    "theirs",
+    "theirs+guarded/search",
+    "nap+nap/insert",
+)
+_WAITING_PLANS = tuple(plan for plan in _PLANS if "guarded" in plan or "theirs" in plan)
+_KINDS = {
+    "kill": 40,
+    "cancel": 8,
+    "disk": 8,
+    "leave": 3,
+    "failing": 14,
+    "malformed": 12,
+    "hang": 5,
+    "unanswered": 5,
+    "summary": 5,
+    "flood": 2,
+}
+
+
+@dataclass
+class Report:
+    """What a campaign did: faults by kind, turns begun, requests a provider got and checked, and those it found too long."""
+
+    seed: int
+    faults: int
+    kinds: dict[str, int]
+    turns: int
+    requests: int
+    refused: int
+    summaries: int
+    restarts: int
+    seconds: float
+
+
+@dataclass
+class _Campaign:
+    world: World
+    model: FaultyModel
+    seed: int
+    luck: random.Random
+    wrong: list[str] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    subjects: list[Subject] = field(default_factory=list)
+    turns: int = 0
+    said: int = 0
+    usual: dict[str, int] = field(default_factory=dict)
+
+    async def fault(self) -> None:
+        """One fault, what is done about it, and a look at what is left."""
+        subject = await self._subject()
+        kind = self.luck.choices(list(_KINDS), list(_KINDS.values()))[0]
+        note = f"{subject.name}: {kind}"
+        try:
+            async with asyncio.timeout(LIMIT * 3):
+                note, happened = await self._play(subject, kind)
+            self.model.trouble.clear()
+            self.model.summary_trouble = None
+            GATE.set()
+            await self._settle(subject)
+            await self._let_out(subject)
+            await self._require_an_answer(subject)
+            self.wrong += [f"{note}: {one}" for one in await audit(self.world.runtime, subject.id, subject.told)]
+        except Exception as error:
+            self.wrong.append(f"{note}: {type(error).__name__}: {error}")
+            self.subjects.remove(subject)
+            return
+        self.wrong += [f"{note}: {one}" for one in self.model.faults]
+        self.model.faults.clear()
+        self.kinds[kind] += happened
+
+    async def _subject(self) -> Subject:
+        """An agent of a random kind; each has a long life, so that what one fault leaves behind meets the next."""
+        known = [subject for subject in self.subjects if subject.faults < _FAULTS_OF_A_SUBJECT]
+        self.subjects = known
+        if len(known) < 12:
+            known.append(await make_subject(self.world.runtime, self.luck))
+            chosen = known[-1]
+        else:
+            chosen = self.luck.choice(known)
+        chosen.faults += 1
+        return chosen
+
+    async def _play(self, subject: Subject, kind: str) -> tuple[str, int]:
+        """Let it go wrong once; tells what was done, and whether it did go wrong."""
+        plan = self.luck.choice(_WAITING_PLANS if kind == "unanswered" else _PLANS)
+        if kind == "hang":
+            plan = "hang"
+        if kind == "flood":
+            await flood(self.world.runtime, subject)
+        request = self._message(subject, plan)
+        if plan in _WAITING_PLANS and kind != "unanswered" and self.luck.random() < 0.6:
+            await self._talk(subject, request)
+            request = await self._answer(subject) or self._message(subject, plan)
+        self._trouble(kind)
+        played = self.model.played.total()
+        before = self.world.restarts
+        note = f"{subject.name}: {kind} in {plan!r} {self.model.trouble or self.model.summary_trouble or ''}"
+        self.world.store.commits = self.luck.random() < 0.5
+        match kind:
+            case "kill" | "cancel" | "disk":
+                note = f"{note} at {await self._strike(subject, kind, plan, request)}"
+                return note, int(kind != "kill" or self.world.restarts > before)
+            case "hang":
+                await self._hang(subject, request)
+            case "leave":
+                await self._talk(subject, request, leaves_after=self.luck.randrange(3))
+            case _:
+                await self._talk(subject, request)
+        happened = kind not in ("failing", "malformed") or self.model.played.total() > played
+        return note, int(happened)
+
+    def _trouble(self, kind: str) -> None:
+        if kind in ("failing", "malformed"):
+            trouble = self.luck.choice(FAILING if kind == "failing" else MALFORMED)
+            before = [None] * self.luck.choice((0, 0, 1, 2))
+            self.model.trouble = [*before, *[trouble] * self.luck.choice((1, 1, 2, 12))]
+        elif kind in ("summary", "flood"):
+            self.model.summary_trouble = self.luck.choice(("500", "empty", "too_long", "401", "garbage", "time_out"))
+
+    async def _strike(self, subject: Subject, kind: str, plan: str, request: TurnRequest) -> int:
+        """Kill, cancel or fail the database at one of the suspensions of the turn."""
+        usual = self.usual.get(plan, 30)
+        at = self.luck.randint(1, max(2, usual))
+        life = self.world.life
+        if kind == "kill":
+            life.arm(at, life.freeze)
+        elif kind == "disk":
+            life.arm(at, lambda: setattr(self.world.store, "fails", self.luck.choice((1, 1, 2, 4))))
+        else:
+            life.arm(at, self._cancel_soon)
+        await self._talk(subject, request)
+        self.usual[plan] = max(10, (usual + life.count) // 2) if life.happens else usual + 5
+        if not life.is_frozen:
+            life.disarm()
+            self.world.store.fails = 0
+        else:
+            await self.world.restart()
+        return at
+
+    def _cancel_soon(self) -> None:
+        for turn in list(self.world.runtime.live.values()):
+            asyncio.get_running_loop().create_task(turn.cancel())  # the world keeps it
+
+    async def _hang(self, subject: Subject, request: TurnRequest) -> None:
+        """A tool never comes back: its turn is cancelled, or the server is killed."""
+        GATE.clear()
+        talking = asyncio.create_task(self._follow(subject, request, None))
+        deadline = time.monotonic() + 3
+        while not GATE.waiting and not talking.done() and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        if self.luck.random() < 0.5:
+            await cancel_runs(self.world.runtime, Scope(), subject.id)
+            await asyncio.wait([talking], timeout=LIMIT)
+        else:
+            self.world.life.freeze()
+            await self.world.restart()
+
+    async def _talk(self, subject: Subject, request: TurnRequest, leaves_after: int | None = None) -> None:
+        """Send it and listen to the end, or until the process is killed."""
+        talking = asyncio.create_task(self._follow(subject, request, leaves_after))
+        loop = asyncio.get_running_loop()
+        frozen = asyncio.Task(self.world.life.froze.wait(), loop=loop)
+        done, _ = await asyncio.wait([talking, frozen], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        frozen.cancel()
+        if not done:
+            raise TimeoutError("the turn does not end")
+        if talking in done:
+            talking.result()
+
+    async def _follow(self, subject: Subject, request: TurnRequest, leaves_after: int | None) -> None:
+        self.turns += 1
+        try:
+            turn: LiveTurn = await run_turn(self.world.runtime, request)
+        except RicordoError as error:
+            subject.told.refused = error
+            return
+        subject.told.acknowledge(request)
+        seen = 0
+        async for event in turn.events():
+            if isinstance(event, StepSaved):
+                subject.told.messages += event.messages
+            elif isinstance(event, Compacted):
+                subject.told.messages.append(event.summary)
+            seen += 1
+            if leaves_after is not None and seen > leaves_after:
+                return
+
+    async def _settle(self, subject: Subject) -> None:
+        """Wait until nothing runs; a run that could not even be closed waits for its lease to run out."""
+        deadline = time.monotonic() + LIMIT
+        while self.world.runtime.live:
+            if time.monotonic() > deadline:
+                raise TimeoutError("a turn does not end by itself")
+            await asyncio.sleep(0.002)
+        if subject.told.is_open(await self.world.store.read(subject.told.open_runs(subject.id))):
+            self.world.clock.advance(LEASE)
+
+    async def _let_out(self, subject: Subject) -> None:
+        """Calls that wait keep everything else waiting until one of the three ways out is taken."""
+        for _ in range(6):
+            waiting = await waiting_of(self.world.runtime, subject.id)
+            if waiting is None:
+                return
+            if self.luck.random() < 0.5:
+                await self._require_conflict(subject)
+            way = self.luck.choice(("expire", "cancel", "answer"))
+            if way == "expire":
+                self.world.clock.advance(EXPIRY)
+                return
+            if way == "cancel":
+                await cancel_runs(self.world.runtime, Scope(), subject.id)
+            elif request := await self._answer(subject):
+                await self._talk(subject, request)
+        raise AssertionError("calls wait whatever is done")
+
+    async def _require_conflict(self, subject: Subject) -> None:
+        subject.told.refused = None
+        await self._talk(subject, self._message(subject, ""))
+        if not isinstance(subject.told.refused, Conflict):
+            self.wrong.append(f"{subject.name}: a message went past calls that wait: {subject.told.refused}")
+
+    async def _require_an_answer(self, subject: Subject) -> None:
+        """The next message is answered."""
+        subject.told.refused = None
+        request = self._message(subject, "")
+        token = subject.told.sent[-1]
+        before = len(subject.told.messages)
+        await self._talk(subject, request)
+        await self._settle(subject)
+        if subject.told.refused:
+            self.wrong.append(f"{subject.name}: the next message is refused: {subject.told.refused!r}")
+        elif not any(f"Done {token}." in said for said in map(_spoken, subject.told.messages[before:])):
+            told = [_spoken(message) for message in subject.told.messages[before:]]
+            self.wrong.append(f"{subject.name}: {token} is answered by {told} {subject.told.messages[before:]}")
+
+    def _message(self, subject: Subject, plan: str) -> TurnRequest:
+        self.said += 1
+        token = f"say-w{self.said:05d}x{self.seed % 1000}-1"
+        subject.told.sent.append(token)
+        new = [NewMessage("user", (TextPart(f"{token} {plan}".strip()),), f"otid-{token}")]
+        return self._request(subject, messages=tuple(new))
+
+    async def _answer(self, subject: Subject) -> TurnRequest | None:
+        """An answer to the calls that wait; None where none does."""
+        waiting = await waiting_of(self.world.runtime, subject.id)
+        if waiting is None:
+            return None
+        gated = [call for call in waiting.tool_calls if call.is_gated]
+        if self.luck.random() < 0.2 and all(call.name != THEIRS.name for call in gated):
+            decided = Approval(decision=Decision(self.luck.random() < 0.5, "Because.", waiting.id))
+            return self._request(subject, approval=decided)
+        parts: list[Part] = []
+        for call in gated:
+            if call.name == THEIRS.name and self.luck.random() < 0.9:
+                parts.append(ToolReturnPart(call.call_id, call.name, self.luck.choice(("success", "error")), "Theirs."))
+            else:
+                parts.append(ApprovalPart(call.call_id, self.luck.random() < 0.6, "Because."))
+        return self._request(subject, approval=Approval(tuple(parts)))
+
+    def _request(
+        self, subject: Subject, messages: tuple[NewMessage, ...] = (), approval: Approval | None = None
+    ) -> TurnRequest:
+        return TurnRequest(
+            Scope(),
+            subject.id,
+            messages,
+            approval,
+            client_tools=(THEIRS,),
+            streams_tokens=self.luck.random() < 0.5,
+            is_background=self.luck.random() < 0.3,
+            max_steps=12,
+        )
+
+
+def _spoken(message: Message) -> str:
+    return message.text + "".join(call.arguments for call in message.tool_calls if call.name == "send_message")
+
+
+async def run_campaign(
+    folder: Path, *, faults: int, seed: int | None = None, tell: Callable[[str], None] | None = None
+) -> Report:
+    """Let this many things go wrong, one after the other."""
+    seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
+    began = time.monotonic()
+    model = FaultyModel(windows={"scripted-large": 120_000, "scripted-small": 16_000})
+    logging.disable()
+    try:
+        async with ModelServer(model.answer, keeps=False) as server, opened(folder, server.root, TOOLS) as world:
+            campaign = _Campaign(world, model, seed, random.Random(seed))  # noqa: S311
+            while campaign.kinds.total() < faults and len(campaign.wrong) < 12:
+                await campaign.fault()
+                if tell:
+                    tell(f"{campaign.kinds.total()} faults, {len(campaign.wrong)} wrong")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(campaign.wrong[:12])
+    return Report(
+        seed=seed,
+        faults=campaign.kinds.total(),
+        kinds=dict(campaign.kinds),
+        turns=campaign.turns,
+        requests=model.count,
+        refused=model.refused,
+        summaries=model.summaries,
+        restarts=world.restarts,
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        print(asyncio.run(run_campaign(Path(place), faults=options.faults, seed=options.seed)))

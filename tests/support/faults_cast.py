@@ -1,0 +1,203 @@
+"""Who takes part in the fault campaign: agents of every type with their tools and rules, and a history far too long for a window."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
+from ricordo.domain.agent import AgentType
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelSettings, ToolSchema
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, conversations, messages
+from ricordo.storage.store import Transaction
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.support.faults_audit import Told
+
+TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_agent", "react_agent", "workflow_agent")
+MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
+SMALL, LARGE = 16_000, 120_000
+THEIRS = ToolSchema(
+    "theirs", "Runs where the caller is.", {"type": "object", "properties": {"mark": {"type": "string"}}, "required": []}
+)
+
+
+class Gate:
+    """Where the tool that hangs waits."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._is_open = True
+
+    def set(self) -> None:
+        """Let everybody through."""
+        self._is_open = True
+        self.waiting = 0
+
+    def clear(self) -> None:
+        """Hold whoever comes."""
+        self._is_open = False
+        self.waiting = 0
+
+    async def wait(self) -> None:
+        """Wait until the gate is open, looking now and then: it belongs to no loop."""
+        self.waiting += 1
+        while not self._is_open:
+            await asyncio.sleep(0.01)
+
+
+GATE = Gate()
+
+
+async def ring(_context: ToolContext, mark: str) -> str:
+    """Ring a bell outside.
+
+    Args:
+        mark: How the ring is written down.
+    """
+    await asyncio.sleep(0)
+    return f"Rang {mark}."
+
+
+async def boom(_context: ToolContext, mark: str) -> str:
+    """Fail.
+
+    Args:
+        mark: What the failure is called.
+    """
+    await asyncio.sleep(0)
+    raise ZeroDivisionError(mark)
+
+
+def big(_context: ToolContext, mark: str) -> str:
+    """Tell very much.
+
+    Args:
+        mark: What is told.
+    """
+    return f"{mark} and so on. " * 600
+
+
+async def nap(_context: ToolContext, mark: str) -> str:
+    """Rest a little.
+
+    Args:
+        mark: What the rest is called.
+    """
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return mark
+
+
+async def hang(_context: ToolContext, mark: str) -> str:
+    """Never come back.
+
+    Args:
+        mark: What the call is called.
+    """
+    await GATE.wait()
+    return mark
+
+
+async def guarded(_context: ToolContext, mark: str) -> str:
+    """Do what needs approval.
+
+    Args:
+        mark: What is done.
+    """
+    await asyncio.sleep(0)
+    return f"Did {mark}."
+
+
+TOOLS = (
+    ServerTool(ring, "custom", acts_outside=True),
+    ServerTool(boom, "custom"),
+    ServerTool(big, "custom"),
+    ServerTool(nap, "custom", runs_in_parallel=True),
+    ServerTool(hang, "custom"),
+    ServerTool(guarded, "custom", acts_outside=True),
+)
+_NAMES = tuple(tool.name for tool in TOOLS)
+
+
+@dataclass
+class Subject:
+    """An agent of the campaign, with what it was told and what it told."""
+
+    id: str
+    name: str
+    window: int
+    faults: int = 0
+    told: Told = field(default_factory=Told)
+
+
+async def make_subject(runtime: Runtime, luck: random.Random) -> Subject:
+    """Make an agent of a random type, with a random provider, window, way to sum up, and rules."""
+    kind = luck.choice(TYPES)
+    provider = luck.choice(("openai", "openai", "anthropic"))
+    window = luck.choice((SMALL, LARGE))
+    name = "small" if window == SMALL else "large"
+    rules = [ToolRule("guarded", "requires_approval"), *luck.choice(_RULES)]
+    spec = AgentSpec(
+        agent_type=kind,
+        model=f"{provider}/scripted-{name}",
+        context_window=window,
+        blocks=(BlockSpec("notes", "Begin."),),
+        tool_names=(*_NAMES, "send_message" if kind != "letta_v1_agent" else "archival_memory_search", *_MEMORY),
+        tool_rules=tuple(rules),
+        settings={"compaction": {"mode": luck.choice(MODES)}},
+        model_settings=ModelSettings(thinks_in_arguments=luck.random() < 0.3 or None, max_output_tokens=1_000),
+    )
+    state = await create_agent(runtime, Scope(), spec)
+    ruled = "+".join(rule.type for rule in rules[1:]) or "free"
+    return Subject(state.agent.id, f"{kind} {provider} {name} {ruled}", window)
+
+
+_MEMORY = ("memory_insert", "conversation_search", "archival_memory_insert", "archival_memory_search")
+_RULES: tuple[tuple[ToolRule, ...], ...] = (
+    (),
+    (),
+    (ToolRule("conversation_search", "run_first"),),
+    (ToolRule("ring", "required_before_exit"),),
+    (ToolRule("ring", "max_count_per_step", options={"max_count_limit": 1}),),
+    (ToolRule("big", "constrain_child_tools", options={"children": ["ring", "send_message", "big"]}),),
+)
+
+
+async def flood(runtime: Runtime, subject: Subject) -> None:
+    """Put ten windows of history into the agent's window, as an import or a much larger model before would leave it."""
+    words = "Much was said about gardens, trains and the weather of those days. " * 24
+
+    def work(tx: Transaction) -> None:
+        state = agents.load(tx, Scope(), subject.id)
+        thread = state.conversation
+        rows: list[Message] = []
+
+        def add(role: Role, *parts: Part) -> None:
+            rows.append(_row(state.agent.id, thread.id, role, parts, tx.clock.now(), state.agent.organization_id))
+
+        for number in range(subject.window * 10 * 4 // (len(words) * 3)):
+            call = ToolCallPart(f"flood_{new_id('call')}", "conversation_search", '{"query": "gardens"}')
+            add("user", TextPart(f"{number}. {words}"))
+            add("assistant", TextPart(words), call)
+            add("tool", ToolReturnPart(call.call_id, call.name, "success", words))
+        if state.conversation.window and _is_waiting(tx, thread.window):
+            return
+        messages.insert_all(tx, rows)
+        window = [*thread.window, *(row.id for row in rows)]
+        conversations.save_window(tx, thread.id, window, thread.prompt_key, added=len(rows))
+
+    await runtime.store.write(work)
+
+
+def _is_waiting(tx: Transaction, window: Any) -> bool:
+    last = messages.by_ids(tx, window[-1:])
+    return bool(last) and last[0].is_waiting
+
+
+def _row(agent_id: str, thread: str, role: Role, parts: tuple[Part, ...], now: int, organization: str) -> Message:
+    return Message(new_id("message"), agent_id, thread, role, parts, now, organization_id=organization)
