@@ -83,6 +83,8 @@ def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     said = [_stored(tx, item, run) for item in request.messages]
     before: list[Message] = []
     if request.approval:
+        if request.approval.otid and messages.by_otids(tx, run.conversation_id, [request.approval.otid]):
+            raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
         parts = _decided(turn.window, request.approval)
         turn.answered = answered(turn.window, parts)
         turn.called = called_before(turn.window)

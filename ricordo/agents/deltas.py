@@ -1,5 +1,7 @@
 """Chunks of a model's answer as events about the message it will become."""
 
+from collections.abc import Container
+
 from ricordo.domain.event import Delta, MessageRestarted, ReasoningDelta, TextDelta, ToolCallDelta
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import Chunk, ReasoningChunk, TextChunk, ToolCallChunk
@@ -10,13 +12,18 @@ class Deltas:
     """Counts the parts of one message as they appear.
 
     `thoughts` names the argument in which the model writes down what it thinks: those are told as reasoning, before their call.
+    Calls of tools in `held` wait for somebody, and are told once they are whole and saved, as what they are: a request.
     """
 
-    def __init__(self, run_id: str, step_id: str, message_id: str, *, thoughts: str | None = None) -> None:
+    def __init__(
+        self, run_id: str, step_id: str, message_id: str, *, thoughts: str | None = None, held: Container[str] = ()
+    ) -> None:
         self.message_id = message_id
         self._run_id = run_id
         self._step_id = step_id
         self._thoughts = thoughts
+        self._held = held
+        self._silent: set[int] = set()
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
         self._names: dict[int, str] = {}
@@ -29,6 +36,10 @@ class Deltas:
         if isinstance(chunk, ReasoningChunk):
             return (ReasoningDelta(*self._place("reasoning"), chunk.text),) if chunk.text else ()
         if isinstance(chunk, ToolCallChunk):
+            if chunk.name is not None and chunk.name in self._held:
+                self._silent.add(chunk.index)
+            if chunk.index in self._silent:
+                return ()
             call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
             if self._thoughts:
                 return self._thoughtful_call(chunk, call_id, self._thoughts)
@@ -54,7 +65,7 @@ class Deltas:
 
     def _restart(self) -> tuple[MessageRestarted, ...]:
         has_told = bool(self._parts)
-        for kept in (self._parts, self._call_ids, self._names, self._arguments):
+        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent):
             kept.clear()
         if not has_told:
             return ()

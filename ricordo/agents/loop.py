@@ -94,7 +94,8 @@ async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: An
 async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offer) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is made to fit and asked again."""
     thoughts = THINKING if offer.how.thinks_in_arguments else None
-    deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts), False
+    held = {name for name in offer.tools if turn.rules.needs_approval(name)} | _client_tools(turn).keys()
+    deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, held=held), False
     for attempt in range(1, _ATTEMPTS + 1):
         request = _assemble(runtime, turn, offer, is_first=step.number == 1)
         if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):

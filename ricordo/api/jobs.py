@@ -50,7 +50,7 @@ async def list_active_jobs(here: Here, paging: Paged) -> Response:
 @router.get("/queue", response_model=QueueShape)
 async def queue(here: Here) -> Response:
     """How the queue stands: its depth, its oldest wait, and what failed last."""
-    return answer(queue_to_wire(await here.store.read(read_queue)))
+    return answer(queue_to_wire(await here.store.read(lambda tx: read_queue(tx, here.scope))))
 
 
 @router.get("/{job_id}", response_model=JobShape)

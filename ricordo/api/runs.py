@@ -9,10 +9,12 @@ from ricordo.api.call import Here, Paged, answer
 from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import run_to_wire, run_usage_to_wire, step_to_wire
-from ricordo.api.wire.schemas import RunShape, RunUsageShape, StepShape
+from ricordo.api.wire.schemas import Note, RunShape, RunUsageShape, StepShape
+from ricordo.api.wire.telemetry import RunMetricsShape, run_metrics_to_wire
+from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
-from ricordo.storage import messages, runs
+from ricordo.storage import messages, runs, tools
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -64,6 +66,27 @@ async def list_runs(here: Here, paging: Paged, which: Annotated[RunQuery, Depend
 async def retrieve(here: Here, run_id: str) -> Response:
     """One run."""
     return answer(run_to_wire(await _run(here, run_id)))
+
+
+@router.delete("/{run_id}", response_model=Note)
+async def delete(here: Here, run_id: str) -> Response:
+    """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
+    await here.store.write(lambda tx: runs.delete_one(tx, here.scope, run_id))
+    return answer({"message": f"{run_id} was deleted."})
+
+
+@router.get("/{run_id}/metrics", response_model=RunMetricsShape)
+async def metrics(here: Here, run_id: str) -> Response:
+    """How long the run took, how many steps it had, and which tools it used."""
+
+    def read(tx: Transaction) -> tuple[Run, list[str]]:
+        run = runs.get(tx, here.scope, run_id)
+        said = messages.of_run(tx, run_id)
+        names = unique([call.name for message in said for call in message.tool_calls])
+        known = tools.by_names(tx, here.scope, names) if names else {}
+        return run, [known[name].id for name in names if name in known]
+
+    return answer(run_metrics_to_wire(*await here.store.read(read)))
 
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])

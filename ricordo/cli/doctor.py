@@ -24,7 +24,7 @@ from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage.check import Absent, Broken, InUse, Shared, Sound, check
-from ricordo.storage.job_queue import queue_of_file
+from ricordo.storage.job_queue import queue_of_file, queue_of_postgres
 from ricordo.storage.migrations import MIGRATIONS
 
 Verdict = Literal["ok", "warning", "wrong"]
@@ -139,13 +139,7 @@ def _running_server(settings: Settings) -> Finding:
 
 def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
     try:
-        if isinstance(database, InUse | Shared):
-            queue = _asked_queue(settings)
-        elif isinstance(database, Sound):
-            read = queue_of_file(settings.database_path)
-            queue = queue_to_wire(read) if read else None
-        else:
-            return
+        queue, is_served = _queue(settings, database)
     except RicordoError as error:
         yield Finding("jobs", str(error), "warning")
         return
@@ -154,10 +148,24 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
     text = f"{waiting}, {queue['running']} running, {queue['failed']} failed of late"
-    yield Finding("jobs", text, "ok" if isinstance(database, Sound) or late <= _LONG_WAIT else "warning")
+    yield Finding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
         yield Finding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
+
+
+def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bool]:
+    """The queue of jobs, where there is one to be read, and whether a server is there to do them."""
+    match database:
+        case InUse():
+            return _asked_queue(settings), True
+        case Sound():
+            read, is_served = queue_of_file(settings.database_path), False
+        case Shared():
+            read, is_served = queue_of_postgres(settings.postgres_url or "")
+        case _:
+            return None, False
+    return queue_to_wire(read) if read else None, is_served
 
 
 def _asked_queue(settings: Settings) -> Json | None:

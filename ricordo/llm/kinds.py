@@ -16,7 +16,7 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, error_from_status, error_from_transport
 from ricordo.llm.provider_table import Api, Door, Provider, with_path
-from ricordo.llm.providers import anthropic_model, bedrock_model, google_model
+from ricordo.llm.providers import anthropic_model, bedrock_model, google_model, vertex_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,12 @@ def build(provider: Provider, info: ModelInfo, connections: Connections, policy:
         case "google":
             return google_model(info, connections, policy, api_key=provider.api_key)
         case "bedrock":
-            region, access_key, secret_key = (provider.api_key or "\n\n").split("\n")
-            return bedrock_model(info, policy, region=region, access_key=access_key, secret_key=secret_key)
+            # A region alone: with the credentials that AWS's own tools use.
+            region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
+            keys = {"access_key": access_key or None, "secret_key": secret_key or None}
+            return bedrock_model(info, policy, region=region, **keys)
+        case "vertex":
+            return vertex_model(info, connections, policy, project=provider.api_key or "", location=provider.location)
         case _:
             make = OpenAIResponsesModel if provider.uses_responses(info.name) else OpenAICompatibleModel
             return make(info, connections, policy, api_key=provider.api_key, api_version=provider.api_version)

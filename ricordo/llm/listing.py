@@ -44,8 +44,8 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, timeout: f
     """The models of one provider. Raises ModelError where the list cannot be had; Bedrock has none to give."""
     base_url = provider.base_url.rstrip("/")
     match provider.door:
-        case "bedrock":
-            raise ModelError("llm_error", "Bedrock gives no list of models here; any model's id can be used.")
+        case "bedrock" | "vertex":
+            raise ModelError("llm_error", f"{provider.name} gives no list of models here; any model's id can be used.")
         case "anthropic":
             url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000"
             headers = {"x-api-key": provider.api_key or "", "anthropic-version": "2023-06-01"}

@@ -10,7 +10,7 @@ from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
-Door = Literal["openai", "anthropic", "google", "bedrock"]
+Door = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
 """Which code speaks to a provider; `openai` stands for every server with OpenAI's chat completions."""
 
 
@@ -22,7 +22,8 @@ Api = Literal["auto", "chat", "responses"]
 class Provider:
     """A provider that may be called: its address, its key, and the name of its kind on the wire.
 
-    `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known.
+    `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known;
+    `location` is Vertex AI's, whose `api_key` is a project.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Provider:
     api: Api = "auto"
     api_version: str | None = None
     window: int | None = None
+    location: str | None = None
 
     def uses_responses(self, model: str) -> bool:
         """Whether one of its models is asked by the responses API."""
@@ -70,6 +72,7 @@ _ROWS = (
     ),
     _Row("azure", key="azure_api_key", url="azure_base_url"),
     _Row("bedrock", key="aws_region", door="bedrock"),
+    _Row("google_vertex", key="google_cloud_project", door="vertex"),
     _Row("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
     _Row("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
     _Row("xai", "https://api.x.ai/v1", "xai_api_key"),
@@ -148,7 +151,7 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 
 def _configured(row: _Row, settings: ProviderSettings) -> Provider | None:
     key, url = _value(settings, row.key), _value(settings, row.url)
-    if not (key or (row.url_alone and url)) or not (url or row.base_url or row.door == "bedrock"):
+    if not (key or (row.url_alone and url)) or not (url or row.base_url or row.door in ("bedrock", "vertex")):
         return None
     base_url = with_path(url, row.path) if url else row.base_url
     found = Provider(row.name, base_url, row.endpoint_type or row.name, row.door, key)
@@ -159,6 +162,8 @@ def _configured(row: _Row, settings: ProviderSettings) -> Provider | None:
             return replace(found, api_version=settings.azure_api_version or _azure_version(base_url), api="chat")
         case "ollama":
             return replace(found, window=settings.ollama_context_length)
+        case "google_vertex":
+            return replace(found, location=settings.google_cloud_location)
         case _:
             return found
 

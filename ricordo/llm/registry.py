@@ -9,13 +9,11 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
 from ricordo.llm.directory import Directory
 from ricordo.llm.embedding.registry import Embedders
+from ricordo.llm.kinds import build
 from ricordo.llm.listing import Listed, info_of
-from ricordo.llm.openai_compatible import OpenAICompatibleModel
-from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
-from ricordo.llm.providers import anthropic_model, bedrock_model, google_model
 from ricordo.settings import ProviderSettings, Settings
 
 LIBRARIAN = "ricordo/librarian"
@@ -136,14 +134,4 @@ class Models:
                 del self._built[info.handle]
 
     def _build(self, provider: Provider, info: ModelInfo) -> ChatModel:
-        match provider.door:
-            case "anthropic":
-                return anthropic_model(info, self._connections, self._policy, api_key=provider.api_key)
-            case "google":
-                return google_model(info, self._connections, self._policy, api_key=provider.api_key)
-            case "bedrock":
-                return bedrock_model(info, self._policy, region=provider.api_key or "")
-            case _:
-                make = OpenAIResponsesModel if provider.uses_responses(info.name) else OpenAICompatibleModel
-                version = provider.api_version
-                return make(info, self._connections, self._policy, api_key=provider.api_key, api_version=version)
+        return build(provider, info, self._connections, self._policy)

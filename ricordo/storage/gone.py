@@ -13,7 +13,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
-from ricordo.storage import agents, archives, conversations, jobs, search
+from ricordo.storage import agents, archives, conversations, jobs, ledger, search
 from ricordo.storage.index.dropping import drop_portion
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents as agents_table
@@ -77,16 +77,16 @@ def _these(table: Table) -> Any:
     return delete(table).where(table.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
 
 
-_DELETE_MESSAGES = _these(messages)
+_DELETE_MESSAGES, _DELETE_STEPS = _these(messages), _these(steps)
 # What an owner's rows are, in the order they go: steps before the runs that would take them along.
 _TABLES: dict[str, tuple[tuple[Any, Any], ...]] = {
     "archive": ((_of_owner(passages, "archive_id"), _these(passages)),),
     "agent": (
         (_of_owner(messages, "agent_id"), _DELETE_MESSAGES),
-        (_of_owner(steps, "agent_id"), _these(steps)),
+        (_of_owner(steps, "agent_id"), _DELETE_STEPS),
         (_of_owner(runs, "agent_id"), _these(runs)),
     ),
-    "thread": ((_STEPS_OF_THREAD, _these(steps)), (_of_owner(runs, "conversation_id"), _these(runs))),
+    "thread": ((_STEPS_OF_THREAD, _DELETE_STEPS), (_of_owner(runs, "conversation_id"), _these(runs))),
 }
 _OWNERS = {"archive": archives_table, "agent": agents_table}
 
@@ -152,6 +152,8 @@ def _remove_rows(tx: Transaction, kind: Kind, owner_id: str) -> bool:
     for find, remove in _TABLES[kind]:
         ids = [row.id for row in tx.all(find, {"owner_id": owner_id})]
         if ids:
+            if remove is _DELETE_STEPS:
+                ledger.keep_spent(tx, ids)
             tx.run(remove, {"ids": ids})
             return True
     return False

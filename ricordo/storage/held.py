@@ -66,8 +66,7 @@ def _hold_postgres(settings: Settings, url: str, *, force: bool) -> Iterator[Con
             connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
             # A server that starts takes this lock first, so it waits until we are done. It is the session's, and goes with it.
             is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
-            name = engine.url.query["application_name"]
-            others = connection.execute(_OTHERS, {"name": name}).scalar_one()
+            others = count_servers(connection)
             connection.rollback()  # ends SQLAlchemy's idea of a transaction
             if not is_ours:
                 raise Conflict(
@@ -81,6 +80,12 @@ def _hold_postgres(settings: Settings, url: str, *, force: bool) -> Iterator[Con
             yield connection
     finally:
         engine.dispose()
+
+
+def count_servers(connection: Connection) -> int:
+    """How many other connections of Ricordo there are to this database on PostgreSQL."""
+    name = connection.engine.url.query["application_name"]
+    return int(connection.execute(_OTHERS, {"name": name}).scalar_one())
 
 
 @contextmanager

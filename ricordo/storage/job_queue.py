@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, inspect, select
+from sqlalchemy import ColumnElement, Connection, func, inspect, select, true
 
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job, JobStatus
+from ricordo.domain.scope import Scope
+from ricordo.storage.held import count_servers, reading
 from ricordo.storage.jobs import job_of
 from ricordo.storage.prepared import Statements
 from ricordo.storage.sqlite import first_connection, make_engine
@@ -15,15 +17,6 @@ from ricordo.storage.store import Transaction
 from ricordo.storage.tables import jobs
 
 _LAST_ERRORS = 5
-
-_DEPTH = (
-    select(jobs.c.kind, jobs.c.status, func.count().label("jobs"))
-    .group_by(jobs.c.kind, jobs.c.status)
-    .order_by(jobs.c.kind, jobs.c.status)
-)
-_OLDEST_DUE = select(func.min(jobs.c.not_before).label("since")).where(jobs.c.status == "waiting")
-_FAILED = select(jobs).where(jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
-_TROUBLED = select(jobs).where(jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +32,16 @@ class Queue:
         return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
 
 
-def read_queue(tx: Transaction) -> Queue:
-    """The queue as it stands."""
+def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
+    """The queue of the scope's organisation as it stands; None: of all of them, for whoever runs the server."""
+    theirs = jobs.c.organization_id == scope.organization_id if scope else true()
     depth: dict[str, dict[JobStatus, int]] = {}
-    for row in tx.all(_DEPTH):
+    counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
+    for row in tx.all(counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)):
         depth.setdefault(row.kind, {})[row.status] = row.jobs
-    since = tx.all(_OLDEST_DUE)[0].since
+    since = tx.all(select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting"))[0].since
     waits = 0 if since is None else max(tx.clock.now() - since, 0)
-    found = [job_of(row) for statement in (_FAILED, _TROUBLED) for row in tx.all(statement.limit(_LAST_ERRORS))]
-    found = [job for job in found if job.error]
+    found = [job for job in _troubled(tx, theirs) if job.error]
     errors = sorted(found, key=lambda job: job.ended_at or job.started_at or 0, reverse=True)[:_LAST_ERRORS]
     return Queue(depth, waits, tuple(errors))
 
@@ -57,8 +51,33 @@ def queue_of_file(path: Path) -> Queue | None:
     engine = make_engine(path, "normal")
     try:
         with first_connection(engine, path) as connection:
-            if not inspect(connection).has_table(jobs.name):
-                return None
-            return read_queue(Transaction(connection, SystemClock(), Statements(engine.dialect), {}))
+            return _whole_queue(connection)
     finally:
         engine.dispose()
+
+
+def queue_of_postgres(url: str) -> tuple[Queue | None, bool]:
+    """The queue in a database on PostgreSQL, as `queue_of_file` gives it, and whether servers are at work on it.
+
+    Nothing is written. Raises Unavailable.
+    """
+    from ricordo.storage import postgres  # brings psycopg
+
+    with postgres.looking(url) as connection:
+        is_served = count_servers(connection) > 0
+        connection.rollback()  # ends SQLAlchemy's idea of a transaction
+        with reading(connection):
+            return _whole_queue(connection), is_served
+
+
+def _whole_queue(connection: Connection) -> Queue | None:
+    if not inspect(connection).has_table(jobs.name):
+        return None
+    return read_queue(Transaction(connection, SystemClock(), Statements(connection.dialect), {}), None)
+
+
+def _troubled(tx: Transaction, theirs: ColumnElement[bool]) -> list[Job]:
+    """The last jobs that failed, and the last that wait after a failure."""
+    failed = select(jobs).where(theirs, jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
+    again = select(jobs).where(theirs, jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
+    return [job_of(row) for statement in (failed, again) for row in tx.all(statement.limit(_LAST_ERRORS))]

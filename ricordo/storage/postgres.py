@@ -11,8 +11,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -266,20 +267,25 @@ def look(url: str) -> tuple[int, int, str, str, str | None]:
 
     Raises Unavailable.
     """
+    with looking(url) as connection:
+        schema = 0
+        if connection.exec_driver_sql("SELECT to_regclass('schema_versions')").scalar_one():
+            schema = connection.exec_driver_sql("SELECT max(version) FROM schema_versions").scalar_one() or 0
+        size, name = connection.exec_driver_sql("SELECT pg_database_size(current_database()), current_database()").one()
+        vectors = connection.exec_driver_sql(
+            "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
+        ).scalar_one_or_none()
+        return int(schema), int(size), server_version(connection), str(name), vectors
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Connection]:
+    """A connection for somebody who only looks. Raises Unavailable, also for what fails in it."""
     engine = make_engine(url)
     try:
         with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:
             require_usable(connection)
-            schema = 0
-            if connection.exec_driver_sql("SELECT to_regclass('schema_versions')").scalar_one():
-                schema = connection.exec_driver_sql("SELECT max(version) FROM schema_versions").scalar_one() or 0
-            size, name = connection.exec_driver_sql(
-                "SELECT pg_database_size(current_database()), current_database()"
-            ).one()
-            vectors = connection.exec_driver_sql(
-                "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
-            ).scalar_one_or_none()
-            return int(schema), int(size), server_version(connection), str(name), vectors
+            yield connection
     finally:
         engine.dispose()
 

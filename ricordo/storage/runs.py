@@ -1,16 +1,18 @@
 """Runs and steps. An open run's row is its conversation's lease: a partial unique index allows one."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from sqlalchemy import Row, bindparam, insert, select
+from sqlalchemy import Row, bindparam, delete, insert, literal, or_, select
 
 from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import Scope
-from ricordo.errors import LeaseLost
+from ricordo.errors import Conflict, LeaseLost
+from ricordo.storage.ledger import keep_spent
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter, usage_of, usage_values
-from ricordo.storage.store import Transaction
+from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import runs, steps
 
 _USAGE = {"prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"}
@@ -52,6 +54,10 @@ _SAME_BODY = (
     .order_by(runs.c.created_at.desc())
     .limit(1)
 )
+_SET_FEEDBACK = setter(steps, "feedback", "tags", where=steps.c.id == bindparam("step_id"))
+_STEPS_OF_RUN = select(steps.c.id).where(steps.c.run_id == bindparam("run_id"))
+# Its steps, traces and stream go with it.
+_DELETE = delete(runs).where(runs.c.id == bindparam("run_id"))
 _STEP = select(steps).where(steps.c.id == bindparam("id"), steps.c.organization_id == bindparam("organization_id"))
 
 
@@ -154,12 +160,52 @@ def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
     return _step(found(tx.first(_STEP, {"id": id, "organization_id": scope.organization_id}), "Step", id))
 
 
-def page_of_steps(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[Step]:
-    """One page of steps, filtered by columns."""
+@dataclass(frozen=True, slots=True)
+class StepFilter:
+    """Which steps are wanted: with any of these tags, judged or not, made from `since` to `until` (microseconds, both included)."""
+
+    tags: Sequence[str] = ()
+    has_feedback: bool | None = None
+    feedback: Literal["positive", "negative"] | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+def page_of_steps(
+    tx: Transaction, scope: Scope, wanted: Page, which: StepFilter | None = None, **equal: Any
+) -> list[Step]:
+    """One page of steps, filtered by columns and by what was said about them."""
     statement = select(steps).where(steps.c.organization_id == scope.organization_id)
     for name, value in equal.items():
         statement = statement.where(steps.c[name] == value)
+    which = which or StepFilter()
+    if which.tags:
+        given = each(steps.c.tags)
+        statement = statement.where(or_(*(literal(tag).op("IN", is_comparison=True)(given) for tag in which.tags)))
+    if which.has_feedback is not None:
+        statement = statement.where(steps.c.feedback.is_not(None) if which.has_feedback else steps.c.feedback.is_(None))
+    if which.feedback:
+        statement = statement.where(steps.c.feedback == which.feedback)
+    if which.since is not None:
+        statement = statement.where(steps.c.created_at >= which.since)
+    if which.until is not None:
+        statement = statement.where(steps.c.created_at <= which.until)
     return [_step(row) for row in read_page(tx, statement, steps, wanted)]
+
+
+def set_feedback(tx: Transaction, step: Step) -> None:
+    """Store what was said about a step: its feedback and its tags."""
+    tx.run(_SET_FEEDBACK, {"step_id": step.id, "new_feedback": step.feedback, "new_tags": list(step.tags)})
+
+
+def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
+    """Delete a run with its steps, whose tokens stay in the ledger; its messages stay. Raises NotFound, Conflict."""
+    get(tx, scope, run_id)
+    held = hold(tx, run_id)
+    if held is not None and held.ended_at is None:
+        raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
+    keep_spent(tx, [row.id for row in tx.all(_STEPS_OF_RUN, {"run_id": run_id})])
+    tx.run(_DELETE, {"run_id": run_id})
 
 
 def _changes(run: Run) -> dict[str, Any]:

@@ -92,3 +92,12 @@ def test_after_a_restart_the_thoughts_are_read_anew() -> None:
     assert void == ReasoningDelta(*IDS, 0, "I")
     assert isinstance(restarted, MessageRestarted)
     assert again == ReasoningDelta("run-1", "step-1", deltas.message_id, 0, "We")
+
+
+def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are() -> None:
+    deltas = Deltas(*IDS, held={"roll"})
+    assert events(deltas, ToolCallChunk(0, "{", "a", "roll"), ToolCallChunk(0, "}")) == []
+    (told,) = events(deltas, ToolCallChunk(1, "{}", "b", "toss"))
+    assert (told.call_id, told.name) == ("b", "toss")
+    deltas.events(Restarted())
+    assert len(events(deltas, ToolCallChunk(0, "{}", "c", "toss"))) == 1

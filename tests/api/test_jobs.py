@@ -7,6 +7,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import jobs
 from ricordo.storage.store import Transaction
+from ricordo.storage.tables import organizations
 from tests.support.serving import ServerInThread
 
 YEARS_AHEAD = 4_000_000_000_000_000
@@ -117,3 +118,25 @@ def test_the_queue_shows_its_depth_and_what_failed(server: ServerInThread, http:
         "type": "Unavailable",
         "message": "The service is down.",
     }
+
+
+def test_the_queue_says_nothing_of_other_organisations(server: ServerInThread, http: httpx2.Client) -> None:
+    def work(tx: Transaction) -> None:
+        from sqlalchemy import insert
+
+        tx.run(insert(organizations), {"id": "org-other", "name": "Other", "created_at": 1})
+        for kind in ("late", "hopeless"):
+            jobs.add(tx, Job(kind, "org-other", {"secret": 1}, most_attempts=1))
+        (_, hopeless) = jobs.claim(tx, "elsewhere", 2)
+        jobs.fail(tx, hopeless, {"type": "Unavailable", "message": "The secret service is down."})
+        jobs.add(tx, Job("later", "org-other"))
+
+    wait(server)
+    server.write(work)
+
+    queue = http.get("/v1/jobs/queue").json()
+
+    assert queue["depth"] == {"later": {"waiting": 1}}
+    assert (queue["waiting"], queue["running"], queue["failed"]) == (1, 0, 0)
+    assert queue["oldest_wait_seconds"] == 0
+    assert queue["errors"] == []

@@ -1,47 +1,21 @@
 """Calls that wait for a person: asked for, approved, denied, forgotten, cancelled, and never a deadlock."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ricordo.agents.approvals import CANCELLED, EXPIRED, STILL_WAITING
-from ricordo.storage import conversations, messages, tools
+from ricordo.domain.scope import Scope
+from ricordo.storage import tools
 from ricordo.storage.store import Transaction
-from tests.behaviour.scene import CLAUDE, OPENAI, Scene, Wire, calls, kinds, returns, roles, said, speech, stopped
+from tests.behaviour.approving import asks, decides, pending, require_free
+from tests.behaviour.scene import BROKEN, CLAUDE, Scene, Wire, calls, kinds, returns, roles, said, speech, stopped
 from tests.support.model_server import claude
 
 ROLL_WAITS = [{"type": "requires_approval", "tool_name": "roll"}]
 BOTH_WAIT = [*ROLL_WAITS, {"type": "requires_approval", "tool_name": "toss"}]
-
-
-def pending(answer: Wire) -> list[str]:
-    """The ids of the calls that wait."""
-    request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
-    return [call["tool_call_id"] for call in request["tool_calls"]]
-
-
-def decides(*decisions: tuple[str, bool] | tuple[str, bool, str], **more: Any) -> Wire:
-    """An answer: what was decided about each call."""
-    approvals = [
-        {"type": "approval", "tool_call_id": one[0], "approve": one[1], "reason": one[2] if len(one) > 2 else None}
-        for one in decisions
-    ]
-    return {"type": "approval", "approvals": approvals, **more}
-
-
-def asks(scene: Scene, *named: tuple[str, Any], rules: list[Wire] | None = None, **body: Any) -> tuple[str, list[str]]:
-    """An agent whose calls of games wait for approval; returns its id and the ids of the calls."""
-    agent = scene.agent("roll", "toss", "draw", tool_rules=ROLL_WAITS if rules is None else rules, **body)
-    scene.says(calls(*(named or (("roll", {"sides": 8}),))))
-    return agent, pending(scene.send(agent, "Play."))
-
-
-def require_free(scene: Scene, agent: str) -> None:
-    """Check that nothing waits any more and the next message is answered."""
-    assert scene.state(agent)["pending_approval"] is None
-    scene.says("Still here.")
-    assert said(scene.send(agent, "Are you there?"))[-1] == "Still here."
 
 
 # What is asked.
@@ -334,10 +308,6 @@ def test_two_answers_at_once_are_carried_out_once(scene: Scene) -> None:
 
 def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> None:
     agent, (call_id,) = asks(scene)
-    scene.says(calls(("roll", "{broken")), calls(("roll", "{broken")))
-    scene.models._answers.clear()
-    from tests.behaviour.scene import BROKEN
-
     scene.says(BROKEN)
     assert scene.post(agent, decides((call_id, True))).status_code == 400
     assert scene.played == ["roll"]
@@ -368,10 +338,6 @@ def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None
 
 def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene: Scene) -> None:
     def set_default(tx: Transaction, wanted: bool) -> None:
-        from dataclasses import replace
-
-        from ricordo.domain.scope import Scope
-
         (tool,) = tools.find(tx, Scope(), ["draw"], [])
         tools.update(tx, replace(tool, needs_approval=wanted))
 
@@ -388,6 +354,3 @@ def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene:
     finally:
         scene.server.write(lambda tx: set_default(tx, False))
     assert scene.played == []
-    assert OPENAI
-    assert conversations
-    assert messages

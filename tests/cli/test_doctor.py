@@ -4,6 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from ricordo import __version__
@@ -12,9 +13,12 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import jobs
 from ricordo.storage.migrations import MIGRATIONS
+from ricordo.storage.postgres import open_postgres
 from ricordo.storage.sqlite import open_sqlite
-from ricordo.storage.store import Transaction
+from ricordo.storage.store import Store, Transaction
 from tests.cli.conftest import Shell, environment
+from tests.support import postgres
+from tests.support.clock import ManualClock
 from tests.support.serving import ServerInThread, serving
 
 
@@ -147,10 +151,53 @@ async def test_the_jobs_of_a_running_server_are_asked_for(data: Path, monkeypatc
     assert "The service is down." in found["job error"][1]
 
 
+async def test_the_jobs_of_a_postgresql_at_rest_are_counted_and_left_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.server().new_database()
+    try:
+        monkeypatch.setenv("RICORDO_DATABASE_URL", url)
+        assert "jobs" not in await _in_thread()  # no server has made its tables yet
+        await _fail_a_job(open_postgres(url, backups=data))
+        before = postgres_rows(url)
+        found = await _in_thread()
+        assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed of late")
+        assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
+        assert postgres_rows(url) == before
+    finally:
+        postgres.server().drop(url)
+
+
+async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.server().new_database()
+    try:
+        monkeypatch.setenv("RICORDO_DATABASE_URL", url)
+        clock = ManualClock()  # which stands some years ago
+        store = open_postgres(url, backups=data, clock=clock)
+        await store.write(lambda tx: jobs.add(tx, Job("embed", LOCAL_ORGANIZATION)))
+        assert (await _in_thread())["jobs"][0] == "warning"
+        await store.close()
+        verdict, text = (await _in_thread())["jobs"]
+        assert verdict == "ok"
+        assert text.startswith("1 waiting (one for ")
+    finally:
+        postgres.server().drop(url)
+
+
+def postgres_rows(url: str) -> list[tuple[object, ...]]:
+    """The jobs that are there, whole."""
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT * FROM jobs ORDER BY seq").fetchall()
+
+
 async def _with_a_failed_job(data: Path) -> None:
     """A database with one job that failed and one that waits for years."""
-    store = open_sqlite(data / "ricordo.db")
+    await _fail_a_job(open_sqlite(data / "ricordo.db"))
 
+
+async def _fail_a_job(store: Store) -> None:
     def work(tx: Transaction) -> None:
         jobs.add(tx, Job("embed", LOCAL_ORGANIZATION, most_attempts=1))
         (held,) = jobs.claim(tx, "elsewhere", 1)

@@ -63,8 +63,8 @@ def step_to_wire(step: Step) -> Wire:
         "status": step.status,
         "error_type": step.error.get("type") if step.error else None,
         "error_data": step.error,
-        "feedback": None,
-        "tags": [],
+        "feedback": step.feedback,
+        "tags": list(step.tags),
         "tid": None,
         "trace_id": None,
         "request_id": None,
@@ -93,8 +93,8 @@ def step_metrics_to_wire(step: Step) -> Wire:
     }
 
 
-def usage_to_wire(usage: Usage, step_count: int, run_ids: Sequence[str]) -> Wire:
-    """The usage of a turn, as it ends an answer."""
+def usage_to_wire(usage: Usage, step_count: int, run_ids: Sequence[str], context_tokens: int | None = None) -> Wire:
+    """The usage of a turn, as it ends an answer; `context_tokens` are in the window after it, where that was counted."""
     return {
         "message_type": "usage_statistics",
         "completion_tokens": usage.completion_tokens,
@@ -105,7 +105,7 @@ def usage_to_wire(usage: Usage, step_count: int, run_ids: Sequence[str]) -> Wire
         "cached_input_tokens": usage.cached_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
-        "context_tokens": None,
+        "context_tokens": context_tokens,
     }
 
 

@@ -1,0 +1,55 @@
+"""Traces: what models were asked and what they answered, where the settings have that kept."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from ricordo.api.call import Call, Here, answer
+from ricordo.api.wire.telemetry import TraceShape, trace_to_wire
+from ricordo.domain.run import Step
+from ricordo.domain.trace import Trace
+from ricordo.errors import NotFound
+from ricordo.storage import runs, traces
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/v1", tags=["telemetry"])
+Found = tuple[Trace, Step, str | None]
+
+
+@router.get("/steps/{step_id}/trace", response_model=TraceShape)
+async def trace_of_step(here: Here, step_id: str) -> Response:
+    """What the model was asked in this step, and what it answered."""
+    return answer(trace_to_wire(*await _of_step(here, step_id)))
+
+
+@router.get("/telemetry/{step_id}", response_model=TraceShape)
+async def telemetry(here: Here, step_id: str) -> Response:
+    """The same, by the older address."""
+    return answer(trace_to_wire(*await _of_step(here, step_id)))
+
+
+@router.get("/runs/{run_id}/trace", response_model=list[TraceShape])
+async def traces_of_run(
+    here: Here, run_id: str, limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 1000
+) -> Response:
+    """The traces of the run's steps, oldest first; of steps without one, none."""
+
+    def read(tx: Transaction) -> list[Found]:
+        run = runs.get(tx, here.scope, run_id)
+        kept = traces.of_run(tx, here.scope, run_id, limit)
+        return [(trace, runs.get_step(tx, here.scope, trace.step_id), run.user_id) for trace in kept]
+
+    return answer([trace_to_wire(*found) for found in await here.store.read(read)])
+
+
+async def _of_step(here: Call, step_id: str) -> Found:
+    def read(tx: Transaction) -> Found:
+        step = runs.get_step(tx, here.scope, step_id)
+        trace = traces.of_step(tx, here.scope, step_id)
+        if trace is None:
+            raise NotFound(
+                f"No trace of {step_id} was kept. RICORDO_TRACES says of which steps they are, and for how long."
+            )
+        return trace, step, runs.get(tx, here.scope, step.run_id).user_id
+
+    return await here.store.read(read)

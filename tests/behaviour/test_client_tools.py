@@ -1,0 +1,112 @@
+"""Tools that the caller brings and runs: their calls wait for what the client did."""
+
+from typing import Any
+
+from tests.behaviour.approving import decides, pending, require_free
+from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, said, stopped, tools_of
+
+CLICK = {
+    "name": "click",
+    "description": "Click something on the user's screen.",
+    "parameters": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
+}
+
+
+def did(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
+    """What the client's tool gave."""
+    return {"type": "tool", "tool_call_id": call_id, "tool_return": result, "status": status, **more}
+
+
+def answers(*items: Wire) -> Wire:
+    return {"type": "approval", "approvals": list(items)}
+
+
+def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("click", {"what": "OK"})))
+
+    asked = scene.send(agent, "Go on.", client_tools=[CLICK])
+    assert (kinds(asked), stopped(asked)) == (["approval_request"], "requires_approval")
+    assert tools_of(scene.asked[0]) == ["roll", "click"]
+    assert scene.asked[0]["tools"][1]["function"]["parameters"] == CLICK["parameters"]
+    (call_id,) = pending(asked)
+    scene.says("It says hello.")
+    answer = scene.send(
+        agent, answers(did(call_id, "hello", stdout=["a line"], stderr=["a warning"])), client_tools=[CLICK]
+    )
+
+    assert said(answer) == ["It says hello."]
+    result = answer["messages"][0]["tool_returns"][0]
+    assert (result["tool_return"], result["stdout"], result["stderr"]) == ("hello", ["a line"], ["a warning"])
+    sent = scene.asked[-1]["messages"][-1]
+    assert (sent["role"], "hello" in sent["content"]) == ("tool", True)
+    require_free(scene, agent)
+
+
+def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    mine = {"name": "roll", "description": "Rolls the user's own die.", "parameters": {"type": "object"}}
+    scene.says(calls(("roll", {})))
+
+    (call_id,) = pending(scene.send(agent, "Roll.", client_tools=[mine]))
+    assert [tool["function"]["description"] for tool in scene.asked[0]["tools"]] == ["Rolls the user's own die."]
+    scene.says("Three.")
+    scene.send(agent, answers(did(call_id, [{"type": "text", "text": "3"}])), client_tools=[mine])
+
+    assert scene.played == []
+    assert '"message": "3"' in scene.asked[-1]["messages"][-1]["content"]
+
+
+def test_a_clients_failure_is_the_tools_failure(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says(calls(("click", {"what": "OK"})))
+    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+    scene.says("It did not work.")
+    answer = scene.send(agent, answers(did(call_id, "no screen", "error")))
+    assert returns(answer) == [("error", "no screen")]
+    assert '"status": "Failed"' in scene.asked[-1]["messages"][-1]["content"]
+
+
+def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> None:
+    agent = scene.agent("roll", "toss", tool_rules=[{"type": "requires_approval", "tool_name": "toss"}])
+    scene.says(calls(("roll", {"sides": 4}), ("click", {"what": "OK"}), ("toss", {})))
+    clicked, tossed = pending(scene.send(agent, "All.", client_tools=[CLICK]))
+    scene.says("All done.")
+    approval = answers(did(clicked, "clicked"), {"type": "approval", "tool_call_id": tossed, "approve": True})
+    answer = scene.send(agent, approval, client_tools=[CLICK])
+    assert [text for _, text in returns(answer)] == ["4", "clicked", "heads"]
+
+
+def test_a_client_that_approves_its_own_tool_without_a_result_is_told_so(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says(calls(("click", {"what": "OK"})))
+    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+    scene.says("Hm.")
+    answer = scene.send(agent, decides((call_id, True)), client_tools=[CLICK])
+    ((status, text),) = returns(answer)
+    assert status == "error"
+    assert "client" in text
+    require_free(scene, agent)
+
+
+def test_a_client_can_refuse_to_run_its_tool(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says(calls(("click", {"what": "OK"})))
+    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+    scene.says("Then not.")
+    answer = scene.send(agent, decides((call_id, False, "I would rather not.")))
+    assert "I would rather not." in returns(answer)[0][1]
+
+
+def test_a_clients_tool_is_there_for_its_request_alone(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says("One.", "Two.")
+    scene.send(agent, "First.", client_tools=[CLICK])
+    scene.send(agent, "Second.")
+    assert [tools_of(body) for body in scene.asked] == [["click"], []]
+
+
+def test_a_tool_without_a_name_or_a_schema_is_refused(scene: Scene) -> None:
+    agent = scene.agent()
+    for tool in ({}, {"name": ""}, {"name": "click", "parameters": "none"}):
+        assert scene.post(agent, "Hello.", client_tools=[tool]).status_code == 400
