@@ -1,4 +1,4 @@
-"""The page that goes through the blueprint tells the truth: what it names exists, nothing of it is left out, nothing lacks a test."""
+"""The page on the blueprint tells the truth: what it names exists, nothing is left out, and nothing lacks a test."""
 
 import ast
 import re
@@ -63,9 +63,7 @@ def rows_of(text: str) -> list[Row]:
         assert len(cells) == 5, line
         section, contract, where, proof, difference = cells
         tests = tuple(re.findall(r"`([^`]+)`", proof))
-        rows.append(
-            Row(section, contract, tuple(re.findall(r"`([^`]+)`", where)), tests, proof == "later", difference)
-        )
+        rows.append(Row(section, contract, tuple(re.findall(r"`([^`]+)`", where)), tests, proof == "later", difference))
     return rows
 
 

@@ -94,7 +94,7 @@ def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread) -
     assert "('send_message', 'exit_loop')" in said
     assert "'assistant_message', 'tool_return_message']\ntool_rule\n" in said
     assert "\nTrue\nmemory_insert {" in said
-    assert 'Her name is Ada.\n' in said
+    assert "Her name is Ada.\n" in said
     assert '"I live in Turin."' in said
     assert "\nIt is 21 °C.\n" in said
     before, after = map(int, re.search(r"^(\d+) (\d+) It rains\.$", said, re.MULTILINE).groups())  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 
 # Settings that are ours to put where the format wants them.
 _OURS = frozenset({"strict", "provider_type"})
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 
@@ -121,7 +122,7 @@ def _assistant(message: Message, call_id: Callable[[str], str], dialect: Dialect
         if isinstance(part, TextPart):
             texts.append(part.text)
         elif isinstance(part, ToolCallPart):
-            function = {"name": part.name, "arguments": readable_arguments(part.arguments)}
+            function = {"name": readable_name(part.name), "arguments": readable_arguments(part.arguments)}
             calls.append({"id": call_id(part.call_id), "type": "function", "function": function})
         elif isinstance(part, ReasoningPart) and part.provider == dialect.provider:
             thoughts.append(part)
@@ -180,6 +181,11 @@ def _picture(part: ImagePart) -> dict[str, Any]:
     if picture.detail is not None:
         image["detail"] = picture.detail
     return {"type": "image_url", "image_url": image}
+
+
+def readable_name(name: str) -> str:
+    """The name of a tool as every provider takes it, also where a model made one up."""
+    return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 
 def readable_arguments(text: str) -> str:

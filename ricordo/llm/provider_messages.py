@@ -12,7 +12,7 @@ import orjson
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import FinishReason, ModelInfo, ModelReply
 from ricordo.domain.usage import Usage
-from ricordo.llm.openai_format import readable_arguments
+from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ OPENING = "(The conversation goes on.)"
 EMPTY = "(no output)"
 # What Anthropic and Bedrock take as the id of a call and as the name of a tool. Other models' calls come with other ones.
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
 # The names under which pydantic-ai files what it got from our providers.
@@ -93,7 +92,7 @@ class _Transcript:
         if message.role in {"tool", "approval"}:
             return [
                 wire.ToolReturnPart(
-                    tool_name=_tool_name(part.name),
+                    tool_name=readable_name(part.name),
                     content=part.content if part.content.strip() else EMPTY,
                     tool_call_id=self.names.get(part.call_id, part.call_id),
                     outcome="success" if part.status == "success" else "failed",
@@ -117,7 +116,7 @@ class _Transcript:
                 return wire.TextPart(part.text, provider_name=system if details else None, provider_details=details)
             case ToolCallPart():
                 arguments = readable_arguments(part.arguments)
-                return wire.ToolCallPart(_tool_name(part.name), arguments, self._new_id(part.call_id))
+                return wire.ToolCallPart(readable_name(part.name), arguments, self._new_id(part.call_id))
             case ReasoningPart() if part.provider == self.provider and part.redacted:
                 return wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=system)
             case ReasoningPart() if part.provider == self.provider and part.signature:
@@ -133,11 +132,6 @@ class _Transcript:
         self.used.add(name)
         self.names[call_id] = name
         return name
-
-
-def _tool_name(name: str) -> str:
-    """The name of a tool as every provider takes it, also where a model made one up."""
-    return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 
 def _piece(part: Part) -> Any:

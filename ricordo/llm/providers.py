@@ -8,6 +8,8 @@ import asyncio
 import importlib
 import re
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,6 +70,11 @@ class ProviderModel:
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         model = await self._ready()
+        ask = partial(self._attempt, model)
+        async for item in answer_by_policy(self._policy, request, partial(ask, request), again=ask):
+            yield item
+
+    async def _attempt(self, model: "Model[Any]", request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         transcript = request.messages
         if model.system in _INLINES:
             transcript = await self._album.inline(transcript)
@@ -77,14 +84,10 @@ class ProviderModel:
             parameters = _parameters(request)
         except Exception as error:
             raise our_error(self._info.provider, error) from error
-
-        def attempt() -> AsyncGenerator[Chunk | ModelReply, None]:
-            if request.stream:
-                return self._streamed(model, messages, settings, parameters)
-            return self._whole(model, messages, settings, parameters)
-
-        async for item in answer_by_policy(self._policy, request, attempt):
-            yield item
+        answering = self._streamed if request.stream else self._whole
+        async with aclosing(answering(model, messages, settings, parameters)) as items:
+            async for item in items:
+                yield item
 
     async def _ready(self) -> "Model[Any]":
         async with self._building:
@@ -240,8 +243,8 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         settings["anthropic_cache_tool_definitions"] = True
         if request.user_id is not None:
             settings["anthropic_metadata"] = {"user_id": request.user_id}
-    if ours.extra:
-        settings["bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"] = ours.extra
+    if extra := {name: value for name, value in ours.extra.items() if name != "strict"}:
+        settings["bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"] = extra
     # What a model cannot be told is left out: the library would warn of it at every call.
     known = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
     return cast("ModelSettings", known)

@@ -13,7 +13,7 @@ from ricordo.domain.model import FinishReason, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect
-from ricordo.llm.openai_format import function_of, readable_arguments
+from ricordo.llm.openai_format import function_of, readable_arguments, readable_name
 from ricordo.llm.openai_reading import as_text, read_text, unreadable
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.repair import new_call_id
@@ -99,7 +99,12 @@ def _said(message: Message, provider: str) -> list[dict[str, Any]]:
             case ToolCallPart():
                 arguments = readable_arguments(part.arguments)
                 items.append(
-                    {"type": "function_call", "call_id": part.call_id, "name": part.name, "arguments": arguments}
+                    {
+                        "type": "function_call",
+                        "call_id": part.call_id,
+                        "name": readable_name(part.name),
+                        "arguments": arguments,
+                    }
                 )
             case ReasoningPart() if part.provider == provider and (item := _thought(part)):
                 items.append(item)

@@ -217,3 +217,9 @@ def test_a_call_with_nothing_in_it_and_usage_in_whole_floats_are_read() -> None:
     usage = {"prompt_tokens": 3.0, "completion_tokens": 2, "prompt_tokens_details": None}
     reply = to_reply({"choices": [{"message": {"content": None, "tool_calls": [None]}}], "usage": usage}, ask("x"))
     assert (reply.parts, reply.usage.prompt_tokens) == ((), 3)
+
+
+def test_a_tool_name_that_a_model_made_up_is_sent_back_as_servers_take_it() -> None:
+    call = ToolCallPart("call-1", "no such tool!", "{}")
+    (row,) = to_messages([said("assistant", call)])
+    assert row["tool_calls"][0]["function"]["name"] == "no_such_tool_"

@@ -36,7 +36,6 @@ class LedgerLineShape(Shape):
     unpriced_tokens: int | None
 
 
-# `from` is a word of Python, so the shape is told its fields' names apart from its attributes'.
 class LedgerShape(Shape):
     """What was spent between two moments, line by line and together; `currency` is null without prices."""
 

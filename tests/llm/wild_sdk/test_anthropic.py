@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk, ToolCallChunk
+from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.connections import Connections
@@ -362,7 +362,7 @@ async def test_pings_and_kinds_nobody_knows_do_no_harm(model: ChatModel, server:
     assert Restarted() not in chunks
 
 
-async def test_a_call_cut_by_the_limit_keeps_what_was_written(model: ChatModel, server: ModelServer) -> None:
+async def test_a_call_cut_by_the_limit_is_told_and_made_again(model: ChatModel, server: ModelServer) -> None:
     stream = claude_stream(CALL, stop="max_tokens")
     pieces = [piece for piece in stream.pieces or () if b'"input_json_delta"' not in piece]
     cut = {
@@ -372,10 +372,11 @@ async def test_a_call_cut_by_the_limit_keeps_what_was_written(model: ChatModel, 
     }
     pieces.insert(2, event(cut, "content_block_delta"))
     server.push(Answer(pieces=tuple(pieces), headers=stream.headers))
+    server.push(claude_stream(TEXT))
     chunks, reply = await collect(model, ask("x", tools=[WEATHER], stream=True))
-    assert reply.parts == (ToolCallPart("toolu_a", "get_weather", '{"city": "Ro'),)
-    assert reply.finish == "length"
-    assert "".join(each.arguments for each in chunks if isinstance(each, ToolCallChunk)) == '{"city": "Ro'
+    assert reply.parts == (TextPart("I look."),)
+    assert Restarted() in chunks
+    assert "toolu_a" in str(server.requests[-1].body["messages"])
 
 
 @pytest.mark.parametrize("kept", range(1, 6))
