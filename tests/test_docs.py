@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from ricordo.api import bodies
 from ricordo.background.callbacks import signature
+from ricordo.cli.listing import listed_settings
 from ricordo.domain.agent import AgentType
 from ricordo.domain.compaction import CompactionMode
 from ricordo.domain.tool import RuleType
@@ -43,7 +44,7 @@ def run_python(code: str) -> str:
 
 def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path) -> None:
     """What a newcomer does first, word for word: tell a fact, kill the server, start it again, ask."""
-    tell, ask = (block for block in blocks(README, "python") if "Letta(" in block)
+    tell, ask, *_ = blocks(README, "python")
     with server_process(tmp_path) as server:
         told = run_python(tell.replace(ADDRESS, server.url))
         assert "assistant_message" in told
@@ -67,14 +68,14 @@ def say_something(seen: Seen) -> Answer:
     return completion("It is 21 °C." if not is_asked else "It rains.")
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[ServerInThread]:
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
     """The server that somebody who reads the docs has: the librarian, and a model of OpenAI's."""
     port = free_port()
     providers = ProviderSettings.model_construct(
         openai_api_key=SecretStr("sk-docs"), openai_base_url=f"http://127.0.0.1:{port}/v1"
     )
-    with serving(tmp_path, providers=providers) as server:
+    with serving(tmp_path_factory.mktemp("reader"), providers=providers) as server:
         provider = ModelServer(say_something)
         server.run(provider.start(port))
         yield server
@@ -84,6 +85,16 @@ def reader(tmp_path: Path) -> Iterator[ServerInThread]:
 def program(page: str) -> str:
     """All python of a page, as the one program that it says it is."""
     return "\n".join(blocks((ROOT / "docs" / page).read_text(), "python"))
+
+
+def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThread) -> None:
+    *_, careful = blocks(README, "python")
+    show = "print(client.agents.blocks.retrieve('human', agent_id=careful.id).value)"
+    said = run_python(f"{careful.replace(ADDRESS, reader.url)}\nprint('---')\n{show}")
+    before, after = said.split("\n---\n")
+    assert before.startswith("memory_insert {")
+    assert "I live in Turin." in before
+    assert "I live in Turin." in after
 
 
 def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread) -> None:
@@ -127,6 +138,34 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -
     assert said.endswith("\nIt rains. 13\n")
 
 
+def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread) -> None:
+    said = run_python(program("search.md").replace(ADDRESS, reader.url)).splitlines()
+
+    assert said[0].endswith("The roses by the wall were planted in 2019.")
+    assert said[-1].count("message-") == 2
+
+
+def test_every_page_with_python_is_run_by_a_test_here() -> None:
+    """A page whose code nobody runs would rot."""
+    run = set(re.findall(r'"([a-z]+\.md)"', Path(__file__).read_text())) | {"README.md"}
+    assert {page.name for page in PAGES if blocks(page.read_text(), "python")} - run == set()
+
+
+def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
+    known = {
+        (method.upper(), re.sub(r"\{\w+\}", "{}", path))
+        for path, item in reader.app.openapi()["paths"].items()
+        for method in item
+    }
+    named = {
+        (method, re.sub(r"\{\w+\}", "{}", path))
+        for page in PAGES
+        for method, path in re.findall(r"\b(GET|POST|PATCH|PUT|DELETE) (/v1/[\w{}/-]*)", page.read_text())
+    }
+    assert ("GET", "/v1/agents/{}/context") in named
+    assert named - known == set()
+
+
 def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
     text = (ROOT / "docs" / "agents.md").read_text()
     types = [name for name in get_args(AgentType) if not name.startswith("voice")]
@@ -143,9 +182,14 @@ def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None
     assert (named & known) - refused == set()
 
 
-def test_every_setting_of_the_agent_engine_is_in_the_docs() -> None:
-    text = "\n".join(page.read_text() for page in PAGES if page.parent.name != "decisions")
-    assert {name for name in Settings.model_fields if PREFIX + name.upper() not in text} == set()
+def test_the_page_on_settings_is_what_the_settings_say() -> None:
+    """Whoever changes a setting puts these lines into docs/settings.md."""
+    rows = [
+        f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
+        for each in listed_settings()
+    ]
+    page = [line for line in (ROOT / "docs" / "settings.md").read_text().splitlines() if line.startswith("| `")]
+    assert page == rows, "\n".join(rows)
 
 
 def test_every_python_block_is_valid() -> None:
@@ -156,7 +200,7 @@ def test_every_python_block_is_valid() -> None:
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"`?make ([a-z]+)`?", page.read_text()) if name != "sure"}
+    named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)}
     assert {"run", "test"} <= named <= targets
 
 

@@ -113,6 +113,7 @@ def measure_place(place: Place, model_url: str, rows: int, others: int, searches
         figures += asyncio.run(measure_inserts(place, server, min(20_000, rows)))
     with place.server(model_url) as server:
         _wait(server)
+        place.clear()
         half = searches // 2
         questions = [*filled.questions[:half], *filled.questions[-half:]]
         figures += asyncio.run(measure_searches(place, server, wanted, questions))

@@ -18,7 +18,7 @@ from bench.waiting import wait_for_index
 from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.storage import archives, search
 from ricordo.storage.index import vectors
-from ricordo.storage.index.reading import Memory
+from ricordo.storage.index.remembering import Memory
 from ricordo.storage.postgres import open_postgres
 from ricordo.storage.search import PassageFilter, Query
 from ricordo.storage.store import Transaction

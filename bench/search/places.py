@@ -35,10 +35,13 @@ class Place:
         command = [sys.executable, "-m", "bench.search.filling", json.dumps(asdict(wanted))]
         variables = {**os.environ, "RICORDO_DATA_DIR": str(self.folder), **self.environment}
         done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        if self.environment:
-            # What PostgreSQL does by itself after so many changes; here it is told not to, for the tests' sake.
-            postgres.server().run("VACUUM ANALYZE", postgres.name_in(self.environment["RICORDO_DATABASE_URL"]))
+        self.clear()
         return Filled(**json.loads(done.stdout))
+
+    def clear(self) -> None:
+        """What PostgreSQL does by itself after so many changes; here it is told not to, for the tests' sake."""
+        if self.environment:
+            postgres.server().run("VACUUM ANALYZE", postgres.name_in(self.environment["RICORDO_DATABASE_URL"]))
 
     def cpu(self, server: Server) -> float:
         """Processor seconds of the server and of its database so far."""

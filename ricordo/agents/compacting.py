@@ -214,8 +214,10 @@ def _room(turn: TurnContext) -> int:
 def _length(part: Part) -> int:
     """At least as many as the part can take tokens."""
     match part:
-        case TextPart() | ReasoningPart():
+        case TextPart():
             return len(part.text) + MESSAGE_TOKENS
+        case ReasoningPart():
+            return len(part.text) + len(part.redacted or "") + MESSAGE_TOKENS
         case ToolCallPart():
             return len(part.name) + len(part.arguments) + MESSAGE_TOKENS
         case ToolReturnPart():

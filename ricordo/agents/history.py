@@ -45,14 +45,20 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the thread (None: the agent's default one); returns their ids in order.
 
-    The id of a message whose otid stands in the thread already is the one that stands there. A message without a date comes
-    right beside its neighbour in the list, and where none has one, all come right before now. Everything is checked before
-    anything is stored; raises NotFound, Invalid.
+    The id of a message that stands in the thread already, with its otid, is the one that stands there. A message without a
+    date comes right beside its neighbour in the list, and where none has one, all come right before now. Everything is checked
+    before anything is stored; raises NotFound, Invalid, Conflict where an otid stands for another message.
     """
     _require_different_otids(past)
     thread = _Thread(scope, agent_id, conversation_id or conversations.default_id(agent_id))
-    timezone = await store.read(lambda tx: agents.load(tx, scope, agent_id, thread.conversation_id).agent.timezone)
-    times = _times(past, zone(timezone), store.clock.now())
+
+    def check(tx: Transaction) -> str:
+        state = agents.load(tx, scope, agent_id, thread.conversation_id)
+        if len(past) > PORTION:  # a single one is checked where it is stored
+            _stored(tx, thread.conversation_id, past)
+        return state.agent.timezone
+
+    times = _times(past, zone(await store.read(check)), store.clock.now())
     ids: list[str] = []
     for start in range(0, len(past), PORTION):
         portion = slice(start, start + PORTION)
@@ -76,20 +82,40 @@ def _insert(tx: Transaction, thread: _Thread, past: Sequence[PastMessage], times
     agents.require(tx, thread.scope, thread.agent_id)
     if conversation is None or conversation.agent_id != thread.agent_id:
         raise NotFound(f"Conversation with ID {thread.conversation_id} not found")
-    otids = [item.otid for item in past if item.otid]
-    known = {message.otid: message.id for message in messages.by_otids(tx, conversation.id, otids)} if otids else {}
-    stored: list[Message] = []
+    known = _stored(tx, conversation.id, past)
+    new: list[Message] = []
     ids: list[str] = []
     for item, created_at in zip(past, times, strict=True):
         if item.otid and item.otid in known:
             ids.append(known[item.otid])
             continue
-        stored.append(_message(item, created_at, conversation, thread.scope))
-        ids.append(stored[-1].id)
-    if stored:
-        messages.insert_all(tx, stored)
-        conversations.add_past(tx, conversation.id, len(stored), max(message.created_at for message in stored))
+        new.append(_message(item, created_at, conversation, thread.scope))
+        ids.append(new[-1].id)
+    if new:
+        messages.insert_all(tx, new)
+        conversations.add_past(tx, conversation.id, len(new), max(message.created_at for message in new))
     return ids
+
+
+def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) -> dict[str, str]:
+    """The ids, by otid, of those that stand in the thread; raises Conflict where another message stands there instead."""
+    sent = {item.otid: item for item in past if item.otid}
+    known: dict[str, str] = {}
+    for message in messages.by_otids(tx, conversation_id, list(sent)) if sent else ():
+        otid = message.otid or ""
+        if not _is_same(message, sent[otid]):
+            raise Conflict(
+                f"The otid {otid} stands for another message of this conversation, {message.id}. "
+                "Give yours an otid of its own, or send what was sent with this one before."
+            )
+        known[otid] = message.id
+    return known
+
+
+def _is_same(message: Message, item: PastMessage) -> bool:
+    """Whether the same was said by the same; when may differ: a date that is not given follows from the rest of the list."""
+    texts = tuple(TextPart(text) for text in item.texts)
+    return (message.role, message.parts, message.name) == (item.role, texts, item.name)
 
 
 def _message(item: PastMessage, created_at: int, conversation: Conversation, scope: Scope) -> Message:

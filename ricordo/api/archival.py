@@ -56,16 +56,18 @@ async def search(
     end_datetime: str | None = None,
 ) -> Response:
     """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
-    state = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
-    where = zone(state.agent.timezone)
-    wanted = PassageFilter(
-        archive_ids=tuple(archive.id for archive in state.archives),
-        tags=tuple(tags or ()),
-        all_tags=tag_match_mode == "all",
-        user_id=here.scope.subject_id,
-        start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
-        end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
-    )
+
+    def wanted(tx: Transaction) -> PassageFilter:
+        where = zone(agents.timezone(tx, here.scope, agent_id))
+        return PassageFilter(
+            archive_ids=tuple(archive.id for archive in archives.of_agent(tx, agent_id)),
+            tags=tuple(tags or ()),
+            all_tags=tag_match_mode == "all",
+            user_id=here.scope.subject_id,
+            start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
+            end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+        )
+
     found = await here.runtime.recall.passages(query, wanted, top_k or 10)
     results = [hit_to_wire(hit.passage, hit.relevance) for hit in found]
     return answer({"results": results, "count": len(results)})

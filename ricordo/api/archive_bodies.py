@@ -3,7 +3,7 @@
 from datetime import UTC, tzinfo
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.api.bodies import Body, ConfigBody, Text, WholeBody
 from ricordo.domain.clock import parse_date, parse_moment
@@ -113,11 +113,20 @@ class PassageSearchBody(_SearchBody):
     tag_match_mode: Literal["any", "all"] = "any"
 
 
-class PastMessageBody(Body):
-    """A message from a past conversation."""
+class PastText(Text):
+    """A piece of a past message."""
 
+    model_config = ConfigDict(extra="forbid")
+
+
+class PastMessageBody(Body):
+    """A message from a past conversation. What it is not made of here would be lost, so other fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["message"] | None = "message"
     role: Literal["user", "assistant"]
-    content: str | list[Text]
+    content: str | list[PastText]
     name: str | None = Field(None, max_length=200)
     created_at: str | None = None
     otid: str | None = Field(None, min_length=1, max_length=200)
@@ -135,7 +144,7 @@ class PastMessageBody(Body):
 
     @field_validator("content")
     @classmethod
-    def _require_words(cls, value: str | list[Text]) -> str | list[Text]:
+    def _require_words(cls, value: str | list[PastText]) -> str | list[PastText]:
         words = [value] if isinstance(value, str) else [part.text for part in value]
         if not any(text.strip() for text in words):
             raise ValueError("the content is empty. Leave the message out.")

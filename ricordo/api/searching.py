@@ -12,6 +12,7 @@ from ricordo.api.wire.message_schemas import FoundMessageShape, MessageResultSha
 from ricordo.api.wire.passages import found_passage_to_wire
 from ricordo.api.wire.schemas import FoundPassageShape
 from ricordo.domain.clock import zone
+from ricordo.errors import Unsupported
 from ricordo.memory.recall import FoundMessage
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.search import MessageFilter, PassageFilter
@@ -41,36 +42,37 @@ async def search_passages(here: Here, body: PassageSearchBody) -> Response:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
     body.refuse_unsupported()
 
-    def read(tx: Transaction) -> tuple[tuple[str, ...], tzinfo]:
-        ids = archives.ids(tx, here.scope)
+    def wanted(tx: Transaction) -> PassageFilter:
         where: tzinfo = UTC
         if body.agent_id:
-            state = agents.load(tx, here.scope, body.agent_id)
-            ids, where = [archive.id for archive in state.archives], zone(state.agent.timezone)
+            where = zone(agents.timezone(tx, here.scope, body.agent_id))
         if body.archive_id:
             archives.get(tx, here.scope, body.archive_id)
-            ids = [id for id in ids if id == body.archive_id]
-        return tuple(ids), where
+        if body.agent_id:
+            ids = [archive.id for archive in archives.of_agent(tx, body.agent_id)]
+            ids = [id for id in ids if body.archive_id in (None, id)]
+        else:
+            ids = [body.archive_id] if body.archive_id else archives.ids(tx, here.scope)
+        start, end = body.span(where)
+        tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
+        return PassageFilter(tuple(ids), tags, is_all, here.scope.subject_id, start, end)
 
-    ids, where = await here.store.read(read)
-    start, end = body.span(where)
-    wanted = PassageFilter(ids, tuple(body.tags or ()), body.tag_match_mode == "all", here.scope.subject_id, start, end)
     found = await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode)
     return answer([found_passage_to_wire(hit.passage, hit.relevance) for hit in found])
 
 
 async def _messages(here: Call, body: MessageSearchBody) -> Sequence[FoundMessage]:
     body.refuse_unsupported()
-
-    def read(tx: Transaction) -> tuple[tuple[str, ...], tzinfo]:
-        if not body.agent_id:
-            return tuple(agents.ids(tx, here.scope)), UTC
-        return (body.agent_id,), zone(agents.load(tx, here.scope, body.agent_id).agent.timezone)
-
-    ids, where = await here.store.read(read)
-    start, end = body.span(where)
     thread = body.conversation_id
     if thread == "default":
-        thread = conversations.default_id(body.agent_id) if body.agent_id else None
-    wanted = MessageFilter(ids, thread, tuple(body.roles or _SPOKEN), here.scope.subject_id, start, end)
+        if not body.agent_id:
+            raise Unsupported('Each agent has a thread "default" of its own. Name the agent with agent_id.')
+        thread = conversations.default_id(body.agent_id)
+
+    def wanted(tx: Transaction) -> MessageFilter:
+        where: tzinfo = zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
+        ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
+        start, end = body.span(where)
+        return MessageFilter(tuple(ids), thread, tuple(body.roles or _SPOKEN), here.scope.subject_id, start, end)
+
     return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode)

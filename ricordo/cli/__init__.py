@@ -95,12 +95,21 @@ def run_chat(
 def run_doctor(
     what: str | None = typer.Argument(None, help="models: ask the models, and see which of them can run an agent."),
     model: str | None = typer.Option(None, help="Handle of one model to ask, as openai/gpt-4.1."),
+    repair: bool = typer.Option(
+        False, "--repair", help="Mend threads whose agents could not answer. Stop the server first."
+    ),
 ) -> None:
     """Check this installation, and say what is wrong."""
     with _plainly():
         if what not in (None, "models"):
             raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
-        if what or model:
+        if repair and (what or model):
+            raise typer.BadParameter("--repair mends threads and asks no model. Give it alone.")
+        if repair:
+            from ricordo.cli.repair import repair as mend_threads
+
+            is_well = mend_threads()
+        elif what or model:
             from ricordo.cli.doctor_models import doctor_models
 
             is_well = doctor_models(model)

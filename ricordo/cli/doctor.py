@@ -18,11 +18,13 @@ from ricordo.app import open_models
 from ricordo.cli.client import Client, Json
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
+from ricordo.cli.repair import look_at_all
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.storage.broken import looking
 from ricordo.storage.check import Absent, Broken, InUse, Shared, Sound, check
 from ricordo.storage.job_queue import queue_of_file, queue_of_postgres
 from ricordo.storage.migrations import MIGRATIONS
@@ -31,6 +33,7 @@ Verdict = Literal["ok", "warning", "wrong"]
 DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
+_SHOWN_THREADS = 10
 _LONG_WAIT = 60  # seconds
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
@@ -62,6 +65,7 @@ def examine() -> Iterator[Finding]:
     yield _data_folder(settings.data_dir)
     database = check(settings)
     yield _database(settings, database)
+    yield from _threads(settings, database)
     yield from _jobs(settings, database)
     yield from _providers(providers)
     try:
@@ -121,6 +125,27 @@ def _schema(name: str, schema: int, rest: str) -> Finding:
     later = "" if schema == known else f", will become {known} at the next start, after a backup"
     made = f"schema {schema}{later}" if schema else "tables made at the first start"
     return Finding("database", f"{name}, {made}, {rest}")
+
+
+def _threads(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
+    """Threads that would keep their agents from answering; nothing where no database can be looked at in peace."""
+    is_current = isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
+    if not is_current:
+        return
+    try:
+        with looking(settings) as tx:
+            count, found = look_at_all(tx, is_alone=isinstance(database, Sound))
+    except RicordoError as error:
+        yield Finding("threads", f"not looked at: {error}", "warning")
+        return
+    if not found:
+        yield Finding("threads", f"{count:,}, all sound")
+        return
+    yield Finding(
+        "threads", f"{len(found):,} of {count:,} want mending: stop the server, ricordo doctor --repair", "warning"
+    )
+    for one in found[:_SHOWN_THREADS]:
+        yield Finding("thread", f"{one.conversation_id}: {'; '.join(one.found)}", "warning")
 
 
 def _running_server(settings: Settings) -> Finding:

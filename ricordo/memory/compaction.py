@@ -21,7 +21,8 @@ _SUMMARY_SHARE = 0.15
 _SUMMARY_MOST = 12_500
 # After a refusal the transcript counts as this much larger than the window, in percent.
 _BEYOND = 125
-_MOST_PERCENT = 400
+# A server may have been started with a hundredth of the window that its model is known for.
+_MOST_PERCENT = 10_000
 
 
 @dataclass(frozen=True, slots=True)

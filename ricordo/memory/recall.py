@@ -23,6 +23,7 @@ from ricordo.storage.vector_index import VectorFilter, VectorIndex
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+F = TypeVar("F", MessageFilter, PassageFilter)
 _REMEMBERED = 256
 # An outside index is asked for more than is wanted, since words have their say in the order too.
 _FROM_OUTSIDE = 100
@@ -62,11 +63,19 @@ class Recall:
         self._remembered: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
 
     async def messages(
-        self, query: str, wanted: MessageFilter, limit: int, mode: SearchMode = "hybrid"
+        self,
+        query: str,
+        wanted: MessageFilter | Callable[[Transaction], MessageFilter],
+        limit: int,
+        mode: SearchMode = "hybrid",
     ) -> list[FoundMessage]:
-        """The best matching messages, best first; the newest where the query holds no word."""
+        """The best matching messages, best first; the newest where the query holds no word.
+
+        `wanted` may be a function that makes the filter of what it reads, in the transaction of the search.
+        """
         asked = await self._ask(query, mode)
         if self._messages_index in self._indexes:
+            wanted = await self._settled(wanted)
             outside = VectorFilter(
                 wanted.roles, wanted.conversation_id, wanted.user_id, (), False, wanted.start, wanted.end
             )
@@ -75,30 +84,42 @@ class Recall:
             )
 
         def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundMessage]]:
-            found = search.find_messages(tx, asked, wanted, limit)
+            found = search.find_messages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
 
         return await self._find(asked, find)
 
     async def passages(
-        self, query: str, wanted: PassageFilter, limit: int, mode: SearchMode = "hybrid"
+        self,
+        query: str,
+        wanted: PassageFilter | Callable[[Transaction], PassageFilter],
+        limit: int,
+        mode: SearchMode = "hybrid",
     ) -> list[FoundPassage]:
-        """The best matching passages, best first; the newest where the query holds no word; none where there is no archive."""
-        if not wanted.archive_ids:
+        """The best matching passages, best first; the newest where the query holds no word; none where there is no archive.
+
+        `wanted` as for messages.
+        """
+        if isinstance(wanted, PassageFilter) and not wanted.archive_ids:
             return []
         asked = await self._ask(query, mode)
         if self._indexes:
-            kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, wanted.archive_ids))
+            wanted = await self._settled(wanted)
+            owners = wanted.archive_ids
+            kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
             outside = VectorFilter((), None, wanted.user_id, wanted.tags, wanted.all_tags, wanted.start, wanted.end)
             asked = await self._ask_outside(asked, kept_in, outside, limit)
 
         def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundPassage]]:
-            found = search.find_passages(tx, asked, wanted, limit)
+            found = search.find_passages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
 
         return await self._find(asked, find)
+
+    async def _settled(self, wanted: F | Callable[[Transaction], F]) -> F:
+        return await self._store.read(wanted) if callable(wanted) else wanted
 
     async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[Found, T]]) -> T:
         found, results = await self._store.read(lambda tx: find(tx, asked))
@@ -153,3 +174,7 @@ class Recall:
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"index": name, "reason": str(error)})
         return replace(asked, nearest=nearest)
+
+
+def _settled(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
+    return wanted(tx) if callable(wanted) else wanted

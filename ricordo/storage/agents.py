@@ -44,6 +44,9 @@ _THREAD_NAMES = [column.name for column in conversations.COLUMNS]
 _ARCHIVE_NAMES = [column.name for column in archives.COLUMNS]
 _THREAD = slice(len(_NAMES), len(_NAMES) + len(_THREAD_NAMES))
 _ARCHIVE = slice(_THREAD.stop, None)
+_ZONE = select(agents.c.timezone).where(
+    agents.c.id == bindparam("agent_id"), agents.c.organization_id == bindparam("organization_id")
+)
 _TAGS = select(agents_tags.c.tag).where(agents_tags.c.agent_id == bindparam("agent_id")).order_by(agents_tags.c.tag)
 _INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
 _CHANGED = [
@@ -97,6 +100,14 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
     statement = select(agents.c.id).where(agents.c.id == agent_id, agents.c.organization_id == scope.organization_id)
     if tx.first(statement) is None:
         raise NotFound(f"Agent with ID {agent_id} not found")
+
+
+def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
+    """The name of the agent's time zone; raises NotFound."""
+    row = tx.first(_ZONE, {"agent_id": agent_id, "organization_id": scope.organization_id})
+    if row is None:
+        raise NotFound(f"Agent with ID {agent_id} not found")
+    return str(row.timezone)
 
 
 def hold(tx: Transaction, scope: Scope, agent_id: str) -> None:

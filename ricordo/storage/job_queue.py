@@ -39,7 +39,8 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
     counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
     for row in tx.all(counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)):
         depth.setdefault(row.kind, {})[row.status] = row.jobs
-    since = tx.all(select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting"))[0].since
+    oldest = select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting")
+    since = tx.all(oldest)[0].since
     waits = 0 if since is None else max(tx.clock.now() - since, 0)
     found = [job for job in _troubled(tx, theirs) if job.error]
     errors = sorted(found, key=lambda job: job.ended_at or job.started_at or 0, reverse=True)[:_LAST_ERRORS]

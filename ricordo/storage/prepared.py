@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Dialect, Executable, Insert, SelectBase
+from sqlalchemy import Dialect, Executable, Insert, LargeBinary, SelectBase
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Convert = Callable[[Any], Any]
@@ -16,7 +16,7 @@ Convert = Callable[[Any], Any]
 class Prepared:
     """One statement as the driver takes it, with the conversions of its parameters and of its rows."""
 
-    __slots__ = ("_converts", "_defaults", "_names", "_positional", "_reads", "_row", "sql")
+    __slots__ = ("_converts", "_defaults", "_names", "_positional", "_reads", "_row", "cursor", "sql")
 
     def __init__(self, statement: Executable, compiled: SQLCompiler, dialect: Dialect) -> None:
         self.sql = str(compiled)
@@ -28,6 +28,9 @@ class Prepared:
         )
         self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
         columns = list(statement.selected_columns) if isinstance(statement, SelectBase) else []
+        # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
+        has_bytes = any(isinstance(column.type, LargeBinary) for column in columns)
+        self.cursor: dict[str, Any] = {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
         reads = (column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns)

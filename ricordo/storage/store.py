@@ -14,7 +14,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
 from ricordo.errors import Conflict, Invalid
-from ricordo.storage.prepared import Statements
+from ricordo.storage.prepared import Prepared, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Transaction:
         prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
         if prepared is None:
             return self.connection.execute(statement, values).rowcount
-        cursor = self._cursor(prepared.sql)
+        cursor = self._cursor(prepared)
         if isinstance(values, Mapping):
             cursor.execute(prepared.sql, prepared.bind(values))
         else:
@@ -61,7 +61,7 @@ class Transaction:
         prepared = self._statements.prepare(statement, values) if values else None
         if values is None or prepared is None:
             return self.connection.execute(statement, values).all()
-        cursor = self._cursor(prepared.sql)
+        cursor = self._cursor(prepared)
         cursor.execute(prepared.sql, prepared.bind(values))
         return prepared.read(cursor.fetchall())
 
@@ -75,10 +75,10 @@ class Transaction:
         if self.connection.dialect.name != "sqlite":
             self.all(statement, values)
 
-    def _cursor(self, sql: str) -> Any:
+    def _cursor(self, prepared: Prepared) -> Any:
         for observer in self._statements.observers:
-            observer(sql)
-        return self.connection.connection.cursor()
+            observer(prepared.sql)
+        return self.connection.connection.cursor(**prepared.cursor)
 
 
 class Store(Protocol):

@@ -98,6 +98,7 @@ def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are(
     deltas = Deltas(*IDS, held={"roll"})
     assert events(deltas, ToolCallChunk(0, "{", "a", "roll"), ToolCallChunk(0, "}")) == []
     (told,) = events(deltas, ToolCallChunk(1, "{}", "b", "toss"))
+    assert isinstance(told, ToolCallDelta)
     assert (told.call_id, told.name) == ("b", "toss")
     deltas.events(Restarted())
     assert len(events(deltas, ToolCallChunk(0, "{}", "c", "toss"))) == 1

@@ -1,6 +1,7 @@
 """Importing past messages: in order, out of the window, repeatable, beside running turns."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from ricordo.agents.history import PORTION, PastMessage, import_messages
 from ricordo.agents.removal import remove_agent
 from ricordo.domain.clock import to_micros
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
 from ricordo.storage.paging import Page
@@ -116,6 +117,48 @@ async def test_a_repeat_stores_nothing_twice(stage: Stage) -> None:
     assert again[1:3] == ids
     assert len(set(again)) == 4
     assert (await stage.thread(agent)).message_count == 5
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}],
+)
+async def test_an_otid_that_stands_for_another_message_refuses_all(stage: Stage, other: dict[str, Any]) -> None:
+    agent = await stage.agent()
+    new = numbered(2 * PORTION)
+    await imported(stage, agent, new[-1:])
+    await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))  # there it is another message
+    new[-1] = replace(new[-1], created_at="2020-01-01")  # when it was said is not what was said
+    before = await stored_ids(stage.store, agent)
+    with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} stands for another message"):
+        await imported(stage, agent, [*new[:-1], replace(new[-1], **other)])
+    assert await stored_ids(stage.store, agent) == before
+    assert (await imported(stage, agent, new))[-1] == before[0]
+
+
+async def a_second_thread(stage: Stage, agent: str) -> str:
+    """Another thread of the agent."""
+    second = make.conversation((await stage.state(agent)).agent, id="conv-2")
+    await stage.store.write(lambda tx: conversations.insert_one(tx, second))
+    return second.id
+
+
+async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(stage: Stage) -> None:
+    agent = await stage.agent()
+    new = numbered(2 * PORTION)
+
+    class Meddling(Dying):
+        """A store in which somebody else imports between the portions."""
+
+        async def write(self, work: Any) -> Any:
+            result = await super().write(work)
+            if self._left == 1:
+                await imported(stage, agent, past("coffee", otid=new[-1].otid))
+            return result
+
+    with pytest.raises(Conflict, match=str(new[-1].otid)):
+        await import_messages(Meddling(stage.store, 2), Scope(), agent, new)  # type: ignore[arg-type]
+    assert (await stage.thread(agent)).message_count == 1 + PORTION + 1
 
 
 class Dying:

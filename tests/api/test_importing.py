@@ -56,6 +56,10 @@ def test_past_messages_are_listed_found_and_answered_to(
         ({"role": "user", "content": "a", "created_at": "yesterday"}, "Invalid created_at format: yesterday."),
         ({"role": "user", "content": "a", "otid": "same"}, "Two of these messages have the otid same."),
         ({"role": "user", "content": "a\0"}, "NUL"),
+        ({"role": "user", "content": "a", "date": "2024-05-06"}, "'messages', 600, 'date'"),
+        ({"role": "user", "content": "a", "sender_id": "user-1"}, "'sender_id'"),
+        ({"role": "user", "content": "a", "type": "approval"}, "Input should be 'message'"),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, "'signature'"),
     ],
 )
 def test_one_bad_message_refuses_all(
@@ -70,6 +74,19 @@ def test_one_bad_message_refuses_all(
     assert answer.status_code in (400, 422)
     assert told in answer.json()["detail"].replace("\\'", "'")
     assert server.rows() == rows
+
+
+def test_an_otid_stands_for_one_message(http: httpx2.Client, agent: AgentState) -> None:
+    path = f"/v1/agents/{agent.id}/messages/import"
+    first = {"role": "user", "content": "My cat is called Minka.", "otid": "o-1", "type": "message"}
+    stored = http.post(path, json={"messages": [first]})
+    same = first | {"content": [{"type": "text", "text": first["content"]}]}
+    assert http.post(path, json={"messages": [same], "newer_option": 1}).json() == stored.json()
+
+    refused = http.post(path, json={"messages": [first | {"content": "My cat is called Mia."}]})
+
+    assert refused.status_code == 409
+    assert "The otid o-1 stands for another message" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("size", [0, MOST_ITEMS + 1])

@@ -74,6 +74,13 @@ get    /v1/steps/{}
 get    /v1/steps/
 get    /v1/steps/{}/metrics
 get    /v1/steps/{}/messages
+delete ...gents/
+delete ...ons/{}
+post   /v1/agents/{}/messages/async
+patch  /v1/agents/{}/tools/approval/{}
+post   /v1/conversations/
+patch  /v1/conversations/{}
+post   /v1/conversations/{}/fork
 """
 
 

@@ -1,15 +1,18 @@
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
+from ricordo.api.wire.telemetry import RunMetricsShape
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
+from tests.api.wire.fits import require_fits
 from tests.support.serving import LIMIT, Gate, ServerInThread, StrictLetta
 
 
@@ -115,6 +118,75 @@ def test_runs_are_found_by_agent_status_thread_and_reason(
         gate.open()
         asking.result(LIMIT)
     assert client.runs.retrieve(second).status == "completed"
+
+
+def test_a_failed_call_to_a_model_shows_as_a_failed_step_of_its_run(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(ModelError("llm_rate_limit", "Slow down."))
+    with pytest.raises(Exception, match="Slow down"):
+        client.agents.messages.create(agent.id, input="Hello.")
+    (run,) = client.runs.list(agent_id=agent.id).items
+
+    (step,) = client.runs.steps.list(run.id).items
+
+    assert (step.status, step.stop_reason, step.error_type) == ("failed", "llm_api_error", "llm_rate_limit")
+    assert step.error_data == {"type": "llm_rate_limit", "message": "Slow down."}
+    assert step.total_tokens == 0
+    assert client.steps.metrics.retrieve(step.id).llm_request_ns
+    assert list(client.steps.messages.list(step.id)) == []
+
+
+def test_a_run_tells_its_times_and_the_tools_it_used(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    insert = call("memory_insert", label="human", new_string="x")
+    server.says(insert, call("unknown_tool"), "Done.")
+    run_id = client.agents.messages.create(agent.id, input="Hello.").messages[0].run_id or ""
+
+    metrics = http.get(f"/v1/runs/{run_id}/metrics").json()
+
+    require_fits(RunMetricsShape, metrics)
+    run = client.runs.retrieve(run_id)
+    tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
+    assert (metrics["id"], metrics["agent_id"], metrics["num_steps"]) == (run_id, agent.id, 3)
+    assert (metrics["run_ns"], metrics["tools_used"]) == (run.total_duration_ns, tool_ids)
+    assert run.created_at is not None
+    assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
+
+
+def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
+    said = client.agents.messages.create(agent.id, input="Hello.").messages[0]
+    run_id = said.run_id or ""
+    history = [message.id for message in client.agents.messages.list(agent.id)]
+    spent = http.get("/v1/ledger", params={"agent_id": agent.id}).json()["lines"]
+
+    assert http.delete(f"/v1/runs/{run_id}").json() == {"message": f"{run_id} was deleted."}
+
+    for path in (f"/v1/runs/{run_id}", f"/v1/steps/{said.step_id}"):
+        assert http.get(path).status_code == 404
+    assert http.delete(f"/v1/runs/{run_id}").status_code == 404
+    assert [message.id for message in client.agents.messages.list(agent.id)] == history
+    assert http.get("/v1/ledger", params={"agent_id": agent.id}).json()["lines"] == spent
+    assert client.agents.messages.create(agent.id, input="Again.").messages
+
+
+def test_an_open_run_is_not_deleted(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
+        gate.wait()
+        (run,) = client.runs.list(agent_id=agent.id).items
+        answer = http.delete(f"/v1/runs/{run.id}")
+        gate.open()
+        assert asking.result(LIMIT).messages
+    assert (answer.status_code, "has not ended" in answer.json()["detail"]) == (409, True)
+    assert client.runs.retrieve(run.id).status == "completed"
 
 
 def test_a_run_that_is_not_there_is_told_so(client: StrictLetta) -> None:

@@ -179,6 +179,19 @@ def test_a_search_that_cannot_be_is_refused(
     assert server.rows() == rows
 
 
+@pytest.mark.parametrize("path", ["messages", "agents/messages"])
+def test_the_default_thread_is_an_agents(
+    http: httpx2.Client, two: tuple[AgentState, AgentState], server: ServerInThread, path: str
+) -> None:
+    ids = [say(http, agent, ("user", "Gunpowder", "2025-01-01"))[0] for agent in two]
+    refused = http.post(f"/v1/{path}/search", json={"query": "gunpowder", "conversation_id": "default"})
+    assert refused.status_code == 422
+    assert "Name the agent with agent_id" in refused.json()["detail"]
+    query = {"query": "gunpowder", "conversation_id": "default", "agent_id": two[0].id}
+    (hit,) = http.post(f"/v1/{path}/search", json=query).json()
+    assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
+
+
 def test_an_archive_or_a_role_that_is_none_is_refused(client: StrictLetta, http: httpx2.Client) -> None:
     with pytest.raises(NotFoundError):
         client.passages.search(query="tea", archive_id=new_id("archive"))

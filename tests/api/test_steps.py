@@ -1,7 +1,8 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import httpx2
 import pytest
-from letta_client import NotFoundError
+from letta_client import BadRequestError, NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id, new_id
@@ -68,6 +69,48 @@ def test_steps_are_found_by_agent_and_by_model(client: StrictLetta, agent: Agent
     assert [step.id for step in client.steps.list(agent_id=agent.id, order="asc")] == step_ids
     assert [step.id for step in client.steps.list(agent_id=agent.id, model="model")] == step_ids[::-1]
     assert list(client.steps.list(agent_id=agent.id, model="other")) == []
+
+
+def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+    step_id = client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or ""
+
+    client.steps.feedback.create(step_id, feedback="negative", tags=["rude", "long", "rude"])
+    step = client.steps.retrieve(step_id)
+    assert (step.feedback, step.tags) == ("negative", ["rude", "long"])
+    # What is left out stays; null takes it back.
+    client.steps.feedback.create(step_id, feedback="positive")
+    step = client.steps.retrieve(step_id)
+    assert (step.feedback, step.tags) == ("positive", ["rude", "long"])
+    client.steps.feedback.create(step_id, tags=[])
+    answer = http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": None})
+    assert (answer.json()["feedback"], answer.json()["tags"]) == (None, [])
+    assert client.steps.retrieve(step_id).feedback is None
+    assert http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": "so-so"}).status_code == 422
+    assert http.patch(f"/v1/steps/{new_id('step')}/feedback", json={}).status_code == 404
+
+
+def test_steps_are_found_by_feedback_tags_and_dates(client: StrictLetta, agent: AgentState) -> None:
+    good, bad, plain = [
+        client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or "" for _ in range(3)
+    ]
+    client.steps.feedback.create(good, feedback="positive", tags=["kind", "short"])
+    client.steps.feedback.create(bad, feedback="negative", tags=["rude"])
+
+    def ids(**query: object) -> list[str]:
+        return [step.id for step in client.steps.list(agent_id=agent.id, order="asc", **query)]  # type: ignore[arg-type]
+
+    assert ids(has_feedback=True) == [good, bad]
+    assert ids(has_feedback=False) == [plain]
+    assert ids(feedback="positive") == [good]
+    assert ids(tags=["rude"]) == [bad]
+    assert ids(tags=["rude", "kind", "other"]) == [good, bad]
+    assert ids(tags=["ki"]) == []
+    today = datetime.now(UTC).date()
+    assert ids(start_date=today.isoformat(), end_date=today.isoformat()) == [good, bad, plain]
+    assert ids(start_date=(today + timedelta(days=2)).isoformat()) == []
+    assert ids(end_date=(today - timedelta(days=2)).isoformat()) == []
+    with pytest.raises(BadRequestError, match="start_date"):
+        ids(start_date="soon")
 
 
 def test_a_step_that_is_not_there_is_told_so(client: StrictLetta) -> None:

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -7,10 +6,7 @@ from letta_client import NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id, new_id
-from ricordo.domain.scope import Scope
-from ricordo.storage import tools
-from ricordo.storage.store import Transaction
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.support.serving import ServerInThread, StrictLetta
 
 TOOLS = {
     "send_message": "letta_core",
@@ -110,34 +106,3 @@ def test_unknown_tools_and_agents_are_told_apart(
         assert caught.value.body == {"detail": f"NOT_FOUND: {text}"}
 
     assert server.rows() == rows
-
-
-def test_a_tool_that_wants_approval_brings_its_rule_to_every_agent_that_gets_it(
-    client: StrictLetta, server: ServerInThread
-) -> None:
-    asking = {"tool_name": "memory_insert", "type": "requires_approval"}
-
-    def want(is_wanted: bool) -> str:
-        def change(tx: Transaction) -> str:
-            tool = tools.by_names(tx, Scope(), ["memory_insert"])["memory_insert"]
-            tools.update(tx, replace(tool, needs_approval=is_wanted))
-            return tool.id
-
-        return server.write(change)
-
-    def rules(agent: AgentState) -> list[dict[str, Any]]:
-        told = [rule.to_dict() for rule in agent.tool_rules or ()]
-        return [{name: rule[name] for name in asking} for rule in told if rule["type"] == "requires_approval"]
-
-    tool_id = want(True)
-    try:
-        with_it = client.agents.create(model=MODEL)
-        without = client.agents.create(model=MODEL, include_base_tools=False)
-        given = client.agents.tools.attach(tool_id, agent_id=without.id)
-        twice = client.agents.tools.attach(tool_id, agent_id=without.id)
-    finally:
-        want(False)
-
-    assert rules(with_it) == [asking]
-    assert rules(without) == []
-    assert rules(given) == rules(twice) == [asking]  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class Games:
         self.played: list[tuple[str, Any]] = []
 
     def tools(self) -> Sequence[ServerTool]:
-        def roll(context: ToolContext, sides: int = 6) -> str:  # noqa: ARG001 - every tool takes a context
+        def roll(context: ToolContext, sides: int = 6) -> str:
             """Roll a die.
 
             Args:
@@ -43,22 +43,22 @@ class Games:
             self.played.append(("roll", sides))
             return str(sides)
 
-        def toss(context: ToolContext) -> str:  # noqa: ARG001
+        def toss(context: ToolContext) -> str:
             """Toss a coin."""
             self.played.append(("toss", None))
             return "heads"
 
-        def draw(context: ToolContext) -> str:  # noqa: ARG001
+        def draw(context: ToolContext) -> str:
             """Draw a card."""
             self.played.append(("draw", None))
             return "ace"
 
-        def stumble(context: ToolContext) -> str:  # noqa: ARG001
+        def stumble(context: ToolContext) -> str:
             """Fall over."""
             self.played.append(("stumble", None))
             raise ValueError("fell over")
 
-        def launch(context: ToolContext) -> str:  # noqa: ARG001
+        def launch(context: ToolContext) -> str:
             """Launch a rocket."""
             self.played.append(("launch", None))
             return "launched"
@@ -202,7 +202,7 @@ class Scene:
 
     def history(self, agent: str, **query: Any) -> list[Wire]:
         """Every message of the agent's thread as it is shown, oldest first."""
-        wanted = {"order": "asc", "limit": 1000} | query
+        wanted: dict[str, Any] = {"order": "asc", "limit": 1000} | query
         return list(self.http.get(f"/v1/agents/{agent}/messages", params=wanted).json())
 
 

@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import tools
 from ricordo.storage.store import Transaction
 from tests.behaviour.approving import asks, decides, pending, require_free
-from tests.behaviour.scene import BROKEN, CLAUDE, Scene, Wire, calls, kinds, returns, roles, said, speech, stopped
+from tests.behaviour.scene import BROKEN, CLAUDE, Scene, calls, kinds, returns, roles, said, speech, stopped
 from tests.support.model_server import claude
 
 ROLL_WAITS = [{"type": "requires_approval", "tool_name": "roll"}]
@@ -27,7 +27,11 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(s
 
     answer = scene.send(agent, "Roll.")
 
-    assert (kinds(answer), stopped(answer), scene.played) == (["assistant", "approval_request"], "requires_approval", [])
+    assert (kinds(answer), stopped(answer), scene.played) == (
+        ["assistant", "approval_request"],
+        "requires_approval",
+        [],
+    )
     request = answer["messages"][1]
     assert request["tool_call"] == request["tool_calls"][0]
     assert (request["tool_call"]["name"], request["tool_call"]["arguments"]) == ("roll", '{"sides": 8}')
@@ -45,7 +49,12 @@ def test_a_request_for_approval_fits_the_clients_types(scene: Scene) -> None:
     answer = scene.client.agents.messages.create(agent, messages=[approval])
     assert [message.message_type for message in answer.messages] == ["tool_return_message", "assistant_message"]
     kept = [message.message_type for message in scene.client.agents.messages.list(agent, order="asc")]
-    assert kept[2:] == ["approval_request_message", "approval_response_message", "tool_return_message", "assistant_message"]
+    assert kept[2:] == [
+        "approval_request_message",
+        "approval_response_message",
+        "tool_return_message",
+        "assistant_message",
+    ]
 
 
 # What is decided.

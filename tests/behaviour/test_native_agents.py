@@ -15,7 +15,9 @@ def roll(call_id: str = "toolu_a", **arguments: int) -> dict[str, object]:
 
 def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: Scene) -> None:
     agent = scene.agent("roll", "toss", "stumble")
-    scene.says(calls(("roll", {"sides": 4}), ("toss", {}), ("stumble", {}), ("roll", {"sides": 8}), text="All!"), "Done.")
+    scene.says(
+        calls(("roll", {"sides": 4}), ("toss", {}), ("stumble", {}), ("roll", {"sides": 8}), text="All!"), "Done."
+    )
 
     answer = scene.send(agent, "Play.")
 
@@ -36,7 +38,8 @@ def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signat
     agent = scene.agent("roll", "toss", model=CLAUDE)
     toss = {"type": "tool_use", "id": "toolu_b", "name": "toss", "input": {}}
     scene.says(
-        claude(THINKING, REDACTED, roll(sides=4), toss, stop="tool_use"), claude({"type": "text", "text": "Four, heads."})
+        claude(THINKING, REDACTED, roll(sides=4), toss, stop="tool_use"),
+        claude({"type": "text", "text": "Four, heads."}),
     )
 
     answer = scene.send(agent, "Play.")

@@ -86,9 +86,7 @@ def test_continue_loop_goes_on_after_its_tool(player: Player, scene: Scene) -> N
 
 
 @pytest.mark.parametrize(("sides", "next_tool"), [(1, "toss"), (2, "draw")])
-def test_conditional_follows_what_the_tool_returned(
-    player: Player, scene: Scene, sides: int, next_tool: str
-) -> None:
+def test_conditional_follows_what_the_tool_returned(player: Player, scene: Scene, sides: int, next_tool: str) -> None:
     mapping = {"1": "toss", "2": "draw"}
     agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", child_output_mapping=mapping)])
     scene.says(calls(("roll", {"sides": sides})), calls((next_tool, MORE)), player.ends())

@@ -294,7 +294,9 @@ async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_pa
     (own,) = (await save(store, state, archiving(state, "newer"))).archives
     assert own.name == "Nina's archive"
     assert await found(store, "newer", own.id) == ["newer"]
-    counts = [(await store.read(lambda tx, id=id: archives.get(tx, SCOPE, id))).passage_count for id in (left.id, kept.id)]
+    counts = [
+        (await store.read(lambda tx, id=id: archives.get(tx, SCOPE, id))).passage_count for id in (left.id, kept.id)
+    ]
     assert counts == [1, 1]
 
 

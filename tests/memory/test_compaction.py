@@ -289,12 +289,12 @@ def test_the_room_of_a_summary_follows_the_window_and_the_correction() -> None:
 
 
 def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
-    for estimate in (3_000, 9_000, 20_000):
+    for estimate in (100, 3_000, 9_000, 20_000):
         percent = percent_after_refusal(estimate, 10_000, 100)
-        assert percent <= 400
+        assert percent <= 10_000
         assert estimate * percent / 100 > TRIGGER * 10_000
     assert percent_after_refusal(20_000, 10_000, 160) == 200
-    assert percent_after_refusal(0, 10_000, 100) == 400
+    assert percent_after_refusal(0, 10_000, 100) == 10_000
     window = [SYSTEM, *talk(20)]
     refused = transcript_tokens(window)
     found = cut_at(window, "sliding_window", percent=percent_after_refusal(refused, 10_000, 100))

@@ -1,7 +1,10 @@
 """Building an index anew: whatever was damaged is found again, and nothing that happens meanwhile is lost."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -12,7 +15,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.memory.indexing import Indexing
 from ricordo.memory.reindexing import reembed, reindex
-from ricordo.storage import archives, gone, rebuilding, search
+from ricordo.storage import agents, archives, conversations, gone, indexed, rebuilding, search
 from ricordo.storage.index.tables import (
     search_documents,
     search_postings,
@@ -219,6 +222,68 @@ async def test_an_owner_that_goes_meanwhile_leaves_nothing(shelf: Shelf) -> None
     assert await shelf.spaces() == {shelf.agent_id}
     await shelf.rebuild(id)
     assert await shelf.spaces() == {shelf.agent_id}
+
+
+class Interrupted:
+    """A store in which something happens right before one of the writes, by its number."""
+
+    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self.clock, self.read, self._store = store.clock, store.read, store
+        self._left, self._meanwhile = write, meanwhile
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        """Write, but let it happen first where its time has come."""
+        self._left -= 1
+        if self._left == -1:
+            await self._meanwhile()
+        return await self._store.write(work)
+
+
+# What is left of an older index, two portions of messages, the vectors, the taking over, and what it leaves.
+@pytest.mark.parametrize("write", range(6))
+async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    monkeypatch.setattr(rebuilding, "AT_ONCE", 70)
+
+    async def delete_it() -> None:
+        await shelf.store.write(lambda tx: gone.hide_agent(tx, Scope(), shelf.agent_id))
+        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "agent", shelf.agent_id)):
+            pass
+
+    meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
+    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
+    assert await shelf.store.read(lambda tx: indexed.home_of(tx, shelf.agent_id)) is None
+    assert await shelf.spaces() == {shelf.archive.id}
+    rows = await shelf.store.read(lambda tx: tx.all(select(search_tail.c.owner_id).distinct()))
+    assert {row.owner_id for row in rows} <= {shelf.archive.id}
+
+
+@pytest.mark.parametrize("write", range(6))
+async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    monkeypatch.setattr(rebuilding, "AT_ONCE", 70)
+    agent = (await shelf.store.read(lambda tx: agents.load(tx, Scope(), shelf.agent_id))).agent
+    side = make.conversation(agent, id="conv-side")
+    await shelf.store.write(lambda tx: conversations.insert_one(tx, side))
+    secrets = [make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10) for n in range(12)]
+    await make.stored_messages(shelf.store, *secrets)
+    await shelf.merge(shelf.agent_id)
+
+    async def delete_it() -> None:
+        await shelf.store.write(lambda tx: gone.hide_thread(tx, Scope(), "conv-side"))
+        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "thread", "conv-side")):
+            pass
+
+    meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
+    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
+    for _ in range(2):
+        assert await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
+        assert len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts")) == 120
+        await shelf.merge(shelf.agent_id)
+    terms = select(search_terms.c.term).where(search_terms.c.term == "zebra")
+    assert await shelf.store.read(lambda tx: tx.all(terms)) == []
 
 
 async def test_a_space_is_built_by_one_job_that_excludes_its_merges(store: Store) -> None:

@@ -4,7 +4,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.prompt.transcript import INTERRUPTED, paired, transcript
 from tests.support import make
 from tests.support.clock import START
@@ -53,13 +53,20 @@ def test_every_call_is_answered_once_right_after_it_and_nothing_else_is_answered
 @given(histories)
 def test_pairing_keeps_all_that_was_said_and_changes_nothing_that_is_sound(history: list[Message]) -> None:
     once = paired(history)
-    assert [one for one in once if one.role != "tool"] == [one for one in history if one.role != "tool"]
+    kept, said = ([one for one in some if one.role != "tool"] for some in (once, history))
+    assert [(one.id, one.text, len(one.parts)) for one in kept] == [(one.id, one.text, len(one.parts)) for one in said]
     assert paired(once) == once
 
 
 def test_a_sound_history_is_left_as_it_is() -> None:
-    history = [make.message(AGENT), asks("a", "b"), answers("b"), answers("a"), asks("a"), answers("a")]
+    history = [make.message(AGENT), asks("a", "b"), answers("b"), answers("a"), asks("c"), answers("c")]
     assert paired(history) == history
+
+
+@given(histories)
+def test_no_two_calls_have_one_id(history: list[Message]) -> None:
+    used = [call.call_id for message in paired(history) for call in message.tool_calls]
+    assert len(used) == len(set(used))
 
 
 def test_a_call_without_a_result_is_said_to_be_interrupted() -> None:
@@ -113,3 +120,29 @@ def test_a_json_result_that_must_be_cut_is_words() -> None:
     content = orjson.dumps(["x" * 6_000]).decode()
     sent = packaged(ToolReturnPart("a", "read", "success", content, is_json=True))["message"]
     assert sent == content[:5_000] + f"... [truncated {len(content) - 5_000} chars]"
+
+
+def test_a_request_for_approval_is_the_assistants_and_its_answer_is_not_sent() -> None:
+    asked = make.message(AGENT, role="approval", parts=(ToolCallPart("a", "roll_dice", "{}", is_gated=True),))
+    decided = make.message(AGENT, role="approval", parts=(ApprovalPart("a", approves=True),))
+    sent = transcript([asked, decided, answers("a")], "UTC", 128_000)
+    assert [message.role for message in sent] == ["assistant", "tool"]
+    # While nobody has answered, a request that is sent all the same is still valid.
+    assert [message.role for message in transcript([asked], "UTC", 128_000)] == ["assistant", "tool"]
+
+
+def test_a_summary_is_an_alert_in_the_users_role_that_counts_what_left() -> None:
+    part = CompactionPart("window", ("message-1", "message-2"), 900, 300, 1_000, 5, 4)
+    summary = make.message(AGENT, role="summary", parts=(TextPart("Ada likes tea."), part), created_at=NOON)
+    (sent,) = transcript([summary], "Europe/Rome", 128_000)
+    alert = orjson.loads(sent.text)
+    assert (sent.role, alert["type"], alert["time"]) == ("user", "system_alert", "2026-01-01 01:00:00 PM CET+0100")
+    assert alert["message"].startswith("Note: 2 messages from the beginning of the conversation have been hidden")
+    assert alert["message"].endswith("\n Ada likes tea.")
+
+
+def test_what_users_say_is_an_event_for_the_types_that_want_it_so() -> None:
+    said = make.message(AGENT, "Roll.", created_at=NOON)
+    (packed,) = transcript([said], "UTC", 128_000, packs_user_messages=True)
+    assert orjson.loads(packed.text)["message"] == "Roll."
+    assert transcript([said], "UTC", 128_000) == (said,)

@@ -158,9 +158,7 @@ async def test_of_too_many_ended_jobs_the_newest_stay(
     assert [job.id for job in kept] == [job.id for job in added[5:]]
 
 
-async def test_the_queue_tells_depth_age_and_last_errors(
-    store: SqliteStore, scope: Scope, clock: ManualClock
-) -> None:
+async def test_the_queue_tells_depth_age_and_last_errors(store: SqliteStore, scope: Scope, clock: ManualClock) -> None:
     empty = await store.read(lambda tx: read_queue(tx, scope))
     assert (empty.depth, empty.waits, empty.errors) == ({}, 0, ())
     troubled = await add(store, "embed", most_attempts=2)

@@ -27,7 +27,19 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, LeaseLost, Unavailable
 from ricordo.memory.commit import file_passages
 from ricordo.settings import Settings
-from ricordo.storage import agents, archives, blocks, conversations, messages, migrations, runs, tools
+from ricordo.storage import (
+    agents,
+    archives,
+    blocks,
+    conversations,
+    gone,
+    indexed,
+    messages,
+    migrations,
+    rebuilding,
+    runs,
+    tools,
+)
 from ricordo.storage import postgres as module
 from ricordo.storage.check import Broken, Shared, check
 from ricordo.storage.database import open_store
@@ -421,6 +433,44 @@ async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
     (own,) = await filing
     assert own.id != left.id
     assert (await store.read(lambda tx: archives.get(tx, Scope(), left.id))).passage_count == 0
+
+
+async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no_index(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await make.stored_agent(store)
+    agent_id = state.agent.id
+    await make.stored_messages(store, make.message(state.agent, "A secret."))
+    await store.write(lambda tx: indexed.merge(tx, "messages", agent_id))
+    portion = await store.read(lambda tx: rebuilding.read_portion(tx, agent_id, (-1, 0), {}))
+    assert portion
+    await store.write(lambda tx: rebuilding.add_portion(tx, agent_id, portion))
+    looked, told = threading.Event(), threading.Event()
+
+    def home_of(tx: Transaction, owner_id: str) -> indexed.Home | None:
+        found = real(tx, owner_id)
+        looked.set()
+        told.wait(LIMIT)
+        return found
+
+    async def remove() -> None:
+        await other.write(lambda tx: gone.hide_agent(tx, Scope(), agent_id))
+        while await other.write(lambda tx: gone.remove_portion(tx, "agent", agent_id)):
+            pass
+
+    real = indexed.home_of
+    monkeypatch.setattr(indexed, "home_of", home_of)
+    taking_over = asyncio.create_task(store.write(lambda tx: rebuilding.take_over(tx, agent_id, [])))
+    assert await asyncio.to_thread(looked.wait, LIMIT)
+    removing = asyncio.create_task(remove())
+    await asyncio.wait([removing, asyncio.create_task(until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))], return_when=asyncio.FIRST_COMPLETED)
+    told.set()
+    await taking_over
+    await removing
+    while await store.write(lambda tx: rebuilding.drop_remains(tx, agent_id)):
+        pass
+    left = await store.read(lambda tx: tx.all(text("SELECT owner_id FROM search_spaces")))
+    assert left == []
 
 
 async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresStore, other: PostgresStore) -> None:

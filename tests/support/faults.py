@@ -60,7 +60,7 @@ _KINDS = {
     "malformed": 12,
     "hang": 5,
     "unanswered": 5,
-    "summary": 5,
+    "summary": 8,
     "flood": 2,
 }
 
@@ -133,8 +133,8 @@ class _Campaign:
         plan = self.luck.choice(_WAITING_PLANS if kind == "unanswered" else _PLANS)
         if kind == "hang":
             plan = "hang"
-        if kind == "flood":
-            await flood(self.world.runtime, subject)
+        if kind in ("summary", "flood"):
+            await flood(self.world.runtime, subject, 10 if kind == "flood" else 1.2)
         request = self._message(subject, plan)
         if plan in _WAITING_PLANS and kind != "unanswered" and self.luck.random() < 0.6:
             await self._talk(subject, request)
@@ -154,7 +154,7 @@ class _Campaign:
                 await self._talk(subject, request, leaves_after=self.luck.randrange(3))
             case _:
                 await self._talk(subject, request)
-        happened = kind not in ("failing", "malformed") or self.model.played.total() > played
+        happened = kind in ("hang", "leave", "unanswered") or self.model.played.total() > played
         return note, int(happened)
 
     def _trouble(self, kind: str) -> None:

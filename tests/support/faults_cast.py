@@ -168,8 +168,8 @@ _RULES: tuple[tuple[ToolRule, ...], ...] = (
 )
 
 
-async def flood(runtime: Runtime, subject: Subject) -> None:
-    """Put ten windows of history into the agent's window, as an import or a much larger model before would leave it."""
+async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
+    """Put so many windows of history into the agent's window, as a much larger model before would leave it."""
     words = "Much was said about gardens, trains and the weather of those days. " * 24
 
     def work(tx: Transaction) -> None:
@@ -180,7 +180,7 @@ async def flood(runtime: Runtime, subject: Subject) -> None:
         def add(role: Role, *parts: Part) -> None:
             rows.append(_row(state.agent.id, thread.id, role, parts, tx.clock.now(), state.agent.organization_id))
 
-        for number in range(subject.window * 10 * 4 // (len(words) * 3)):
+        for number in range(int(subject.window * windows * 4 / (len(words) * 3))):
             call = ToolCallPart(f"flood_{new_id('call')}", "conversation_search", '{"query": "gardens"}')
             add("user", TextPart(f"{number}. {words}"))
             add("assistant", TextPart(words), call)

@@ -117,9 +117,7 @@ class ServerInThread:
         self.settings = Settings(data_dir=data_dir, **given)
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
         configured = providers or ProviderSettings.model_construct()
-        self.app: FastAPI = create_app(
-            self.settings, configured, VectorSettings.model_construct(), extra_models=models
-        )
+        self.app: FastAPI = create_app(self.settings, configured, VectorSettings.model_construct(), extra_models=models)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(self.app, lifespan="on", log_config=None, access_log=False, ws="none")

@@ -1,10 +1,11 @@
 """One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
 
-Statements: one for the spaces, tails and postings; one where documents were merged, and one where vectors came, since the last
-search; one more where a word of the query is nowhere and is looked for inside other words.
+Statements: one for the spaces, tails and those postings that are not remembered; one where documents were merged, and one where
+vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other words.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,13 +17,15 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.storage.index import fusion, scoring
 from ricordo.storage.index.dates import QUERY_LENGTH, named_times
-from ricordo.storage.index.packing import MOST_TIMES, NAMED, Documents, Postings, read_documents, read_postings
+from ricordo.storage.index.packing import Documents, read_documents
 from ricordo.storage.index.query import Conditions, Found, Hit, Query
-from ricordo.storage.index.reading import SpaceRow, memory_of, read_all_documents, read_index
+from ricordo.storage.index.reading import SpaceRow, decoded, joined_postings, read_index, some_of
+from ricordo.storage.index.remembering import memory_of
+from ricordo.storage.index.scoring import Posting
 from ricordo.storage.index.tables import search_postings, search_terms
 from ricordo.storage.index.tail import ROLES, fingerprint, label_term
 from ricordo.storage.index.vectors import Floats, Vectors, read_vectors, similarities
-from ricordo.storage.index.view import Bools, View, join_views, joined, moved, view_of
+from ricordo.storage.index.view import Bools, View, join_views, view_of
 from ricordo.storage.index.words import infix, other_forms, query_terms, related_terms
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
@@ -73,38 +76,29 @@ class _Search:
         self._tx = tx
         snapshot = read_index(tx, owners, terms)
         self._spaces = snapshot.spaces
-        records = read_all_documents(tx, snapshot.spaces)
-        rows = {space.owner_id: space for space in snapshot.spaces}
+        self._rows = rows = {space.owner_id: space for space in snapshot.spaces}
         memory = memory_of(tx)
         self._owners = [owner for owner in owners if owner in rows or owner in snapshot.tails]
         views = [
-            view_of(memory, rows.get(owner), _records(rows.get(owner), records), snapshot.tails.get(owner, []))
+            view_of(memory, row := rows.get(owner), _records(row, snapshot.documents), snapshot.tails.get(owner, []))
             for owner in self._owners
         ]
-        self._rows = rows
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
         self.view = join_views(memory, self._owners, views)
-        self._merged = {
-            term: self._placed(
-                [
-                    (space, postings)
-                    for space in snapshot.spaces
-                    if (postings := snapshot.postings.get(space.seq, {}).get(term)) is not None
-                ]
-            )
-            for term in terms
-        }
+        self._postings = snapshot.postings
 
-    def postings(self, term: str) -> Postings:
-        return self.view.postings(self._merged, term)
+    def posting(self, term: str) -> Posting:
+        """Where the term stands: positions in the joined view."""
+        merged = [(s, self._postings[s.seq, term]) for s in self._spaces if (s.seq, term) in self._postings]
+        return self.view.posting(self._placed(merged), term)
 
-    def _placed(self, found: Sequence[tuple[SpaceRow, Postings]]) -> Postings:
+    def _placed(self, found: Sequence[tuple[SpaceRow, Posting]]) -> Posting:
         """The postings of several spaces as positions in the joined view."""
         placed = []
-        for space, postings in found:
+        for space, posting in found:
             start = self._starts[self._owners.index(space.owner_id)]
-            placed.append(moved(postings, start) if start else postings)
-        return joined(placed)
+            placed.append(replace(posting, positions=posting.positions + start) if start else posting)
+        return joined_postings(placed)
 
     def allowed(self, wanted: Conditions) -> Bools | None:
         """Which positions meet the conditions; None for all, where nothing is gone."""
@@ -117,7 +111,8 @@ class _Search:
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
         if wanted.roles:
-            may &= np.isin(records["role"], [ROLES.index(role) for role in wanted.roles if role in ROLES])
+            is_wanted = np.array([role in wanted.roles for role in ROLES])
+            may &= is_wanted.take(records["role"])
         if wanted.start is not None:
             may &= records["created_at"] >= wanted.start
         if wanted.end is not None:
@@ -126,19 +121,20 @@ class _Search:
             tags = set(wanted.tags)
             carried = np.zeros(len(may), dtype=np.int64)
             for tag in tags:
-                carried[self.postings(label_term(tag))["position"]] += 1
+                carried[self.posting(label_term(tag)).positions] += 1
             may &= carried >= (len(tags) if wanted.all_tags else 1)
-        return may
+        # Without a mask everything is quicker, and most filters by role leave nothing out.
+        return None if self.view.documents.is_whole and may.all() else may
 
-    def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[scoring.Posting]:
+    def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
         """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
-        found = {word: self.postings(word) for word in words}
-        known = [_posting(postings, 1.0) for postings in found.values() if len(postings)]
-        absent = [word for word, postings in found.items() if not len(postings)]
-        variants = [*self._variants(absent), *(self.postings(form) for form in forms)]
-        return known + [_posting(postings, VARIANT_WEIGHT) for postings in variants if len(postings)]
+        found = {word: self.posting(word) for word in words}
+        known = [posting for posting in found.values() if len(posting.positions)]
+        absent = [word for word, posting in found.items() if not len(posting.positions)]
+        variants = [*self._variants(absent), *(self.posting(form) for form in forms)]
+        return known + [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
 
-    def _variants(self, absent: Sequence[str]) -> list[Postings]:
+    def _variants(self, absent: Sequence[str]) -> list[Posting]:
         """The postings of words that hold an absent one, one for each absent word: parts of compounds, beginnings of words."""
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
@@ -148,21 +144,21 @@ class _Search:
         together = []
         for part in inner:
             placed = self._placed(merged.get(part, []))
-            tail = [self.view.tail[term] for term in in_tail[part][:MOST_VARIANTS]]
-            postings = joined([placed, *tail])
-            postings = postings[self.view.alive[postings["position"]]]
-            if len(postings):
-                together.append(_once(postings))
+            waiting = (self.view.waiting(term) for term in in_tail[part][:MOST_VARIANTS])
+            posting = joined_postings([placed, *filter(None, waiting)])
+            posting = some_of(posting, self.view.alive[posting.positions])
+            if len(posting.positions):
+                together.append(_once(posting))
         return together
 
-    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[SpaceRow, Postings]]]:
+    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[SpaceRow, Posting]]]:
         by_seq = {space.seq: space for space in self._spaces}
-        found: dict[str, list[tuple[SpaceRow, Postings]]] = {}
+        found: dict[str, list[tuple[SpaceRow, Posting]]] = {}
         values = {"spaces": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
         for row in self._tx.all(_containing(len(inner)), values):
             for part in inner:
                 if part in row.term:
-                    found.setdefault(part, []).append((by_seq[row.space], read_postings(row.data)))
+                    found.setdefault(part, []).append((by_seq[row.space], decoded({0: row.data})))
         return found
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Floats | None, frozenset[str]]:
@@ -196,18 +192,11 @@ def _times(text: str, day: int) -> list[tuple[int, int]]:
     return named_times(text, day * _DAY)
 
 
-def _posting(postings: Postings, weight: float) -> scoring.Posting:
-    times = postings["times"].copy()
-    return scoring.Posting(postings["position"].astype(np.intp), times & np.uint8(MOST_TIMES), times >= NAMED, weight)
-
-
-def _once(postings: Postings) -> Postings:
+def _once(posting: Posting) -> Posting:
     """Several words' postings as those of one: each position once, with the most that one of the words gives it."""
-    order = np.lexsort((postings["times"], postings["position"]))
-    postings = postings[order]
-    is_last = np.append(postings["position"][1:] != postings["position"][:-1], True)
-    once: Postings = postings[is_last]
-    return once
+    order = np.lexsort((posting.times, posting.named, posting.positions))
+    positions = posting.positions[order]
+    return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
 
 
 def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Floats:

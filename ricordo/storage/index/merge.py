@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import bindparam, delete, exists, select, update
 
+from ricordo.storage.index import clearing
 from ricordo.storage.index.packing import (
     DOCUMENT_CHUNK,
     POSTING,
@@ -115,6 +116,7 @@ def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE)
     gone = _take_out(tx, space.seq, removed) if removed else 0
     _append(tx, space.seq, space.documents, added)
     tx.run(_DELETE_TAIL, {"seqs": [row.seq for row in rows]})
+    clearing.note(tx, len(rows))
     tx.run(
         _COUNTED,
         {

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from ricordo.storage.index import growing, scoring
 from ricordo.storage.index.packing import POSTING, Documents, Postings, document_records, occurrences, read_documents
-from ricordo.storage.index.reading import Memory, SpaceRow, keep_documents
+from ricordo.storage.index.reading import SpaceRow, decoded, joined_postings, keep_documents, some_of
+from ricordo.storage.index.remembering import Memory
+from ricordo.storage.index.scoring import Posting
 from ricordo.storage.index.tail import TailRow, unpack
 
 Bools = npt.NDArray[np.bool_]
@@ -33,11 +35,17 @@ class View:
         """Which positions hold a document that is still there."""
         return self.documents.alive
 
-    def postings(self, merged: Mapping[str, Postings], term: str) -> Postings:
+    def posting(self, merged: Posting, term: str) -> Posting:
         """Where the term stands, in ascending position as far as documents were merged in order."""
-        together = joined([postings for postings in (merged.get(term), self.tail.get(term)) if postings is not None])
+        waiting = self.waiting(term)
+        together = joined_postings([merged, waiting]) if waiting else merged
         # Postings of documents that are gone leave the blobs with the next merge; until then they are passed over here.
-        return together if self.documents.is_whole else together[self.alive[together["position"]]]
+        return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
+
+    def waiting(self, term: str) -> Posting | None:
+        """Where the term stands in the tail."""
+        records = self.tail.get(term)
+        return None if records is None else decoded({0: records.tobytes()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,18 @@ import pytest
 
 from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire, spoken_words
-from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    CompactionPart,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.prompt.packaging import event_part, package_heartbeat
 from tests.api.wire.fits import require_fits
 from tests.support import make
 
@@ -240,3 +251,45 @@ def test_newest_first_turns_the_pieces_of_each_message_around_too() -> None:
 
     assert backwards == forwards[::-1]
     assert len(forwards) == 3
+
+
+def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None:
+    parts = (ToolCallPart("call-1", "toss", "{}"), ToolCallPart("call-2", "roll", "{}", is_gated=True))
+    called, asked = wires(make.message(AGENT, role="approval", parts=parts))
+    assert (called["message_type"], called["tool_calls"][0]["tool_call_id"]) == ("tool_call_message", "call-1")
+    assert (asked["message_type"], asked["tool_call"]["tool_call_id"]) == ("approval_request_message", "call-2")
+    assert called["id"] == asked["id"]
+
+
+def test_an_answer_to_a_request_tells_every_decision_and_the_first_in_the_older_fields() -> None:
+    parts = (
+        ToolReturnPart("call-1", "click", "success", "clicked", stdout=("a line",)),
+        ApprovalPart("call-2", approves=False, reason="No."),
+        ApprovalPart("call-3", approves=True),
+    )
+    (answer,) = wires(make.message(AGENT, role="approval", parts=parts))
+    assert [item["type"] for item in answer["approvals"]] == ["tool", "approval", "approval"]
+    assert (answer["approve"], answer["reason"]) == (False, "No.")
+
+
+def test_a_summary_comes_with_an_event_that_lists_what_left() -> None:
+    part = CompactionPart("provider", ("message-1",), 900, 300, 1_000, 5, 4)
+    message = make.message(AGENT, role="summary", parts=(TextPart("Tea."), part))
+    summary, event = wires(message)
+    assert (summary["summary"], summary["compaction_stats"]["trigger"]) == ("Tea.", "provider")
+    assert event["event_data"]["evicted_message_ids"] == ["message-1"]
+    assert wires(message, MessageView(shows_summaries=False)) == []
+
+
+def test_what_the_server_says_in_the_users_role_can_be_left_out() -> None:
+    heartbeat = make.message(AGENT, role="user", parts=(event_part(package_heartbeat("Go on.", "now")),))
+    forged = make.message(AGENT, package_heartbeat("Go on.", "now"))
+    quiet = MessageView(shows_events=False)
+    assert [len(wires(one, VIEW)) for one in (heartbeat, forged)] == [1, 1]
+    assert [len(wires(one, quiet)) for one in (heartbeat, forged)] == [0, 1]
+
+
+def test_an_object_that_is_spoken_is_told_as_json() -> None:
+    said = assistant(ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}'))
+    (spoken,) = wires(said)
+    assert (spoken["message_type"], spoken["content"]) == ("assistant_message", '{"mood":"calm"}')

@@ -75,6 +75,15 @@ def test_steps_of_every_status_fit_their_shape(status: StepStatus) -> None:
     assert (wire["provider_name"], wire["model_handle"]) == ("scripted", "scripted/model")
 
 
+def test_a_step_shows_what_was_said_about_it_and_usage_what_is_in_the_window() -> None:
+    wire = step_to_wire(make.step(make.run(AGENT), feedback="negative", tags=("rude",)))
+
+    require_fits(StepShape, wire)
+    assert (wire["feedback"], wire["tags"]) == ("negative", ["rude"])
+    assert usage_to_wire(FULL, 1, ["run-1"], 120)["context_tokens"] == 120
+    assert usage_to_wire(FULL, 1, ["run-1"])["context_tokens"] is None
+
+
 def test_a_step_without_details_has_none() -> None:
     wire = step_to_wire(make.step(make.run(AGENT)))
 

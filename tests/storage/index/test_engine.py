@@ -16,12 +16,14 @@ from ricordo.storage.index.tail import Entry, pack, unpack
 from ricordo.storage.index.words import query_terms
 from ricordo.storage.search import Found, MessageFilter, Query
 from ricordo.storage.store import Store, Transaction
+from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START
 
 WORDS = ("tea", "rain", "Lisbon", "violin", "bread", "harbour", "snow")
 NAMES = (None, "Anna", "Bert Lisbon")
 HOUR = 3_600_000_000
+DATABASES = BOTH
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
 moments = st.integers(0, 40).map(lambda hours: START + hours * HOUR)

@@ -8,9 +8,11 @@ from ricordo.storage.index import scoring
 from ricordo.storage.index.merge import merge
 from ricordo.storage.search import MessageFilter, Query
 from ricordo.storage.store import Store
+from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START
 
+DATABASES = BOTH
 MINUTE = 60_000_000
 
 
@@ -102,3 +104,28 @@ async def test_several_spaces_together_are_laid_out_once_until_one_changes(store
     assert len(await find(store, "tea", one, two)) == 3
     assert laid_out.times == 4
     assert await find(store, "house", one) == []
+
+
+async def test_a_term_that_is_remembered_is_read_on_after_a_merge_and_anew_after_a_deletion_by_another_server(
+    store: Store,
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await say(store, agent, "tea", "rain tea")
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
+    here = dict(store.memory)  # type: ignore[attr-defined]
+    # Another server knows nothing of what this one remembers, and the other way round.
+    store.memory.clear()  # type: ignore[attr-defined]
+    (gone,) = await say(store, agent, "tea house", minute=5)
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    ahead = dict(store.memory)  # type: ignore[attr-defined]
+    store.memory.clear()  # type: ignore[attr-defined]
+    store.memory.update(here)  # type: ignore[attr-defined]
+    assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea", "tea house"]
+    store.memory.clear()  # type: ignore[attr-defined]
+    store.memory.update(ahead)  # type: ignore[attr-defined]
+    await store.write(lambda tx: search.forget_messages(tx, [gone]))
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    store.memory.clear()  # type: ignore[attr-defined]
+    store.memory.update(here)  # type: ignore[attr-defined]
+    assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]

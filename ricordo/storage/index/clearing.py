@@ -1,0 +1,36 @@
+"""On PostgreSQL, clearing the tail of rows that merges deleted: every search reads it, and would read past them.
+
+PostgreSQL does that by itself too, a minute or more later, and after a large import too late: with 100,000 deleted rows in the
+tail a search took 20 ms more.
+"""
+
+import logging
+from typing import Any
+
+from ricordo.storage.store import Transaction
+
+log = logging.getLogger(__name__)
+# Rows that this process merges between two clearings.
+MANY = 5_000
+# It waits for nobody: what is being cleared already need not be cleared twice.
+_CLEAR = "VACUUM (SKIP_LOCKED, ANALYZE) search_tail"
+
+
+def note(tx: Transaction, deleted: int) -> None:
+    """So many rows leave the tail with this transaction: once it is committed, clear up where they are many by now."""
+    if tx.connection.dialect.name != "postgresql":
+        return
+    counted: dict[str, int] = tx.memory.setdefault("rows that left the tail", {})
+    cursor: Any = tx.connection.connection.cursor
+
+    def follow() -> None:
+        counted["rows"] = counted.get("rows", 0) + deleted
+        if counted["rows"] < MANY:
+            return
+        counted["rows"] = 0
+        try:
+            cursor().execute(_CLEAR)
+        except Exception as error:
+            log.warning("the search index's tail was not cleared", extra={"reason": str(error).partition("\n")[0]})
+
+    tx.followers.append(follow)

@@ -1,0 +1,186 @@
+"""Budgets: turns of an agent or of all are refused once a day's tokens are used up; work in the background stops before that."""
+
+from typing import Any
+
+import pytest
+
+from ricordo.agents.budgets import DAILY_TOKENS, BudgetSpent, budget_of, put_off, set_budget
+from ricordo.domain.job import Job
+from ricordo.domain.ledger import DAY, Expense
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.usage import Usage
+from ricordo.errors import Invalid, NotFound
+from ricordo.llm.scripted import call
+from ricordo.storage import expenses, jobs
+from ricordo.storage.paging import Page
+from tests.agents.stage import Stage, text_of
+from tests.support.clock import START, ManualClock
+from tests.support.statements import count_statements
+
+DATABASES = ("sqlite", "postgresql")
+
+
+def reply(tokens: int) -> ModelReply:
+    return ModelReply((TextPart("Fine."),), Usage(tokens, 0))
+
+
+def set_common(stage: Stage, limit: int | None) -> None:
+    stage.runtime.settings = stage.runtime.settings.model_copy(update={"daily_tokens": limit})
+
+
+async def set_own(stage: Stage, agent: str, limit: int | None) -> None:
+    await stage.store.write(lambda tx: set_budget(tx, Scope(), agent, limit))
+
+
+async def waiting(stage: Stage, kind: str) -> list[Job]:
+    found = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(order="asc")))
+    return [job for job in found if job.kind == kind]
+
+
+async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage: Stage) -> None:
+    one, two = await stage.agent(name="Nina"), await stage.agent()
+    await set_own(stage, one, 100)
+    stage.lines += [reply(99), reply(50), reply(5)]
+    for _ in range(2):
+        await stage.say(one)
+    before = len(await stage.history(one))
+
+    with pytest.raises(BudgetSpent) as caught:
+        await stage.say(one)
+
+    assert caught.value.kind == "llm_insufficient_credits"
+    assert str(caught.value) == (
+        "The budget of agent Nina, 100 tokens a day, is used up (149 tokens). "
+        "It begins anew at 2026-01-02 00:00 UTC. Wait until then, or raise the budget."
+    )
+    assert caught.value.resets_at == START + DAY
+    # Nothing of the refused turn is kept: no run, no message.
+    assert len(await stage.runs(one)) == 2
+    assert len(await stage.history(one)) == before
+    assert text_of(await stage.say(two)) == "Fine."
+
+
+async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(stage: Stage, clock: ManualClock) -> None:
+    agent = await stage.agent()
+    await set_own(stage, agent, 100)
+    stage.lines += [reply(100), reply(100), reply(100)]
+    await stage.say(agent)
+    with pytest.raises(BudgetSpent):
+        await stage.say(agent)
+    await set_own(stage, agent, 150)
+    await stage.say(agent)
+    with pytest.raises(BudgetSpent):
+        await stage.say(agent)
+    clock.advance(24 * 3600)
+    await stage.say(agent)
+
+
+async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage) -> None:
+    agent = await stage.agent()
+    await set_own(stage, agent, 10)
+    search = ModelReply((call("conversation_search", query="tea"),), Usage(500, 5))
+    stage.lines += [search, reply(500)]
+    answer = await stage.say(agent)
+    assert (answer.failure, text_of(answer)) == (None, "Fine.")
+    with pytest.raises(BudgetSpent):
+        await stage.say(agent)
+
+
+async def test_the_common_budget_counts_all_agents_and_all_work(stage: Stage, clock: ManualClock) -> None:
+    one, two = await stage.agent(), await stage.agent()
+    set_common(stage, 100)
+    stage.lines += [reply(40), reply(1), reply(30)]
+    await stage.say(one)
+    clock.advance(6)
+    await stage.store.write(
+        lambda tx: expenses.add(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
+    )
+    await stage.say(two)
+    clock.advance(6)
+    await stage.say(two)
+    clock.advance(6)
+    with pytest.raises(BudgetSpent, match="The budget of this server, 100 tokens a day, is used up"):
+        await stage.say(two)
+    set_common(stage, None)
+    stage.lines += ["Again."]
+    assert text_of(await stage.say(one)) == "Again."
+
+
+async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage) -> None:
+    agent = await stage.agent()
+    await set_own(stage, agent, 100)
+    stage.lines += [reply(79), reply(1), reply(1)]
+    await stage.say(agent)
+    await stage.say(agent, purpose="sleeptime")
+    with pytest.raises(BudgetSpent, match="is used up to 80 %"):
+        await stage.say(agent, purpose="sleeptime")
+    assert text_of(await stage.say(agent)) == "Fine."
+
+
+async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    async def statements() -> int:
+        stage.lines.append(reply(1))
+        with count_statements(stage.store) as counted:
+            await stage.say(agent)
+        assert counted.transactions == 2
+        return len(counted.statements)
+
+    await statements()
+    plain = await statements()
+    await set_own(stage, agent, 1000)
+    assert await statements() == plain + 1
+    await set_own(stage, agent, None)
+    set_common(stage, 1000)
+    assert await statements() == plain + 1
+    # Far from its limit, the sum of a busy day is not made for each turn.
+    assert await statements() == plain
+
+
+@pytest.mark.parametrize("for_agent", [True, False])
+async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(stage: Stage, for_agent: bool) -> None:
+    agent = await stage.agent()
+    job = Job("dream", LOCAL_ORGANIZATION, {"of": agent}, key=agent, is_single=True, most_attempts=3)
+    asked = agent if for_agent else None
+    assert not await put_off(stage.runtime, job, asked)
+    if for_agent:
+        await set_own(stage, agent, 100)
+    else:
+        set_common(stage, 100)
+    assert not await put_off(stage.runtime, job, asked)
+    stage.lines.append(reply(80))
+    await stage.say(agent)
+    stage.store.memory.clear()
+
+    assert await put_off(stage.runtime, job, asked)
+    assert await put_off(stage.runtime, job, asked)
+
+    (later,) = await waiting(stage, "dream")
+    assert (later.not_before, later.payload, later.most_attempts) == (START + DAY, {"of": agent}, 3)
+    assert (later.status, later.attempts) == ("waiting", 0)
+
+
+async def test_a_budget_shows_what_is_used_of_it(stage: Stage) -> None:
+    agent = await stage.agent(settings={"compaction": {}})
+    state = await stage.state(agent)
+    assert await stage.store.read(lambda tx: budget_of(tx, state.agent)) is None
+    await set_own(stage, agent, 100)
+    stage.lines.append(reply(30))
+    await stage.say(agent)
+    state = await stage.state(agent)
+    budget: Any = await stage.store.read(lambda tx: budget_of(tx, state.agent))
+    assert (budget.limit, budget.used, budget.resets_at) == (100, 30, START + DAY)
+    assert state.agent.settings == {"compaction": {}, DAILY_TOKENS: 100}
+    await set_own(stage, agent, None)
+    assert (await stage.state(agent)).agent.settings == {"compaction": {}}
+
+
+async def test_a_budget_of_nothing_and_one_of_an_unknown_agent_are_refused(stage: Stage) -> None:
+    agent = await stage.agent()
+    with pytest.raises(Invalid, match="above 0"):
+        await set_own(stage, agent, 0)
+    with pytest.raises(NotFound):
+        await set_own(stage, "agent-none", 5)

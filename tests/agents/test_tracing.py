@@ -1,0 +1,242 @@
+"""What is kept of calls to models: a step for each that failed, and traces where the settings ask for them."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from ricordo.agents import tracing
+from ricordo.agents.request import NewMessage
+from ricordo.domain.job import Job
+from ricordo.domain.ledger import DAY
+from ricordo.domain.message import ImagePart, TextPart
+from ricordo.domain.model import ModelReply, ToolSchema
+from ricordo.domain.redaction import HIDDEN
+from ricordo.domain.run import Step
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.trace import Trace
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
+from ricordo.storage import runs, traces
+from ricordo.storage.paging import Page
+from tests.agents.stage import Gate, Stage, soon, text_of
+from tests.support.clock import ManualClock
+from tests.support.statements import count_statements
+
+DATABASES = ("sqlite", "postgresql")
+
+
+def keep(stage: Stage, which: str, **settings: Any) -> None:
+    stage.runtime.settings = stage.runtime.settings.model_copy(update={"traces": which, **settings})
+
+
+async def steps(stage: Stage, agent: str) -> list[Step]:
+    wanted = Page(limit=100, order="asc")
+    return await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), wanted, agent_id=agent))
+
+
+async def trace(stage: Stage, step: Step) -> Trace | None:
+    return await stage.store.read(lambda tx: traces.of_step(tx, Scope(), step.id))
+
+
+async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
+    """Request and response of each trace of the agent, in the order of its steps."""
+    found = [one for step in await steps(stage, agent) if (one := await trace(stage, step))]
+    return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
+
+
+async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query="tea"), ModelError("llm_rate_limit", "Slow down.")]
+    answer = await stage.say(agent)
+    assert answer.failure is not None
+    first, second = await steps(stage, agent)
+    assert first.status == "success"
+    assert (second.status, second.stop_reason, second.run_id) == ("failed", "llm_api_error", answer.run.id)
+    assert second.error == {"type": "llm_rate_limit", "message": "Slow down."}
+    assert (second.model_handle, second.usage, second.tools_ns) == ("scripted/model", Usage(), None)
+    assert 0 < (second.model_ns or 0) <= (second.step_ns or 0)
+    assert answer.run.step_count == 1
+    await stage.require_sound(agent)
+
+
+async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage) -> None:
+    agent = await stage.agent()
+    gate = Gate()
+    stage.lines.append(gate.line("Never said."))
+    turn = await stage.begin(agent)
+    await gate.reached()
+    await soon(turn.cancel())
+    (step,) = await steps(stage, agent)
+    assert (step.status, step.stop_reason, step.error) == ("cancelled", "cancelled", None)
+    await stage.require_sound(agent)
+
+
+async def test_a_turn_that_fails_outside_of_a_call_leaves_no_failed_step(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines.append("Fine.")
+    keep(stage, "off")
+    taken = asyncio.Event()
+
+    async def stop(*_: object, **__: object) -> None:
+        taken.set()
+        raise RuntimeError("The disk is full.")
+
+    write = stage.store.write
+    turn = None
+
+    async def failing(work: Any) -> Any:
+        return await (stop() if "save_step" in work.__qualname__ else write(work))
+
+    stage.store.write = failing  # type: ignore[method-assign]
+    turn = await stage.begin(agent)
+    await soon(turn.wait())
+    stage.store.write = write  # type: ignore[method-assign]
+    assert taken.is_set()
+    assert await steps(stage, agent) == []
+    await stage.require_sound(agent)
+
+
+@pytest.mark.parametrize(("which", "count"), [("off", 0), ("errors", 1), ("all", 3)])
+async def test_the_setting_says_whose_traces_are_kept(stage: Stage, which: str, count: int) -> None:
+    keep(stage, which)
+    agent = await stage.agent()
+    stage.lines += ["One.", "Two.", ModelError("llm_timeout", "Too late.")]
+    for _ in range(3):
+        await stage.say(agent)
+    assert len(await kept(stage, agent)) == count
+
+
+async def test_of_answers_only_those_that_ended_their_run_badly_count_as_errors(stage: Stage) -> None:
+    keep(stage, "errors")
+    agent = await stage.agent()
+    stage.lines += ["Fine.", ModelReply((TextPart("Once upon a"),), finish="length")]
+    for _ in range(2):
+        await stage.say(agent)
+    ((_, response),) = await kept(stage, agent)
+    assert (response["finish"], response["parts"]) == ("length", [{"kind": "text", "text": "Once upon a"}])
+
+
+async def test_a_trace_holds_what_was_asked_and_what_was_answered(stage: Stage) -> None:
+    keep(stage, "all")
+    agent = await stage.agent(("human", "Her name is Ada."))
+    tool = ToolSchema("pay", "Pays.", {"type": "object", "properties": {"amount": {"type": "number"}}})
+    stage.lines += [ModelReply((TextPart("Hello, Ada."),), Usage(9, 3, cached_tokens=4), model="model-2026")]
+    answer = await stage.say(agent, "Good morning.", client_tools=(tool,))
+    ((request, response),) = await kept(stage, agent)
+    assert request["model"] == "scripted/model"
+    assert [message["role"] for message in request["messages"]] == ["system", "user"]
+    assert "Her name is Ada." in request["messages"][0]["parts"][0]["text"]
+    assert request["messages"][1]["parts"] == [{"kind": "text", "text": "Good morning."}]
+    assert {"name": "pay", "description": "Pays.", "parameters": tool.parameters} in request["tools"]
+    assert response == {
+        "model": "model-2026",
+        "finish": "stop",
+        "parts": [{"kind": "text", "text": "Hello, Ada."}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4},
+    }
+    (step,) = await steps(stage, agent)
+    found = await trace(stage, step)
+    assert found is not None
+    assert (found.run_id, found.organization_id) == (answer.run.id, LOCAL_ORGANIZATION)
+
+
+async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
+    keep(stage, "errors")
+    agent = await stage.agent()
+    stage.lines.append(ModelError("llm_authentication", "Key sk-live-1234567890abcdef is wrong."))
+    await stage.say(agent, "Hello.")
+    ((request, response),) = await kept(stage, agent)
+    assert request["messages"][-1]["parts"][0]["text"] == "Hello."
+    assert response == {"error": {"type": "llm_authentication", "message": f"Key {HIDDEN} is wrong."}}
+
+
+async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
+    keep(stage, "all")
+    agent = await stage.agent()
+    stage.lines.append("I see.")
+    said = (TextPart("Use Bearer abcdefgh12345678 for it."), ImagePart("image/png", "aGVsbG8gd29ybGQh" * 1000))
+    await stage.send(agent, NewMessage("user", said))
+    (step,) = await steps(stage, agent)
+    found = await trace(stage, step)
+    assert found is not None
+    assert "abcdefgh12345678" not in found.request
+    assert "aGVsbG8" not in found.request
+    assert orjson.loads(found.request)["messages"][-1]["parts"][1] == {
+        "kind": "image",
+        "media_type": "image/png",
+        "data": "12,000 bytes",
+    }
+
+
+async def test_a_trace_costs_one_statement_and_none_where_it_is_off(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    async def statements() -> int:
+        stage.lines.append("Fine.")
+        with count_statements(stage.store) as counted:
+            await stage.say(agent)
+        assert counted.transactions == 2
+        return len(counted.statements)
+
+    await statements()
+    plain = await statements()
+    keep(stage, "all")
+    assert await statements() == plain + 1
+    keep(stage, "errors")
+    assert await statements() == plain
+
+
+async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(stage, "all")
+    agent = await stage.agent()
+    stage.lines.append(ModelReply((TextPart("Fine."),), Usage(1, 1)))
+    assert text_of(await stage.say(agent, system="Half a character: \ud800")) == "Fine."
+    assert await kept(stage, agent) == []
+    assert "a trace cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("most", [1_000, 5_000, 200_000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"role": "user", "parts": [{"text": "long " * 200_000}]}]},
+        {"messages": [{"role": "user", "parts": [{"text": f"word {number}"}]} for number in range(20_000)]},
+        {"messages": [{"text": "ä" * 3_000} for _ in range(500)], "tools": [{"name": "t"}] * 500},
+        {f"field {number}": "x" * 50 for number in range(10_000)},
+    ],
+)
+def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(value: dict[str, Any], most: int) -> None:
+    text = tracing.shortened(value, most)
+    assert len(text.encode()) <= most
+    note = orjson.loads(text)["note"]
+    assert note.startswith("Shortened: this was ")
+
+
+def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> None:
+    assert orjson.loads(tracing.shortened({"a": ["b" * 100]}, 1_000)) == {"a": ["b" * 100]}
+    cut = orjson.loads(tracing.shortened({"a": "first " + "x" * 100_000 + " last"}, 3_000))["a"]
+    assert cut.startswith("first ")
+    assert cut.endswith(" last")
+    assert "characters left out" in cut
+
+
+async def test_old_traces_and_those_beyond_the_number_are_deleted(stage: Stage, clock: ManualClock) -> None:
+    keep(stage, "all", trace_days=2, trace_count=2)
+    agent = await stage.agent()
+    stage.lines += [f"{number}." for number in range(5)]
+    for _ in range(4):
+        await stage.say(agent)
+    told: list[int] = []
+    await tracing.HANDLER.run(stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda done, _: told.append(done))
+    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == ["2.", "3."]
+    assert told == [2]
+    clock.advance(3 * DAY / 1_000_000)
+    await stage.say(agent)
+    await tracing.HANDLER.run(stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda *_: None)
+    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == ["4."]
+    assert len(await steps(stage, agent)) == 5

@@ -1,0 +1,173 @@
+"""The ledger and budgets over HTTP."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import httpx2
+import pytest
+from letta_client import APIStatusError
+from letta_client.types import AgentState
+
+from ricordo.agents.prices import FILE
+from ricordo.api.wire.ledger import BudgetShape, LedgerShape
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.usage import Usage
+from tests.api.wire.fits import require_fits
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+PRICES = f'currency = "EUR"\n["{MODEL}"]\ninput = 10\ncached = 1\noutput = 100\n'
+
+
+@pytest.fixture
+def prices(server: ServerInThread) -> Iterator[None]:
+    """The operator has written down what the model costs."""
+    file = server.runtime.settings.data_dir / FILE
+    file.write_text(PRICES)
+    yield
+    file.unlink()
+
+
+def spend(client: StrictLetta, server: ServerInThread, agent_id: str, usage: Usage) -> None:
+    server.says(ModelReply((TextPart("Fine."),), usage))
+    client.agents.messages.create(agent_id, input="Hello.")
+
+
+def test_the_ledger_counts_tokens_and_shows_no_money_without_prices(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    spend(client, server, agent.id, Usage(1000, 50, cached_tokens=400))
+
+    ledger = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
+
+    require_fits(LedgerShape, ledger)
+    assert (ledger["group_by"], ledger["currency"]) == ("day", None)
+    (line,) = ledger["lines"]
+    assert line["key"] == datetime.now(UTC).date().isoformat()
+    assert (line["prompt_tokens"], line["completion_tokens"], line["total_tokens"]) == (1000, 50, 1050)
+    assert (line["cached_input_tokens"], line["reasoning_tokens"]) == (400, None)
+    assert (line["cost"], line["unpriced_tokens"]) == (None, None)
+    assert ledger["total"] == line | {"key": None}
+
+
+@pytest.mark.usefixtures("prices")
+def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    spend(client, server, agent.id, Usage(1_000_000, 10_000, cached_tokens=400_000))
+
+    ledger = http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
+
+    require_fits(LedgerShape, ledger)
+    assert ledger["currency"] == "EUR"
+    (line,) = ledger["lines"]
+    assert (line["key"], line["unpriced_tokens"]) == (MODEL, 0)
+    assert line["cost"] == {"input": 6.0, "cached": 0.4, "cache_write": 0.0, "output": 1.0, "total": 7.4}
+
+
+def test_broken_prices_are_told(server: ServerInThread, http: httpx2.Client) -> None:
+    file = server.runtime.settings.data_dir / FILE
+    file.write_text("currency = ")
+    try:
+        answer = http.get("/v1/ledger")
+    finally:
+        file.unlink()
+    assert answer.status_code == 400
+    assert "prices.toml is not valid TOML" in answer.json()["detail"]
+
+
+def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    other = client.agents.create(model=MODEL)
+    spend(client, server, agent.id, Usage(7, 0))
+    spend(client, server, other.id, Usage(900_000, 0))
+
+    def lines(**query: object) -> dict[str, int]:
+        found = http.get("/v1/ledger", params=query).json()  # type: ignore[arg-type]
+        return {line["key"]: line["total_tokens"] for line in found["lines"]}
+
+    by_agent = lines(group_by="agent")
+    assert (by_agent[agent.id], by_agent[other.id]) == (7, 900_000)
+    assert list(lines(group_by="agent", agent_id=agent.id)) == [agent.id]
+    assert lines(group_by="purpose", agent_id=agent.id) == {"turn": 7}
+    assert lines(agent_id=agent.id, purpose="sleeptime") == {}
+    assert lines(agent_id=agent.id, model="other/model") == {}
+    assert lines(agent_id=agent.id, user_id="user-nobody") == {}
+    assert lines(agent_id=agent.id, to="2020-01-01") == {}
+    assert len(lines(agent_id=agent.id, **{"from": "2020-01-01"})) == 1
+    first = http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
+    assert len(first["lines"]) == 1
+    assert first["total"]["total_tokens"] >= 900_007
+
+
+def test_what_a_deleted_agent_spent_is_still_shown(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    spend(client, server, agent.id, Usage(70, 3))
+    before = http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()["lines"]
+    client.agents.delete(agent.id)
+    assert http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()["lines"] == before
+    assert before[0]["total_tokens"] == 73
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "sentence"),
+    [
+        ({"from": "soon"}, 400, "Invalid from format"),
+        ({"from": "2026-02-01", "to": "2026-01-01"}, 400, "ends before it begins"),
+        ({"group_by": "colour"}, 422, "colour"),
+        ({"limit": "0"}, 422, "limit"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_refused(
+    http: httpx2.Client, query: dict[str, str], status: int, sentence: str
+) -> None:
+    answer = http.get("/v1/ledger", params=query)
+    assert answer.status_code == status
+    assert sentence in answer.json()["detail"]
+
+
+def test_a_budget_is_given_shown_and_taken_away(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    path = f"/v1/agents/{agent.id}/budget"
+    none = dict.fromkeys(("daily_tokens", "used_tokens", "remaining_tokens", "resets_at"))
+    assert http.get(path).json() == none
+    spend(client, server, agent.id, Usage(30, 0))
+    given = http.patch(path, json={"daily_tokens": 100}).json()
+    require_fits(BudgetShape, given)
+    assert (given["daily_tokens"], given["used_tokens"], given["remaining_tokens"]) == (100, 30, 70)
+    assert given["resets_at"].endswith("T00:00:00.000000Z")
+    assert http.get(path).json() == given
+    assert http.patch(path, json={"daily_tokens": None}).json() == none
+    # A change of other settings leaves it alone.
+    http.patch(path, json={"daily_tokens": 100})
+    client.agents.update(agent.id, compaction_settings={"mode": "all"})
+    assert http.get(path).json() == given
+
+
+def test_a_budget_that_is_used_up_refuses_turns_with_402(
+    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
+) -> None:
+    http.patch(f"/v1/agents/{agent.id}/budget", json={"daily_tokens": 10})
+    spend(client, server, agent.id, Usage(10, 0))
+    before = server.rows()
+
+    for stream in (False, True):
+        with pytest.raises(APIStatusError) as caught:
+            client.agents.messages.create(agent.id, input="Hello.", streaming=stream)  # type: ignore[call-overload]
+        assert caught.value.status_code == 402
+        error = caught.value.response.json()["error"]
+        assert error["type"] == "llm_insufficient_credits"
+        assert "It begins anew at" in error["message"]
+    assert server.rows() == before
+
+
+@pytest.mark.parametrize("body", [{}, {"daily_tokens": 0}, {"daily_tokens": 1.5}, {"daily_tokens": 5, "monthly": 1}])
+def test_a_budget_that_cannot_be_is_refused(http: httpx2.Client, agent: AgentState, body: dict[str, object]) -> None:
+    assert http.patch(f"/v1/agents/{agent.id}/budget", json=body).status_code == 422
+    missing = new_id("agent")
+    assert http.patch(f"/v1/agents/{missing}/budget", json={"daily_tokens": 5}).status_code == 404
+    assert http.get(f"/v1/agents/{missing}/budget").status_code == 404

@@ -1,0 +1,77 @@
+"""Traces over HTTP: by step, by run and by the older address, where the settings have them kept."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from letta_client import NotFoundError
+from letta_client.types import AgentState
+
+from ricordo.api.wire.telemetry import TraceShape
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
+from tests.api.wire.fits import require_fits
+from tests.support.serving import MODEL, ServerInThread, StrictLetta
+
+
+@pytest.fixture
+def tracing(server: ServerInThread) -> Iterator[None]:
+    """All calls are traced."""
+    runtime = server.runtime
+    before = runtime.settings
+    runtime.settings = before.model_copy(update={"traces": "all"})
+    yield
+    runtime.settings = before
+
+
+@pytest.mark.usefixtures("tracing")
+def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
+    said = client.agents.messages.create(agent.id, input="Good morning.").messages[0]
+    step_id = said.step_id or ""
+
+    trace = client.steps.trace.retrieve(step_id)
+
+    assert trace is not None
+    assert (trace.step_id, trace.run_id, trace.agent_id) == (step_id, said.run_id, agent.id)
+    assert trace.id == step_id.replace("step-", "provider_trace-")
+    assert (trace.org_id, trace.call_type) == (LOCAL_ORGANIZATION, "agent_step")
+    assert trace.request_json["model"] == MODEL
+    assert trace.response_json["parts"] == [{"kind": "text", "text": "ok"}]
+    assert trace.created_at is not None
+    wire = http.get(f"/v1/steps/{step_id}/trace").json()
+    require_fits(TraceShape, wire)
+    assert http.get(f"/v1/telemetry/{step_id}").json() == wire
+
+
+@pytest.mark.usefixtures("tracing")
+def test_a_run_shows_the_traces_of_its_steps_in_their_order(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No."))
+    with pytest.raises(Exception, match="No"):
+        client.agents.messages.create(agent.id, input="Hello.")
+    (run,) = client.runs.list(agent_id=agent.id).items
+
+    traces = client.runs.trace.retrieve(run.id)
+
+    steps = client.runs.steps.list(run.id, order="asc").items
+    assert [trace["step_id"] for trace in traces] == [step.id for step in steps]
+    assert traces[1]["response_json"] == {"error": {"type": "llm_bad_request", "message": "No."}}
+    assert [trace["step_id"] for trace in client.runs.trace.retrieve(run.id, limit=1)] == [steps[0].id]
+
+
+def test_without_a_trace_it_is_said_which_setting_keeps_them(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
+    said = client.agents.messages.create(agent.id, input="Hello.").messages[0]
+    with pytest.raises(NotFoundError, match="RICORDO_TRACES"):
+        client.steps.trace.retrieve(said.step_id or "")
+    assert client.runs.trace.retrieve(said.run_id or "") == []
+    missing = new_id("step")
+    for path in (f"/v1/steps/{missing}/trace", f"/v1/telemetry/{missing}"):
+        assert http.get(path).json() == {"detail": f"NOT_FOUND: Step with ID {missing} not found"}
+    assert http.get(f"/v1/runs/{new_id('run')}/trace").status_code == 404

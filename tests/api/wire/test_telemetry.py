@@ -1,0 +1,28 @@
+from ricordo.api.wire.telemetry import RunMetricsShape, TraceShape, run_metrics_to_wire, trace_to_wire
+from ricordo.domain.trace import Trace
+from tests.api.wire.fits import require_fits
+from tests.support import make
+from tests.support.clock import START
+
+RUN = make.run(make.agent())
+
+
+def test_a_trace_fits_its_shape_with_and_without_an_answer() -> None:
+    step = make.step(RUN, model_ns=2_500_000)
+    for response, shown in (('{"finish":"stop"}', {"finish": "stop"}), (None, {})):
+        wire = trace_to_wire(Trace(step.id, RUN.id, "org-1", '{"a":[1]}', response, START), step, "user-1")
+        require_fits(TraceShape, wire)
+        assert (wire["request_json"], wire["response_json"]) == ({"a": [1]}, shown)
+        assert (wire["latency_ms"], wire["user_id"]) == (2, "user-1")
+        assert wire["llm_config"] == {"model": "model", "handle": "scripted/model", "model_endpoint": None}
+
+
+def test_metrics_of_an_open_run_and_of_one_that_ended_fit_their_shape() -> None:
+    for run in (RUN, make.run(make.agent(), duration_ns=7, step_count=2)):
+        wire = run_metrics_to_wire(run, ["tool-1"])
+        require_fits(RunMetricsShape, wire)
+        assert (wire["run_start_ns"], wire["run_ns"], wire["num_steps"]) == (
+            START * 1000,
+            run.duration_ns,
+            run.step_count,
+        )

@@ -1,0 +1,277 @@
+"""What a reader of a turn is told, and in which order, while it happens."""
+
+import threading
+from typing import Any
+
+import letta_client
+import pytest
+
+from tests.behaviour.scene import CLAUDE, Scene, Wire, calls, roles, said, speech
+from tests.support.model_server import Answer, claude, claude_stream, event, stream
+
+END = ["stop_reason", "usage_statistics", "[DONE]"]
+USAGE = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
+
+
+def told(events: list[tuple[str | None, Any]]) -> list[str]:
+    """The types of what was told, repeated ones once, and the closing mark as it is."""
+    types = [value if value == "[DONE]" else value["message_type"].removesuffix("_message") for _, value in events]
+    return [kind for place, kind in enumerate(types) if not place or types[place - 1] != kind]
+
+
+def values(events: list[tuple[str | None, Any]], kind: str) -> list[Wire]:
+    return [value for _, value in events if value != "[DONE]" and value["message_type"] == kind]
+
+
+def whole(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
+    """The text that the deltas of one message make."""
+    return "".join(value[field] for value in values(events, kind))
+
+
+def streamed_call(name: str, *pieces: str, call_id: str = "call_s") -> Answer:
+    """A call that comes in pieces."""
+    first = {"index": 0, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+    rest = [{"index": 0, "function": {"arguments": piece}} for piece in pieces]
+    return stream({"tool_calls": [first]}, *({"tool_calls": [one]} for one in rest), finish="tool_calls", usage=USAGE)
+
+
+def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("roll", {}), text="Let me see."), "Six.")
+
+    events = scene.stream(agent, "Roll.")
+
+    assert told(events) == ["ping", "assistant", "tool_call", "tool_return", "assistant", *END]
+    run_id = events[0][1]["run_id"]
+    assert run_id.startswith("run-")
+    assert {value["run_id"] for _, value in events[1:-3]} == {run_id}
+    assert all(value["seq_id"] is None for _, value in events[:-1] if "seq_id" in value)
+    assert events[-3][1] == {"message_type": "stop_reason", "stop_reason": "end_turn"}
+    usage = events[-2][1]
+    assert (usage["step_count"], usage["prompt_tokens"], usage["run_ids"]) == (2, 22, [run_id])
+    # A provider is streamed only where somebody reads tokens.
+    assert not any(body.get("stream") for body in scene.asked)
+
+
+def test_pings_can_be_left_out(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says("Hello.")
+    assert told(scene.stream(agent, "Hello.", include_pings=False)) == ["assistant", *END]
+
+
+def test_the_same_stream_comes_from_the_other_route(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says("Hello.")
+    answer = scene.http.post(f"/v1/agents/{agent}/messages", json={"input": "Hello.", "streaming": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(
+        streamed_call("roll", '{"sid', 'es": 8}'),
+        stream({"content": "Eig"}, {"content": "ht."}, usage=USAGE),
+    )
+
+    events = scene.stream(agent, "Roll.", stream_tokens=True)
+
+    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
+    pieces = [value["tool_call"] for value in values(events, "tool_call_message")]
+    assert pieces[0] == {"name": "roll", "tool_call_id": "call_s"} | (
+        {"arguments": pieces[0]["arguments"]} if "arguments" in pieces[0] else {}
+    )
+    assert all(isinstance(value["tool_calls"], dict) for value in values(events, "tool_call_message"))
+    assert "".join(piece.get("arguments", "") for piece in pieces) == '{"sides": 8}'
+    words = values(events, "assistant_message")
+    assert [value["content"] for value in words] == ["Eig", "ht."]
+    assert len({(value["id"], value["otid"]) for value in words}) == 1
+    # The ids are those of what is kept.
+    kept = {message["id"] for message in scene.history(agent)}
+    assert {value["id"] for _, value in events[1:-3]} <= kept
+    assert scene.games.played == [("roll", 8)]
+
+
+def test_what_an_agent_says_by_a_call_comes_as_words(scene: Scene) -> None:
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
+    scene.says(streamed_call("send_message", '{"message": "Good ', 'morning."}'))
+
+    events = scene.stream(agent, "Hello.", stream_tokens=True)
+
+    assert told(events) == ["ping", "assistant", "tool_return", *END]
+    assert whole(events, "assistant_message", "content") == "Good morning."
+    assert events[-3][1]["stop_reason"] == "tool_rule"
+
+
+def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene) -> None:
+    settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
+    agent = scene.agent("send_message", agent_type="memgpt_v2_agent", model_settings=settings)
+    scene.says(streamed_call("send_message", '{"thinking": "A gre', 'eting.", "message": "Hel', 'lo."}'))
+
+    events = scene.stream(agent, "Hello.", stream_tokens=True)
+
+    assert told(events) == ["ping", "reasoning", "assistant", "tool_return", *END]
+    assert whole(events, "reasoning_message", "reasoning") == "A greeting."
+    assert whole(events, "assistant_message", "content") == "Hello."
+
+
+def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scene) -> None:
+    thinking = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
+    roll = {"type": "tool_use", "id": "toolu_a", "name": "roll", "input": {"sides": 8}}
+    agent = scene.agent("roll", model=CLAUDE)
+    scene.says(claude_stream(thinking, roll, stop="tool_use"), claude_stream({"type": "text", "text": "Eight."}))
+
+    events = scene.stream(agent, "Roll.", stream_tokens=True)
+
+    assert [kind for kind in told(events) if kind != "reasoning"] == [
+        "ping",
+        "tool_call",
+        "tool_return",
+        "assistant",
+        *END,
+    ]
+    assert told(events)[1] == "reasoning"
+    assert whole(events, "reasoning_message", "reasoning") == "A die, then."
+    assert [one["signature"] for one in values(events, "reasoning_message") if one["signature"]] == ["sig-1"]
+    assert whole(events, "assistant_message", "content") == "Eight."
+    assert scene.asked[1]["messages"][1]["content"][0] == thinking
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(scene: Scene, has_tokens: bool) -> None:
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
+    if has_tokens:
+        scene.says(
+            streamed_call("roll", '{"request_heartbeat": true}', call_id="call_1"),
+            streamed_call("send_message", '{"message": "Six."}', call_id="call_2"),
+        )
+    else:
+        scene.says(calls(("roll", {"request_heartbeat": True})), speech("Six."))
+
+    events = scene.stream(agent, "Roll.", stream_tokens=has_tokens)
+
+    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", "tool_return", *END]
+
+
+def test_only_the_types_that_are_wanted_are_told(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("roll", {})), "Six.")
+    events = scene.stream(agent, "Roll.", include_return_message_types=["assistant_message"])
+    assert told(events) == ["ping", "assistant", *END]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "llm_bad_request"), (401, "llm_authentication"), (429, "llm_rate_limit"), (500, "llm_error")],
+)
+def test_a_failure_is_told_after_the_reason_and_before_the_end(
+    scene: Scene, status: int, kind: str, has_tokens: bool
+) -> None:
+    agent = scene.agent()
+    scene.says(Answer({"error": {"message": "no"}}, status=status))
+
+    events = scene.stream(agent, "Hello.", stream_tokens=has_tokens)
+
+    assert told(events) == ["ping", "stop_reason", "error", "[DONE]"]
+    assert events[1][1]["stop_reason"] == "llm_api_error"
+    name, error = events[2]
+    assert (name, error["error_type"], error["run_id"]) == ("error", kind, events[0][1]["run_id"])
+    scene.says("Still here.")
+    assert said(scene.send(agent, "Are you there?")) == ["Still here."]
+
+
+def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("roll", {})), Answer({"error": {"message": "no"}}, status=400))
+    events = scene.stream(agent, "Roll.")
+    assert told(events) == ["ping", "tool_call", "tool_return", "stop_reason", "error", "[DONE]"]
+    scene.says("Six.")
+    scene.send(agent, "What was it?")
+    assert roles(scene.asked[-1]).startswith("system user assistant tool")
+
+
+@pytest.mark.parametrize("model", ["openai/scripted-1", CLAUDE])
+def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(scene: Scene, model: str) -> None:
+    agent = scene.agent(model=model)
+    if model == CLAUDE:
+        cut = claude_stream({"type": "text", "text": "Once upon a"}, stop=None)
+        answer: str | Answer = claude({"type": "text", "text": "Still here."})
+    else:
+        cut, answer = stream({"content": "Once upon a"}, finish=None, done=False), "Still here."
+    scene.says(Answer(pieces=cut.pieces, headers=cut.headers, breaks_off=True))
+
+    events = scene.stream(agent, "Tell me a story.", stream_tokens=True)
+
+    assert told(events)[-3:] == ["stop_reason", "error", "[DONE]"]
+    assert "assistant_message" not in [message["message_type"] for message in scene.history(agent)]
+    scene.says(answer)
+    assert said(scene.send(agent, "Are you there?")) == ["Still here."]
+
+
+def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
+    agent = scene.agent()
+    broken = event({"error": {"message": "slow down", "code": 429}})
+    scene.says(stream({"content": "Once"}, broken, finish=None, done=False))
+    events = scene.stream(agent, "Tell me a story.", stream_tokens=True)
+    assert events[-2][1]["error_type"] == "llm_rate_limit"
+
+
+def test_the_client_raises_on_a_failure_and_reads_everything_else(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says("Hello.")
+    stream_of: Any = scene.client.agents.messages.create(agent, input="Hello.", streaming=True)
+    read = [one.message_type for one in stream_of]
+    assert read == ["ping", "assistant_message", "stop_reason", "usage_statistics"]
+    scene.says(Answer({"error": {"message": "no"}}, status=400))
+    failing: Any = scene.client.agents.messages.create(agent, input="Hello.", streaming=True)
+    with pytest.raises(letta_client.APIError):
+        list(failing)
+
+
+# Cancelling and leaving.
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> None:
+    agent = scene.agent()
+    scene.says(Answer({}, delay=5))
+    read: list[list[tuple[str | None, Any]]] = []
+    reader = threading.Thread(target=lambda: read.append(scene.stream(agent, "Hello.", stream_tokens=has_tokens)))
+    reader.start()
+    _wait_until_asked(scene)
+
+    assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
+    reader.join()
+
+    assert told(read[0]) == ["ping", "stop_reason", "[DONE]"]
+    assert read[0][-2][1]["stop_reason"] == "cancelled"
+    scene.says("Still here.")
+    assert said(scene.send(agent, "Are you there?")) == ["Still here."]
+    assert roles(scene.asked[-1]) == "system user user"
+
+
+def test_leaving_is_not_cancelling(scene: Scene) -> None:
+    agent = scene.agent()
+    late = stream({"content": "I went on."}, usage=USAGE)
+    scene.says(Answer(pieces=late.pieces, headers=late.headers, delay=0.15))
+    body = {"input": "Hello.", "stream_tokens": True}
+    with scene.http.stream("POST", f"/v1/agents/{agent}/messages/stream", json=body) as answer:
+        next(answer.iter_lines())
+    for _ in range(400):
+        runs = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()
+        if runs[0]["status"] == "completed":
+            break
+        threading.Event().wait(0.01)
+    assert scene.history(agent)[-1]["content"] == "I went on."
+
+
+def _wait_until_asked(scene: Scene) -> None:
+    for _ in range(1000):
+        if scene.asked:
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("the model was not asked in time")

@@ -1,0 +1,90 @@
+"""`ricordo costs`: the ledger as a table, from a server or from the database itself."""
+
+import asyncio
+
+import pytest
+
+from ricordo.agents.prices import FILE
+from ricordo.cli.costs import table
+from ricordo.domain.ledger import Expense
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.usage import Usage
+from ricordo.settings import Settings
+from ricordo.storage import expenses
+from ricordo.storage.database import open_store
+from tests.cli.conftest import Shell
+
+PRICES = 'currency = "USD"\n["a/*"]\ninput = 10\noutput = 20\n'
+
+
+def fill(shell: Shell) -> None:
+    """A database in which something was spent today."""
+
+    async def work() -> None:
+        shell.data.mkdir()
+        store = open_store(Settings(data_dir=shell.data))
+        for model in ("a/model", "b/model"):
+            spent = Expense(LOCAL_ORGANIZATION, "compaction", model, Usage(100_000, 2_000), "agent-1")
+            await store.write(lambda tx, spent=spent: expenses.add(tx, spent))  # type: ignore[misc]
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: Shell) -> None:
+    fill(shell)
+    (shell.data / FILE).write_text(PRICES)
+    at_rest = shell.run("costs", "--by", "model", "--days", "2")
+    assert (at_rest.returncode, at_rest.stderr) == (0, "")
+    lines = [line.split() for line in at_rest.stdout.splitlines() if line]
+    assert lines[1] == ["model", "input", "of", "it", "cached", "output", "total", "cost", "in", "USD"]
+    assert lines[2:5] == [
+        ["a/model", "100,000", "-", "2,000", "102,000", "1.0400"],
+        ["b/model", "100,000", "-", "2,000", "102,000", "-"],
+        ["all", "200,000", "-", "4,000", "204,000", "1.0400"],
+    ]
+    assert "102,000 tokens are of models without a price in prices.toml" in at_rest.stdout
+    with shell.serving() as server:
+        asked = shell.run("costs", "--by", "model", "--days", "2", "--server", server.url)
+    assert (asked.returncode, asked.stdout) == (0, at_rest.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--by", "colour"), "Use one of: day, agent, user, model, purpose."),
+        (("--days", "0"), "--days is a number of days from 1"),
+        ((), "There is no database at"),
+        (("--server", "http://127.0.0.1:9"), "No server answers at http://127.0.0.1:9"),
+    ],
+)
+def test_what_cannot_be_shown_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...], sentence: str) -> None:
+    done = shell.run("costs", *arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+def test_a_table_without_prices_shows_no_money() -> None:
+    line = {
+        "key": None,
+        "prompt_tokens": 1234,
+        "cached_input_tokens": None,
+        "completion_tokens": 5,
+        "total_tokens": 1239,
+        "cost": None,
+        "unpriced_tokens": None,
+    }
+    found = {
+        "group_by": "user",
+        "since": "2026-01-01T00:00:00Z",
+        "until": "2026-01-30T00:00:00Z",
+        "currency": None,
+        "lines": [line],
+        "total": line,
+    }
+    assert table(found) == (
+        "Tokens from 2026-01-01 to 2026-01-30 (UTC)\n\n"
+        "user  input  of it cached  output  total\n"
+        "-     1,234             -       5  1,239\n"
+        "all   1,234             -       5  1,239"
+    )

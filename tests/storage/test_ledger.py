@@ -1,0 +1,200 @@
+"""The ledger: turns and all else summed up, by any group, also after what they were spent on was deleted."""
+
+from typing import Any
+
+import pytest
+
+from ricordo.domain.agent import Agent
+from ricordo.domain.ledger import DAY, Entry, Expense, Grouping
+from ricordo.domain.run import Run
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.usage import Usage
+from ricordo.errors import Conflict
+from ricordo.storage import conversations, expenses, gone, ledger, runs
+from ricordo.storage.ledger import LedgerQuery
+from ricordo.storage.sqlite import SqliteStore
+from tests.support import make
+from tests.support.clock import START
+from tests.support.statements import count_statements
+
+ALL = (START - 10 * DAY, START + 10 * DAY)
+
+
+async def turn(store: SqliteStore, agent: Agent, *usages: Usage, **fields: Any) -> Run:
+    """A run that has ended, with a step for each usage."""
+    model = fields.pop("model", "scripted/model")
+    total = sum(usages, Usage())
+    run = make.run(agent, **{"ended_at": START, "usage": total} | fields)
+    steps = [make.step(run, usage=usage, model_handle=model, created_at=run.created_at) for usage in usages]
+    await store.write(lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps]))
+    return run
+
+
+async def spent(store: SqliteStore, group_by: Grouping = "day", **which: Any) -> list[Entry]:
+    query = LedgerQuery(*which.pop("between", ALL), group_by, **which)
+    return await store.read(lambda tx: ledger.entries(tx, Scope(), query))
+
+
+def short(entries: list[Entry]) -> list[tuple[str | None, str, int]]:
+    return [(entry.key, entry.model, entry.usage.total_tokens) for entry in entries]
+
+
+def expense(purpose: Any, tokens: int, **fields: Any) -> Expense:
+    return Expense(LOCAL_ORGANIZATION, purpose, fields.pop("model", "a/embed"), Usage(tokens), **fields)
+
+
+async def used(store: SqliteStore, agent_id: str | None = None, since: int = START) -> int:
+    return await store.read(lambda tx: ledger.used_since(tx, LOCAL_ORGANIZATION, since, agent_id))
+
+
+async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStore) -> None:
+    one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
+    await turn(store, one, Usage(10, 1), Usage(20, 2), user_id="user-a")
+    await turn(store, two, Usage(100, 5), purpose="sleeptime", model="b/model", created_at=START + DAY)
+    await store.write(lambda tx: expenses.add(tx, expense("embedding", 7, created_at=START + DAY)))
+
+    assert short(await spent(store)) == [
+        ("2026-01-01", "scripted/model", 33),
+        ("2026-01-02", "a/embed", 7),
+        ("2026-01-02", "b/model", 105),
+    ]
+    assert short(await spent(store, "agent")) == [
+        (two.id, "b/model", 105),
+        (one.id, "scripted/model", 33),
+        (None, "a/embed", 7),
+    ]
+    assert short(await spent(store, "user")) == [
+        (None, "a/embed", 7),
+        (None, "b/model", 105),
+        ("user-a", "scripted/model", 33),
+    ]
+    assert [(key, tokens) for key, _, tokens in short(await spent(store, "model"))] == [
+        ("b/model", 105),
+        ("scripted/model", 33),
+        ("a/embed", 7),
+    ]
+    assert [(key, tokens) for key, _, tokens in short(await spent(store, "purpose"))] == [
+        ("sleeptime", 105),
+        ("turn", 33),
+        ("embedding", 7),
+    ]
+
+
+async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) -> None:
+    one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
+    await turn(store, one, Usage(10), user_id="user-a")
+    await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
+    await store.write(lambda tx: expenses.add(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+
+    async def tokens(**which: Any) -> int:
+        return sum(entry.usage.total_tokens for entry in await spent(store, **which))
+
+    assert await tokens(agent_id=one.id) == 17
+    assert await tokens(user_id="user-a") == 10
+    assert await tokens(purpose="turn") == 10
+    assert await tokens(purpose="sleeptime") == 100
+    assert await tokens(purpose="compaction") == 7
+    assert await tokens(model="b/model") == 100
+    assert await tokens(between=(START, START + 1)) == 17
+    assert await tokens(between=(START + 1, START + DAY + 1)) == 100
+    elsewhere = LedgerQuery(*ALL)
+    assert await store.read(lambda tx: ledger.entries(tx, Scope("org-2"), elsewhere)) == []
+
+
+async def test_kinds_of_tokens_are_kept_apart_and_what_nobody_reported_stays_unknown(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await turn(store, agent, Usage(10, 4, 3, None, 2), Usage(1, 1))
+    (entry,) = await spent(store)
+    assert entry.usage == Usage(11, 5, 3, None, 2)
+
+
+async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: SqliteStore) -> None:
+    await turn(store, (await make.stored_agent(store)).agent, Usage(1))
+    with count_statements(store) as counted:
+        await spent(store)
+    (statement,) = counted.statements
+    if store.engine.dialect.name == "sqlite":
+        values = (1,) * statement.count("?")
+        plan = await store.read(
+            lambda tx: tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+        )
+        steps = " | ".join(row[-1] for row in plan)
+        assert "runs_by_time" in steps
+        assert "steps_by_run" in steps
+        assert "expenses_by_time" in steps
+        assert "SCAN runs" not in steps
+        assert "SCAN steps" not in steps
+
+
+async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: SqliteStore) -> None:
+    one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
+    assert await used(store) == 0
+    await turn(store, one, Usage(10, 5), created_at=START)
+    await turn(store, one, Usage(1000), created_at=START - 1)
+    await turn(store, two, Usage(100), created_at=START)
+    await store.write(lambda tx: expenses.add(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+    assert await used(store) == 122
+    assert await used(store, one.id) == 22
+    assert await used(store, two.id) == 100
+    with count_statements(store) as counted:
+        await used(store)
+    assert len(counted.statements) == 1
+
+
+async def test_what_a_deleted_agent_spent_stays_in_the_ledger(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await turn(store, agent, *[Usage(10, 4, 3, None, 2)] * 300, user_id="user-a")
+    await turn(store, agent, Usage(1, 1), purpose="sleeptime", created_at=START + DAY)
+    await turn(store, agent, Usage())
+    before = [await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")]
+    counted = await used(store)
+
+    await make.remove_agent(store, agent.id)
+
+    assert [await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")] == before
+    assert await used(store) == counted
+
+
+async def test_nothing_is_lost_or_counted_twice_between_two_portions(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    for _ in range(3):
+        await turn(store, agent, *[Usage(1)] * 200)
+    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+    seen = []
+    while await store.write(lambda tx: gone.remove_portion(tx, "agent", agent.id)):
+        seen.append((sum(entry.usage.total_tokens for entry in await spent(store)), await used(store)))
+    assert {tokens for tokens, _ in seen} == {600}
+    assert max(counted for _, counted in seen) <= 600
+    assert await used(store) == 600
+
+
+async def test_what_a_deleted_thread_spent_stays_in_the_ledger(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2")))
+    await turn(store, agent, Usage(10, 4), conversation_id="conv-2")
+    kept = await turn(store, agent, Usage(1, 1))
+    before = await spent(store)
+
+    await store.write(lambda tx: gone.hide_thread(tx, scope, "conv-2"))
+    while await store.write(lambda tx: gone.remove_portion(tx, "thread", "conv-2")):
+        pass
+
+    assert await spent(store) == before
+    assert (await store.read(lambda tx: runs.get(tx, scope, kept.id))).usage == Usage(1, 1)
+
+
+async def test_a_run_that_is_deleted_leaves_what_it_spent(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    run = await turn(store, agent, Usage(10, 4), Usage(2))
+    before, counted = await spent(store, "purpose"), await used(store)
+    await store.write(lambda tx: runs.delete_one(tx, scope, run.id))
+    assert await spent(store, "purpose") == before
+    assert await used(store) == counted
+
+
+async def test_an_open_run_cannot_be_deleted(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store)).agent
+    run = await turn(store, agent, Usage(10, 4), ended_at=None)
+    with pytest.raises(Conflict, match="has not ended"):
+        await store.write(lambda tx: runs.delete_one(tx, scope, run.id))
+    assert len(await spent(store)) == 1

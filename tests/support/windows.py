@@ -1,0 +1,244 @@
+"""The window campaign: turns of random sizes with models of 4,000 to 200,000 tokens, whose providers count otherwise than we do.
+
+Nothing that exceeds a window is ever the last word of a turn, no pair is split, each message is in the window or in exactly one
+summary, and recall finds them all. `await run_campaign(folder, turns=10_000)` raises AssertionError with the seed and what it
+found, or returns what was done. By hand: `python -m tests.support.windows --turns 10000`.
+"""
+
+import argparse
+import asyncio
+import logging
+import math
+import random
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ricordo.agents.lifecycle import AgentSpec, create_agent
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.app import open_runtime
+from ricordo.domain.message import CompactionPart, ImagePart, Message, Part, TextPart
+from ricordo.domain.scope import Scope
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import agents, messages
+from ricordo.storage.paging import Page
+from ricordo.storage.search import MessageFilter
+from ricordo.storage.store import Transaction
+from ricordo.tools.catalogue import sync_tools
+from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext
+from tests.support.faults_audit import split_pairs
+from tests.support.windows_model import PICTURE, Counted, CountingModel
+
+TURNS_OF_AN_AGENT = 40
+SMALLEST, LARGEST = 4_000, 200_000
+_MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
+
+
+@dataclass
+class Report:
+    """What a campaign did. `refused` requests exceeded a window, were refused by the provider and made good in the same turn.
+
+    `fullest` is the largest share of a window that was filled, `found` the messages that recall was asked for and found.
+    """
+
+    seed: int
+    turns: int
+    agents: int
+    requests: int
+    refused: int
+    refused_summaries: int
+    compactions: int
+    evicted: int
+    found: int
+    fullest: float
+    seconds: float
+
+
+@dataclass
+class _Campaign:
+    runtime: Runtime
+    seed: int
+    luck: random.Random
+    counted: Counted = field(default_factory=Counted)
+    wrong: list[str] = field(default_factory=list)
+    models: int = 0
+    turns: int = 0
+    agents: int = 0
+    compactions: int = 0
+    evicted: int = 0
+    found: int = 0
+
+    async def live(self, turns: int) -> None:
+        """The life of one agent: talk, sometimes with another model, and a look at all that is left."""
+        self.agents += 1
+        model = self._model()
+        agent_id = await self._agent(model)
+        note = f"agent {self.agents} ({model.info.context_window} tokens, rate {model.rate:.2f})"
+        for _ in range(turns):
+            if self.luck.random() < 0.04:
+                model = await self._other_model(agent_id)
+                note = f"{note} -> ({model.info.context_window} tokens, rate {model.rate:.2f})"
+            await self._turn(agent_id, model, note)
+            if len(self.wrong) > 12:
+                return
+        rows = await self._look(agent_id, note)
+        await self._recall(agent_id, rows, note)
+
+    async def _turn(self, agent_id: str, model: CountingModel, note: str) -> None:
+        self.turns += 1
+        parts = self._said(model)
+        request = TurnRequest(Scope(), agent_id, (NewMessage("user", parts),), max_steps=20)
+        answer = await collect(await run_turn(self.runtime, request))
+        if answer.failure is not None:
+            self.wrong.append(f"{note}: turn {self.turns}: {answer.failure.kind}: {answer.failure.message}")
+        self.wrong += [f"{note}: turn {self.turns}: {fault}" for fault in self.counted.faults]
+        self.counted.faults.clear()
+        if self.counted.open[model.info.handle]:
+            self.wrong.append(f"{note}: turn {self.turns} ended with a request that was too long")
+            self.counted.open.clear()
+
+    def _said(self, model: CountingModel) -> tuple[Part, ...]:
+        tokens = min(int(model.info.context_window * self.luck.lognormvariate(-4.2, 1.5)) + 2, model.info.context_window * 2)
+        said: tuple[Part, ...] = (TextPart(model.text(tokens)),)
+        if self.luck.random() < 0.05:
+            pictures = [ImagePart("image/png", PICTURE) for _ in range(self.luck.choice((1, 1, 3)))]
+            said = (*said, *pictures)
+        return said
+
+    def _model(self) -> CountingModel:
+        self.models += 1
+        window = int(math.exp(self.luck.uniform(math.log(SMALLEST), math.log(LARGEST))))
+        name = f"m{self.models}s{self.seed}"
+        model = CountingModel(name, window, 2 ** self.luck.uniform(-1, 1), self.counted, self.luck)
+        self.runtime.models.add(model)
+        return model
+
+    async def _agent(self, model: CountingModel) -> str:
+        kind = self.luck.choice(("letta_v1_agent", "memgpt_v2_agent"))
+        share = self.luck.choice((0.1, 0.3, 0.3, 0.7))
+        settings = {"mode": self.luck.choice(_MODES), "sliding_window_percentage": share}
+        spec = AgentSpec(
+            agent_type=kind,  # type: ignore[arg-type]
+            model=model.info.handle,
+            system="You remember.",
+            has_base_tools=False,
+            tool_names=("tell", *(("send_message",) if kind == "memgpt_v2_agent" else ())),
+            settings={"compaction": settings},
+        )
+        return (await create_agent(self.runtime, Scope(), spec)).agent.id
+
+    async def _other_model(self, agent_id: str) -> CountingModel:
+        """Another model takes over, with another window, and a provider that counts in another way."""
+        model = self._model()
+
+        def work(tx: Transaction) -> None:
+            agent = agents.load(tx, Scope(), agent_id).agent
+            agents.update(tx, replace(agent, model=model.info.handle, context_window=model.info.context_window))
+
+        await self.runtime.store.write(work)
+        return model
+
+    async def _look(self, agent_id: str, note: str) -> list[Message]:
+        def read(tx: Transaction) -> tuple[list[Message], tuple[str, ...], int]:
+            thread = agents.load(tx, Scope(), agent_id).conversation
+            rows: list[Message] = []
+            while page := messages.page(
+                tx, Scope(), Page(limit=1000, order="asc", after=rows[-1].id if rows else None), agent_id=agent_id
+            ):
+                rows += page
+            return rows, thread.window, thread.message_count
+
+        rows, window, count = await self.runtime.store.read(read)
+        if count != len(rows):
+            self.wrong.append(f"{note}: {count} messages are counted and {len(rows)} are kept")
+        self.wrong += [f"{note}: {fault}" for fault in _misplaced(rows, window)]
+        for row in rows:
+            for part in row.parts:
+                if isinstance(part, CompactionPart):
+                    self.compactions += 1
+                    self.evicted += len(part.evicted)
+        return rows
+
+    async def _recall(self, agent_id: str, rows: list[Message], note: str) -> None:
+        """Every text of the history is found by a word that it alone has."""
+        wanted = MessageFilter((agent_id,))
+        for row in rows:
+            if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
+                continue
+            found = await self.runtime.recall.messages(row.text.split(" ", 1)[0], wanted, 3, "fts")
+            if row.id not in [hit.message.id for hit in found]:
+                self.wrong.append(f"{note}: recall does not find {row.role} {row.text[:40]!r}")
+            self.found += 1
+
+
+def _misplaced(rows: list[Message], window: tuple[str, ...]) -> list[str]:
+    """Each message is in the window or in exactly one summary's list; the window keeps the order, and its pairs."""
+    gone = Counter(id for row in rows for part in row.parts if isinstance(part, CompactionPart) for id in part.evicted)
+    wrong = [f"{id} left the window {times} times" for id, times in gone.items() if times > 1]
+    known = {row.id: row for row in rows}
+    wrong += [f"a summary names {id}, which is not there" for id in gone if id not in known]
+    wrong += [f"{row.role} {row.id} is neither in the window nor in a summary" for row in rows if (row.id in gone) == (row.id in window)]
+    held = [known[id] for id in window if id in known]
+    if len(held) != len(window) or not held or held[0].role != "system":
+        wrong.append("the window names what is gone, or does not begin with the system message")
+    said = [row.seq for row in held if row.role not in ("system", "summary")]
+    if said != sorted(said):
+        wrong.append("the window has another order than the history")
+    if [row.role for row in held[2:] if row.role == "summary"]:
+        wrong.append("a summary stands in the middle of the window")
+    return wrong + split_pairs(held)
+
+
+def tell(_context: ToolContext, tokens: int, mark: str) -> str:
+    """Tell very much.
+
+    Args:
+        tokens: How much.
+        mark: How it begins.
+    """
+    return f"{mark[:20]} {'and so on and on ' * (tokens // 4)}"
+
+
+async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> Report:
+    """Let agents of random kinds take this many turns in all."""
+    seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
+    began = time.monotonic()
+    logging.disable()
+    try:
+        settings = Settings(data_dir=folder, find_local_models=False)
+        async with open_runtime(settings, ProviderSettings()) as runtime:
+            runtime.toolbox = Toolbox([*runtime.toolbox, ServerTool(tell, "custom")])
+            await runtime.store.write(lambda tx: sync_tools(tx, Scope(), runtime.toolbox))
+            campaign = _Campaign(runtime, seed, random.Random(seed))  # noqa: S311
+            while campaign.turns < turns and len(campaign.wrong) <= 12:
+                await campaign.live(min(TURNS_OF_AN_AGENT, turns - campaign.turns))
+    finally:
+        logging.disable(logging.NOTSET)
+    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(campaign.wrong[:12])
+    counted = campaign.counted
+    return Report(
+        seed=seed,
+        turns=campaign.turns,
+        agents=campaign.agents,
+        requests=counted.requests,
+        refused=counted.refused,
+        refused_summaries=counted.refused_summaries,
+        compactions=campaign.compactions,
+        evicted=campaign.evicted,
+        found=campaign.found,
+        fullest=round(counted.fullest, 3),
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=10_000)
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        print(asyncio.run(run_campaign(Path(place), turns=options.turns, seed=options.seed)))
