@@ -74,13 +74,24 @@ get    /v1/steps/{}
 get    /v1/steps/
 get    /v1/steps/{}/metrics
 get    /v1/steps/{}/messages
-delete ...gents/
-delete ...ons/{}
 post   /v1/agents/{}/messages/async
 patch  /v1/agents/{}/tools/approval/{}
 post   /v1/conversations/
 patch  /v1/conversations/{}
 post   /v1/conversations/{}/fork
+post   /v1/agents/{}/recompile
+post   /v1/agents/{}/summarize
+get    /v1/conversations/
+delete /v1/conversations/{}
+get    /v1/conversations/{}
+post   /v1/conversations/{}/cancel
+post   /v1/conversations/{}/compact
+get    /v1/conversations/{}/messages
+post   /v1/conversations/{}/messages
+post   /v1/conversations/{}/recompile
+post   /v1/conversations/{}/stream
+post   /v1/runs/{}/stream
+patch  /v1/steps/{}/feedback
 """
 
 

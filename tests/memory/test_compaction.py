@@ -125,7 +125,9 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
 
     assert sorted(results([*found.evicted]) + results([*found.kept])) == sorted(results(window))
     plain = [message for message in found.kept if message.role != "approval" or message.tool_calls]
-    assert [message for message in plain if message not in paired(plain)] == []
+    # Calls whose ids were used before get others, so messages are known by their own.
+    shapes = {(message.id, message.role, len(message.parts)) for message in paired(plain)}
+    assert [message for message in plain if (message.id, message.role, len(message.parts)) not in shapes] == []
 
 
 @given(windows(), modes)
