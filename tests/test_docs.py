@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from ricordo.api import bodies
-from ricordo.background.callbacks import signature
+from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli.listing import listed_settings
 from ricordo.domain.agent import AgentType
 from ricordo.domain.compaction import CompactionMode
@@ -128,6 +128,13 @@ def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread) 
     assert re.search(r"^tool_call_message 1$.*^usage_statistics \d+$", said, re.MULTILINE | re.DOTALL)
     assert "user_message My favourite tea is jasmine." in said
     assert said.endswith("\nTrue False False False\n")
+
+
+def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_signed_with(tmp_path: Path) -> None:
+    (command,) = blocks((ROOT / "docs" / "streams.md").read_text(), "console")
+    code = re.findall(r'-c "(.*)"', command)[0].replace("Path.home()", f"Path({str(tmp_path)!r})")
+
+    assert run_python(code).strip() == signing_key(tmp_path / ".ricordo")
 
 
 def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -> None:

@@ -13,7 +13,7 @@ from ricordo.agents.budgets import require_budget
 from ricordo.agents.closing import heal
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
 from ricordo.agents.styles import called, rulebook
-from ricordo.agents.threads import effective
+from ricordo.agents.threads import effective, system_message
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -62,19 +62,34 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
         effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id)), runtime, request
     )
     require_budget(tx, runtime.settings, state.agent, request.purpose)
+    window, prompt_key = _window(tx, runtime, state)
     turn = TurnContext(
         request,
         run,
         state,
         runtime.owned.known(request.scope.organization_id).get(state.agent.model),
-        messages.by_ids(tx, state.conversation.window),
+        window,
         unsaved=0,
-        prompt_key=state.conversation.prompt_key,
+        prompt_key=prompt_key,
         rules=rulebook(state, request.client_tools),
         token_percent=state.conversation.token_percent or 100,
     )
     _take_in(tx, turn, runtime.settings.approval_expiry)
     return turn
+
+
+def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
+    """The messages in context, the system message first, and the key that tells from what that was made."""
+    thread = state.conversation
+    window = messages.by_ids(tx, thread.window)
+    if window and window[0].role == "system":
+        return window, thread.prompt_key
+    # A turn writes its prompt over the window's first message, which must never be something that was said.
+    system, key = system_message(tx, runtime, state)
+    messages.insert_all(tx, [system])
+    window.insert(0, system)
+    conversations.save_window(tx, thread.id, [message.id for message in window], key, added=1)
+    return window, key
 
 
 def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:

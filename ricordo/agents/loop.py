@@ -83,7 +83,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
 async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, Next]:
     """Run what was approved, take what the client did, and go on where the turn waited; what else was said comes after that."""
     step = StepDraft(0, WorkingMemory(turn.state), runtime.store.clock.now(), id=answer.request.step_id or "")
-    reading = read_again(answer, _offer(turn, style), turn.rules)
+    reading = read_again(answer, _offer(turn, style), turn.rules, _client_tools(turn))
     results = answer.results(await _run_tools(runtime, turn, step, reading))
     coming = decide(style, turn.rules, reading, results, turn.called)
     if turn.waiting:
@@ -210,7 +210,8 @@ async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, readi
     if not reading.refused:
         return run
     known = {result.call_id: result for result in (*run, *reading.refused)}
-    return [known[part.call_id] for part in reading.parts if isinstance(part, ToolCallPart)]
+    # Of a reply that waited some calls are neither: they were denied, or done by the client.
+    return [known[call_id] for part in reading.parts if isinstance(part, ToolCallPart) and (call_id := part.call_id) in known]
 
 
 def _client_tools(turn: TurnContext) -> dict[str, ToolSchema]:

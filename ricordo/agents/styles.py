@@ -170,14 +170,20 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
     return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop)
 
 
-def read_again(answer: Answered, offer: Offer, rules: Rulebook) -> Reading:
+def read_again(
+    answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]
+) -> Reading:
     """A reply that waited, now that its answer is there: the calls that may be run, and results of those that must not."""
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
     for call in answer.calls_to_run():
         if call.name not in offer.tools:
             refused.append(_refusal(call, offer))
-        elif call.is_gated and not rules.needs_approval(call.name):
+        elif not call.is_gated and rules.is_ordered:
+            refused.append(failed_result(call, ONE_BY_ONE))  # as it was when it was made: nobody was asked about it
+        elif not call.is_gated and (rules.needs_approval(call.name) or call.name in client_tools):
+            refused.append(failed_result(call, f"{call.name} has to wait for approval by now. Call it again."))
+        elif call.name in client_tools:
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
             taken = take_apart(call, offer.how, offer.bare.get(call.name))

@@ -72,7 +72,12 @@ async def _messages(here: Call, body: MessageSearchBody) -> Sequence[FoundMessag
     def wanted(tx: Transaction) -> MessageFilter:
         where: tzinfo = zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
         ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
+        named = conversations.get(tx, thread) if thread else None
+        if thread and named is None:
+            ids = []  # it was deleted, though forks of it may still share what was said there
+        shared = conversations.shared_by(tx, named) if named else ()
         start, end = body.span(where)
-        return MessageFilter(tuple(ids), thread, tuple(body.roles or _SPOKEN), here.scope.subject_id, start, end)
+        roles = tuple(body.roles or _SPOKEN)
+        return MessageFilter(tuple(ids), thread, roles, here.scope.subject_id, start, end, shared)
 
     return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode)

@@ -128,7 +128,7 @@ def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]] | None:
         return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
     rows: list[dict[str, Any]] = []
     for part in parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, TextPart) and part.text:
             rows.append({"type": "input_text", "text": part.text})
         elif isinstance(part, ImagePart):
             rows.append(_picture(part))

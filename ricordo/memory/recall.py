@@ -76,9 +76,9 @@ class Recall:
         asked = await self._ask(query, mode)
         if self._messages_index in self._indexes:
             wanted = await self._settled(wanted)
-            outside = VectorFilter(
-                wanted.roles, wanted.conversation_id, wanted.user_id, (), False, wanted.start, wanted.end
-            )
+            # Such an index knows one thread or all; what of all does not belong to the fork is left out below.
+            thread = None if wanted.shared else wanted.conversation_id
+            outside = VectorFilter(wanted.roles, thread, wanted.user_id, (), False, wanted.start, wanted.end)
             asked = await self._ask_outside(
                 asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
             )

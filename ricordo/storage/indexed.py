@@ -59,6 +59,7 @@ _MODELS = (
     .distinct()
 )
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
+_SPACE_HELD = _SPACE.with_for_update()
 _KNOWN = union_all(select(search_spaces.c.owner_id), select(search_tail.c.owner_id)).subquery()
 _SOME_OWNERS = (
     select(_KNOWN.c.owner_id)
@@ -150,12 +151,27 @@ def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[fl
     return embedding.add_vectors(tx, batch, vectors, size)
 
 
+def space_of(tx: Transaction, owner_id: str) -> Any:
+    """The row of the owner's space; None where it has none yet."""
+    return tx.first(_SPACE, {"owner_id": owner_id})
+
+
+def hold_space(tx: Transaction, owner_id: str) -> Any:
+    """The same, held until the transaction ends."""
+    return tx.first(_SPACE_HELD, {"owner_id": owner_id})
+
+
+def delete_vectors(tx: Transaction, space: Any, model: str) -> None:
+    """Delete the vectors of one model from a space that is held."""
+    tx.run(_DROP_MODEL, {"space": space.seq, "embedding": model})
+
+
 def drop_vectors_of(tx: Transaction, owner_id: str, model: str) -> None:
     """Delete the vectors of one model. If it serves, searches go on with words alone until there are new ones."""
-    space = tx.first(_SPACE.with_for_update(), {"owner_id": owner_id})
+    space = hold_space(tx, owner_id)
     if space is None:
         return
-    tx.run(_DROP_MODEL, {"space": space.seq, "embedding": model})
+    delete_vectors(tx, space, model)
     if space.embedding == model:
         from ricordo.storage.index import embedding
 
@@ -164,7 +180,7 @@ def drop_vectors_of(tx: Transaction, owner_id: str, model: str) -> None:
 
 def other_models(tx: Transaction, owner_id: str) -> list[str]:
     """The models whose vectors are kept though they do not serve."""
-    space = tx.first(_SPACE, {"owner_id": owner_id})
+    space = space_of(tx, owner_id)
     rows = tx.all(_MODELS, {"owner_id": owner_id}) if space and space.embedding else []
     return [row.embedding for row in rows if row.embedding != space.embedding]
 

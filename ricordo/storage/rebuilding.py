@@ -72,16 +72,16 @@ _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.is_single,
 )
 _JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
-_SPACE_HELD = _SPACE.with_for_update()
 _DROP_SEEN = delete(search_tail).where(search_tail.c.seq.op("IN")(_IDS))
+# Whoever deletes an owner changes its row first, so holding that keeps it from being deleted.
+_OWNER_HELD = {
+    kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
+    for kind, table in (("messages", agents), ("passages", archives))
+}
 _RENAME = (
     update(search_spaces)
     .where(search_spaces.c.owner_id == bindparam("from_name"))
     .values(owner_id=bindparam("to_name"), generation=bindparam("new_generation"))
-)
-_DROP_MODEL = delete(search_vectors).where(
-    search_vectors.c.space == bindparam("space"), search_vectors.c.embedding == bindparam("embedding")
 )
 _RENAME_MODEL = (
     update(search_vectors)
@@ -170,10 +170,11 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     """Let the new index serve, unless its owner is gone; `seen` are the rows of the tail that it holds already."""
+    tx.hold(_OWNER_HELD[indexed.kind_of(owner_id)], {"owner_id": owner_id})
     home = indexed.home_of(tx, owner_id)
     if home is None or home.organization_id == NOBODY:
         return
-    old = tx.first(_SPACE_HELD, {"owner_id": owner_id})
+    old = indexed.hold_space(tx, owner_id)
     generation = old.generation + 1 if old else 1
     tx.run(_DROP_SEEN, {"ids": list(seen)})
     for name, becomes in ((owner_id, old_name(owner_id)), (new_name(owner_id), owner_id)):
@@ -182,7 +183,7 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
 
 def serving_model(tx: Transaction, owner_id: str) -> str | None:
     """The model whose vectors the space is searched by."""
-    space = tx.first(_SPACE, {"owner_id": owner_id})
+    space = indexed.space_of(tx, owner_id)
     return space.embedding if space else None
 
 
@@ -197,8 +198,8 @@ def add_new_vectors(
         return False
     from ricordo.storage.index import embedding
 
-    space = tx.first(_SPACE_HELD, {"owner_id": batch.owner_id})
-    tx.run(_DROP_MODEL, {"space": space.seq, "embedding": handle})
+    space = indexed.hold_space(tx, batch.owner_id)
+    indexed.delete_vectors(tx, space, handle)
     tx.run(_RENAME_MODEL, {"in_space": space.seq, "from_name": batch.embedding, "to_name": handle})
     embedding.serve(tx, space, handle, space.vectors)
     return True

@@ -50,7 +50,8 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 class MessageFilter:
     """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    With `user_id` those about this user and those about nobody in particular.
+    With `user_id` those about this user and those about nobody in particular. `shared` is what a thread that was forked shares
+    with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
@@ -59,6 +60,7 @@ class MessageFilter:
     user_id: str | None = None
     start: int | None = None
     end: int | None = None
+    shared: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: i
 
     conditions = Conditions(
         thread=wanted.conversation_id,
+        shared=wanted.shared,
         user_id=wanted.user_id,
         roles=wanted.roles,
         start=wanted.start,

@@ -393,3 +393,23 @@ async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(stage: St
 
     gate.open()
     assert text_of(await collect(turn)) == "Good morning."
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_a_window_without_its_system_message_gets_one_and_what_was_said_stays_as_it_was(
+    stage: Stage, kept: int
+) -> None:
+    agent = await stage.agent()
+    stage.lines.append("Noted.")
+    await stage.say(agent, "I like tea.")
+    before = (await stage.history(agent))[1:]
+    window = [message.id for message in before][: kept * 2]
+    thread = await stage.thread(agent)
+    await stage.store.write(lambda tx: conversations.save_window(tx, thread.id, window, thread.prompt_key, added=0))
+    stage.lines.append("Still here.")
+    await stage.say(agent, "Are you there?")
+    history = await stage.history(agent)
+    assert [message for message in history if message in before] == before
+    roles = [message.role for message in stage.model.requests[-1].messages]
+    assert roles == ["system", *(["user", "assistant"] * kept), "user"]
+    assert (await stage.thread(agent)).message_count == len(history)

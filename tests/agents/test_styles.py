@@ -6,8 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
+from ricordo.agents.approvals import Answered
 from ricordo.agents.styles import (
     AFTER_FAILURE,
+    ONE_BY_ONE,
     REMINDER,
     REQUESTED,
     HeartbeatStyle,
@@ -18,10 +20,11 @@ from ricordo.agents.styles import (
     Style,
     decide,
     read,
+    read_again,
     require_before_exit,
     style_of,
 )
-from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
@@ -141,6 +144,45 @@ def test_calls_that_need_approval_and_calls_of_the_clients_tools_wait() -> None:
     assert reading.is_waiting
     assert read(ModelReply((call("toss"),)), offer(NATIVE), rules(), {"toss": TOSS}).is_waiting
     assert not read(ModelReply((call("toss"),)), offer(NATIVE), rules(), {}).is_waiting
+
+
+def approved(*calls: ToolCallPart, book: Rulebook, offered: Offer, mine: tuple[ToolSchema, ...] = ()) -> Reading:
+    """A reply that waited, read again once everything in it that waits was approved."""
+    request = make.message(make.agent(), role="approval", parts=calls)
+    decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
+    return read_again(Answered(request, decisions), offered, book, {tool.name: tool for tool in mine})
+
+
+def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:
+    asked = replace(call("roll", sides=6), is_gated=True)
+    reading = approved(asked, book=rules(), offered=offer(NATIVE))
+    assert [(one.call_id, one.arguments) for one in reading.calls] == [(asked.call_id, asked.arguments)]
+
+
+def test_approval_of_one_call_lets_no_other_pass_that_nobody_was_asked_about() -> None:
+    book = rules(ToolRule("roll", "requires_approval"), ToolRule("toss", "max_count_per_step", None, {"max_count_limit": 5}))
+    offered = offer(NATIVE, book)
+    first = read(ModelReply((call("roll"), call("roll"), call("toss"))), offered, book, {})
+    kept = [part for part in first.parts if isinstance(part, ToolCallPart)]
+    reading = approved(*kept, book=book, offered=offered)
+    assert [one.call_id for one in reading.calls] == [kept[0].call_id]
+    assert [(one.call_id, one.content) for one in reading.refused] == [(one.call_id, ONE_BY_ONE) for one in kept[1:]]
+
+
+def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval_by_now() -> None:
+    asked, beside = replace(call("roll"), is_gated=True), call("toss")
+    book = rules(ToolRule("toss", "requires_approval"))
+    reading = approved(asked, beside, book=book, offered=offer(NATIVE, book))
+    assert [one.call_id for one in reading.calls] == [asked.call_id]
+    assert [one.call_id for one in reading.refused] == [beside.call_id]
+
+
+def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -> None:
+    asked = replace(call("toss"), is_gated=True)
+    book = rules(ToolRule("toss", "requires_approval"))
+    reading = approved(asked, book=book, offered=offer(NATIVE, book), mine=(TOSS,))
+    assert reading.calls == ()
+    assert "is run by the client" in reading.refused[0].content
 
 
 # What comes after words.

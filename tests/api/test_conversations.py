@@ -319,3 +319,25 @@ def test_a_prompt_is_made_anew_and_returned(
         client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
     with pytest.raises(APIStatusError):
         client.agents.recompile(new_id("agent"))
+
+
+def test_a_search_in_a_fork_finds_what_it_shares(
+    client: StrictLetta, server: ServerInThread, thread: Conversation
+) -> None:
+    server.says("Uno.", "Due.", "Tre.")
+    tell(client, thread.id, "Tea one")
+    fork = client.conversations.fork(thread.id)
+    tell(client, thread.id, "Tea two")
+    tell(client, fork.id, "Tea three")
+
+    def found(thread_id: str) -> set[str]:
+        hits = client.messages.search(
+            query="tea", agent_id=thread.agent_id, conversation_id=thread_id, search_mode="fts"
+        )
+        return {hit.content for hit in hits if hit.message_type == "user_message"}  # type: ignore[misc]
+
+    assert found(fork.id) == {"Tea one", "Tea three"}
+    assert found(thread.id) == {"Tea one", "Tea two"}
+    client.conversations.delete(thread.id)
+    assert found(thread.id) == set()
+    assert found(fork.id) == {"Tea one", "Tea three"}

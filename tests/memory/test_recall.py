@@ -11,8 +11,9 @@ from ricordo.errors import Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
 from ricordo.memory.indexing import Indexing
-from ricordo.memory.recall import Recall
+from ricordo.memory.recall import FoundMessage, Recall
 from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import conversations
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store
 from tests.support import make
@@ -160,3 +161,36 @@ async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_text
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert kept < 1_100_000
+
+
+async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_said_elsewhere_since(
+    library: Library,
+) -> None:
+    store = library.store
+    agent = (await make.stored_agent(store)).agent
+    root = make.conversation(agent, id="conv-root")
+    await store.write(lambda tx: conversations.insert_one(tx, root))
+    said = [make.message(agent, f"Tea {number}.", conversation_id=root.id) for number in range(4)]
+    stored = await make.stored_messages(store, *said)
+    fork = make.conversation(agent, id="conv-fork", forked_from=root.id, forked_seq=stored[1].seq)
+    await store.write(lambda tx: conversations.insert_one(tx, fork))
+    await make.stored_messages(store, make.message(agent, "Tea of the fork.", conversation_id=fork.id))
+    shared = await store.read(lambda tx: conversations.shared_by(tx, fork))
+    wanted = MessageFilter((agent.id,), fork.id, shared=shared)
+    expected = {"Tea 0.", "Tea 1.", "Tea of the fork."}
+
+    def texts(hits: list[FoundMessage]) -> set[str]:
+        return {hit.message.text for hit in hits}
+
+    assert texts(await library.recall.messages("tea", wanted, 10)) == expected
+    assert texts(await library.recall.messages("", wanted, 10)) == expected
+    await library.index("messages", agent.id)
+    for mode in ("hybrid", "vector", "fts"):
+        assert texts(await library.recall.messages("tea", wanted, 10, mode)) == expected  # type: ignore[arg-type]
+    assert len(await library.recall.messages("tea", wanted, 2)) == 2
+    with count_statements(store) as counted:  # type: ignore[arg-type]
+        await store.read(lambda tx: conversations.shared_by(tx, fork))
+        await library.recall.messages("tea", wanted, 10)
+    assert len(counted.statements) <= 5
+    # Without what it shares it is only its own.
+    assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {"Tea of the fork."}

@@ -463,7 +463,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     taking_over = asyncio.create_task(store.write(lambda tx: rebuilding.take_over(tx, agent_id, [])))
     assert await asyncio.to_thread(looked.wait, LIMIT)
     removing = asyncio.create_task(remove())
-    await asyncio.wait([removing, asyncio.create_task(until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))], return_when=asyncio.FIRST_COMPLETED)
+    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     told.set()
     await taking_over
     await removing

@@ -107,7 +107,10 @@ class _Search:
         records = self.view.records
         may = self.view.alive.copy()
         if wanted.thread is not None:
-            may &= records["thread"] == fingerprint(wanted.thread)
+            held = records["thread"] == fingerprint(wanted.thread)
+            for thread, newest in wanted.shared:
+                held |= (records["thread"] == fingerprint(thread)) & (records["number"] <= newest)
+            may &= held
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
         if wanted.roles:

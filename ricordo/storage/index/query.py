@@ -28,10 +28,12 @@ class Query:
 class Conditions:
     """Which documents of a space may be found. Times are microseconds, both ends included; empty means: any.
 
-    With `user_id` those about this user and those about nobody in particular.
+    With `user_id` those about this user and those about nobody in particular; of the threads in `shared` also those with a number
+    up to the one given, beside all of `thread`.
     """
 
     thread: str | None = None
+    shared: tuple[tuple[str, int], ...] = ()
     user_id: str | None = None
     roles: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()

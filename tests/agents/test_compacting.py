@@ -1,0 +1,59 @@
+"""Windows that are too long for their model: what is summed up, what is learned from a provider, and that nobody is locked out."""
+
+import pytest
+
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.usage import Usage
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
+from tests.agents.conftest import OpenStage
+from tests.agents.stage import Stage, faults_of, roles, text_of
+from tests.agents.test_loop import Table
+
+DATABASES = ("sqlite", "postgresql")
+TOO_LONG = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
+
+
+async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for_good(stage: Stage) -> None:
+    agent = await stage.agent(context_window=8000, system="You remember. " * 120)
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent, "First.")
+    await stage.say(agent, "Second.")
+    # As where max_tokens alone is beyond the window: whatever is left out, it is refused again.
+    stage.lines += [TOO_LONG] * 12
+    failed = await stage.say(agent, "Third.")
+    assert failed.failure
+    stage.lines.clear()
+    stage.lines += ["Back again.", "Still here."]
+    assert text_of(await stage.say(agent, "Fourth.")) == "Back again."
+    assert text_of(await stage.say(agent, "Fifth.")) == "Still here."
+    assert stage.model.requests[-1].messages[-1].text == "Fifth."
+
+
+async def test_a_count_of_a_provider_that_cannot_be_does_not_lock_the_agent_out(stage: Stage) -> None:
+    agent = await stage.agent(context_window=8000, system="You remember. " * 700)
+    stage.lines += [ModelReply((TextPart("One."),), usage=Usage(prompt_tokens=900_000, completion_tokens=1)), "Two."]
+    await stage.say(agent, "First.")
+    answer = await stage.say(agent, "Second.")
+    assert answer.failure is None
+    assert text_of(answer) == "Two."
+
+
+async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_turn_fails(open_stage: OpenStage) -> None:
+    table = Table()
+    table.gate.open()
+    stage = await open_stage(table.tool("sow"))
+    agent = await stage.agent(tool_names=("sow",), context_window=4000)
+    stage.lines += [call("sow"), (TextPart("word " * 3000), call("sow")), call("sow"), "The summary.", TOO_LONG]
+    stage.lines += [ModelError("llm_server_error", "Down.")] * 4
+    await stage.say(agent, "Begin.")
+    thread, history = await stage.thread(agent), await stage.history(agent)
+    gone = {id for one in history for part in one.parts if hasattr(part, "evicted") for id in part.evicted}
+    assert gone
+    assert gone.isdisjoint(thread.window)
+    assert thread.message_count == len(history)
+    stage.lines.clear()
+    stage.lines.append("Here.")
+    assert text_of(await stage.say(agent, "Are you there?")) == "Here."
+    assert faults_of(stage.model.requests[-1].messages) == []
