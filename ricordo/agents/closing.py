@@ -14,7 +14,7 @@ from ricordo.agents.callbacks import add_callback
 from ricordo.agents.tracing import FailedCall, keep_failed
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message
+from ricordo.domain.message import CompactionPart, Message
 from ricordo.domain.run import Run, StopReason, status_after
 from ricordo.prompt.transcript import interrupted
 from ricordo.storage import conversations, messages, runs
@@ -54,7 +54,9 @@ def close_run(
     if conversation is None:
         return ended
     said = messages.of_run(tx, run.id)
-    missing = [message for message in said if message.id not in conversation.window]
+    # What was summed up meanwhile has left the window for good.
+    known = {*conversation.window, *(gone for message in said for gone in _evicted(message))}
+    missing = [message for message in said if message.id not in known]
     entering = [] if error and error["type"] in _REFUSED else missing
     if results := _results_of_answer(tx, conversation, said) or _results_for_open_calls(said):
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
@@ -113,6 +115,10 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     messages.insert_all(tx, [results])
     conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
     return results
+
+
+def _evicted(message: Message) -> tuple[str, ...]:
+    return next((part.evicted for part in message.parts if isinstance(part, CompactionPart)), ())
 
 
 def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message]) -> Message | None:

@@ -68,9 +68,11 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn from the provider's count how far our estimate is off."""
-    if usage.prompt_tokens >= _TELLING:
+    # In a small window no prompt is large: a wrong count would never be corrected.
+    if usage.prompt_tokens >= min(_TELLING, turn.state.agent.context_window // 8):
         percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
         turn.token_percent = min(_MOST, max(_LEAST, percent))
+        turn.was_refused = False
 
 
 def learn(turn: TurnContext, request: ModelRequest) -> None:
@@ -84,6 +86,10 @@ async def make_room(
     runtime: Runtime, turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
 ) -> Compacted | None:
     """Sum up what leaves the window and save the smaller one, with the run's end where `stop` says so; None: nothing can leave."""
+    if _is_doubtful(turn, request):
+        turn.token_percent = 100
+        if not is_too_long(turn, request):
+            return None
     settings = turn.request.compaction or turn.state.agent.compaction
     found = cut(
         turn.window,
@@ -119,6 +125,14 @@ async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelReques
         )
     yield compacted
     yield RunEnded(turn.run)
+
+
+def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
+    """Whether by what was learned in another turn not even the system prompt fits: then the provider has to say so itself."""
+    if turn.was_refused or turn.token_percent <= 100 or turn.request.compaction:
+        return False
+    least = message_tokens(request.messages[0]) + tool_tokens(request.tools)
+    return least * turn.token_percent > _room(turn) * 100
 
 
 def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer:

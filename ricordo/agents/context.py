@@ -72,7 +72,7 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
         unsaved=0,
         prompt_key=prompt_key,
         rules=rulebook(state, request.client_tools),
-        token_percent=state.conversation.token_percent or 100,
+        token_percent=(request.model is None and state.conversation.token_percent) or 100,
     )
     _take_in(tx, turn, runtime.settings.approval_expiry)
     return turn

@@ -192,7 +192,9 @@ def _next(
     if results:
         return decide(style, turn.rules, reading, results, turn.called)
     coming = style.after_text(reply, offer, was_reminded=before.heartbeat == REMINDER)
-    return require_before_exit(turn.rules, turn.called, coming)
+    coming = require_before_exit(turn.rules, turn.called, coming)
+    # Who was just told which tool to call and answers in words again would go on so up to the limit of steps.
+    return Next("no_tool_call") if coming.heartbeat and coming.heartbeat == before.heartbeat else coming
 
 
 async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, reading: Reading) -> list[ToolReturnPart]:

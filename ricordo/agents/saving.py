@@ -161,13 +161,15 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
     ended = run if run is not None and run.ended_at is not None else None
     # An agent that clears its buffer begins every turn anew; what it was told stays in recall.
     is_cleared = ended is not None and turn.state.agent.clears_buffer and ended.stop_reason != "requires_approval"
+    # A refusal may have had another reason, and the next turn may be another model's: neither is kept.
+    is_known = not turn.was_refused and turn.request.model is None
     conversations.save_window(
         tx,
         turn.state.conversation.id,
         [message.id for message in (window[:1] if is_cleared else window)],
         turn.prompt_key,
         added=added,
-        token_percent=turn.token_percent,
+        token_percent=turn.token_percent if is_known else None,
         ended=ended,
     )
 

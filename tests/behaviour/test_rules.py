@@ -163,6 +163,12 @@ def test_required_before_exit_keeps_the_turn_going(player: Player, scene: Scene)
     assert any("roll" in str(message["content"]) for message in scene.asked[1]["messages"] if message["role"] == "user")
 
 
+def test_a_model_that_will_not_call_what_is_required_is_stopped_soon(scene: Scene) -> None:
+    agent = scene.agent("roll", tool_rules=[rule("required_before_exit", "roll")])
+    scene.says("Bye.", "I said bye.")
+    assert stopped(scene.send(agent, "Bye.")) == "no_tool_call"
+
+
 def test_requires_approval_holds_the_call_until_somebody_has_decided(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", rules=[rule("requires_approval", "roll")])
     scene.says(calls(("roll", MORE)))

@@ -45,7 +45,7 @@ def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: S
     ]
     assert "102,000 tokens are of models without a price in prices.toml" in at_rest.stdout
     with shell.serving() as server:
-        asked = shell.run("costs", "--by", "model", "--days", "2", "--server", server.url)
+        asked = shell.run("costs", "--by", "model", "--days", "2", "--server", server.address)
     assert (asked.returncode, asked.stdout) == (0, at_rest.stdout)
 
 

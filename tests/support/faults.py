@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolRe
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError
 from ricordo.runtime import LiveTurn
-from tests.support.faults_audit import Told, audit, waiting_of
+from tests.support.faults_audit import audit, waiting_of
 from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
 from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
 from tests.support.faults_world import World, opened

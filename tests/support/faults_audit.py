@@ -82,8 +82,12 @@ def _lost(rows: Sequence[Message], told: Told) -> list[str]:
     wrong += [f"{otid} is stored {times} times" for otid, times in stored.items() if times > 1]
     places = {row.id: place for place, row in enumerate(rows)}
     said = [message for message in told.messages if message.id in places]
-    wrong += [f"{message.role} {message.id} was told and is gone" for message in told.messages if message.id not in places]
-    wrong += [f"{message.id} was told in other words" for message in said if rows[places[message.id]].parts != message.parts]
+    wrong += [
+        f"{message.role} {message.id} was told and is gone" for message in told.messages if message.id not in places
+    ]
+    wrong += [
+        f"{message.id} was told in other words" for message in said if rows[places[message.id]].parts != message.parts
+    ]
     order = [places[message.id] for message in dict.fromkeys(said)]
     if order != sorted(order):
         wrong.append("the history has another order than what was told")

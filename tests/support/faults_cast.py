@@ -22,7 +22,9 @@ TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_age
 MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
 SMALL, LARGE = 16_000, 120_000
 THEIRS = ToolSchema(
-    "theirs", "Runs where the caller is.", {"type": "object", "properties": {"mark": {"type": "string"}}, "required": []}
+    "theirs",
+    "Runs where the caller is.",
+    {"type": "object", "properties": {"mark": {"type": "string"}}, "required": []},
 )
 
 

@@ -20,7 +20,17 @@ FAILING: tuple[Trouble, ...] = (
     *("time_out", "429", "500", "503", "529", "400", "401", "402", "cut", "half", "empty", "garbage", "too_long"),
 )
 MALFORMED: tuple[Trouble, ...] = (
-    *("broken_arguments", "list_arguments", "unknown_tool", "no_id", "same_ids", "old_id", "as_text", "length", "filter"),
+    *(
+        "broken_arguments",
+        "list_arguments",
+        "unknown_tool",
+        "no_id",
+        "same_ids",
+        "old_id",
+        "as_text",
+        "length",
+        "filter",
+    ),
 )
 _TOKEN = re.compile(r"say-[a-z0-9]+-\d+")
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
@@ -106,7 +116,9 @@ class FaultyModel:
             return self._malformed(asked, trouble, body, size)
         self.steps[token] += 1
         if done < len(steps):
-            calls = [self._call(kind, f"{token}_{done}_{place}", asked) for place, kind in enumerate(steps[done].split("+"))]
+            calls = [
+                self._call(kind, f"{token}_{done}_{place}", asked) for place, kind in enumerate(steps[done].split("+"))
+            ]
             return _said(asked, None, calls, size)
         return self._end(asked, token, size)
 
@@ -226,8 +238,10 @@ def _ids_in(body: dict[str, Any]) -> list[str]:
 
 
 def _said(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None = None) -> Answer:
-    return _said_by_claude(asked, words, calls, size, finish) if asked.is_claude else _said_in_chat(
-        asked, words, calls, size, finish
+    return (
+        _said_by_claude(asked, words, calls, size, finish)
+        if asked.is_claude
+        else _said_in_chat(asked, words, calls, size, finish)
     )
 
 

@@ -189,7 +189,10 @@ class World:
         self._folder = folder
         self._tools = tools
         self._providers = ProviderSettings(
-            openai_api_key="campaign", openai_base_url=f"{address}/v1", anthropic_api_key="campaign", anthropic_base_url=address
+            openai_api_key="campaign",
+            openai_base_url=f"{address}/v1",
+            anthropic_api_key="campaign",
+            anthropic_base_url=address,
         )
 
     async def open(self) -> None:

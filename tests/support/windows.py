@@ -102,7 +102,9 @@ class _Campaign:
             self.counted.open.clear()
 
     def _said(self, model: CountingModel) -> tuple[Part, ...]:
-        tokens = min(int(model.info.context_window * self.luck.lognormvariate(-4.2, 1.5)) + 2, model.info.context_window * 2)
+        tokens = min(
+            int(model.info.context_window * self.luck.lognormvariate(-4.2, 1.5)) + 2, model.info.context_window * 2
+        )
         said: tuple[Part, ...] = (TextPart(model.text(tokens)),)
         if self.luck.random() < 0.05:
             pictures = [ImagePart("image/png", PICTURE) for _ in range(self.luck.choice((1, 1, 3)))]
@@ -181,7 +183,11 @@ def _misplaced(rows: list[Message], window: tuple[str, ...]) -> list[str]:
     wrong = [f"{id} left the window {times} times" for id, times in gone.items() if times > 1]
     known = {row.id: row for row in rows}
     wrong += [f"a summary names {id}, which is not there" for id in gone if id not in known]
-    wrong += [f"{row.role} {row.id} is neither in the window nor in a summary" for row in rows if (row.id in gone) == (row.id in window)]
+    wrong += [
+        f"{row.role} {row.id} is neither in the window nor in a summary"
+        for row in rows
+        if (row.id in gone) == (row.id in window)
+    ]
     held = [known[id] for id in window if id in known]
     if len(held) != len(window) or not held or held[0].role != "system":
         wrong.append("the window names what is gone, or does not begin with the system message")

@@ -183,12 +183,12 @@ async def test_several_texts_of_one_message_add_up_too() -> None:
     assert "".join(words) == "One. Two."
 
 
-async def test_thoughts_of_which_only_the_proof_is_known_are_told() -> None:
+async def test_thoughts_of_which_only_the_proof_is_known_show_nothing() -> None:
     one = message(ReasoningPart("", signature="proof"), TextPart("Yes."))
 
     for tokens in (False, True):
         events = await messages_told(event_stream(tokens=tokens), saved(one))
-        assert [event.get("signature") for event in events] == ["proof", None]
+        assert [event["message_type"] for event in events] == ["assistant_message"]
 
 
 async def test_without_tokens_deltas_are_not_told() -> None:

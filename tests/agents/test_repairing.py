@@ -1,0 +1,143 @@
+"""Mending broken threads: each kind of the corpus is mended, the next message is answered, and no word of a user is touched."""
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.agents.repairing import Mending, give_thread, look, mend
+from ricordo.agents.threads import fork_thread
+from ricordo.domain.message import ToolCallPart
+from ricordo.domain.scope import Scope
+from ricordo.llm.openai_format import to_messages
+from ricordo.llm.scripted import call
+from ricordo.storage import broken, conversations, messages, runs
+from ricordo.storage.store import Transaction
+from tests.agents.stage import Stage, text_of
+from tests.support import make
+from tests.support.faults_corpus import KINDS, Broken, words_of
+from tests.support.faults_wire import faults_of
+
+
+async def talked(stage: Stage) -> str:
+    """An agent that called a tool and answered twice."""
+    agent = await stage.agent()
+    stage.lines.extend([call("conversation_search", query="tea"), "You like tea.", "You are welcome."])
+    await stage.say(agent, "What do I like?")
+    await stage.say(agent, "Thank you.")
+    return agent
+
+
+async def break_it(stage: Stage, agent_id: str, kind: str) -> None:
+    state = await stage.state(agent_id)
+
+    def work(tx: Transaction) -> None:
+        window = messages.by_ids(tx, state.conversation.window)
+        KINDS[kind](Broken(tx, state.agent, state.conversation, window))
+
+    await stage.store.write(work)
+
+
+async def mended(stage: Stage, agent_id: str) -> Mending:
+    thread = conversations.default_id(agent_id)
+    return await stage.store.write(lambda tx: mend(tx, thread, is_alone=True))
+
+
+async def looked_at(stage: Stage, agent_id: str) -> Mending:
+    thread = conversations.default_id(agent_id)
+    return await stage.store.read(lambda tx: look(tx, thread, is_alone=True))
+
+
+async def dump(stage: Stage) -> list[object]:
+    tables = ("messages", "conversations", "runs")
+    read = "SELECT * FROM {} ORDER BY seq".format
+    return await stage.store.read(lambda tx: [tx.connection.execute(text(read(name))).all() for name in tables])
+
+
+async def require_an_answer(stage: Stage, agent_id: str) -> None:
+    stage.lines.clear()
+    stage.lines.append("Still here.")
+    assert text_of(await stage.say(agent_id, "Are you there?")) == "Still here."
+    assert faults_of({"messages": to_messages(stage.model.requests[-1].messages)}) == []
+
+
+def test_the_corpus_is_large() -> None:
+    assert len(KINDS) >= 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_broken_thread_is_mended_without_a_word_lost(stage: Stage, kind: str) -> None:
+    agent = await talked(stage)
+    await break_it(stage, agent, kind)
+    words = await stage.store.read(words_of)
+    before = await dump(stage)
+
+    seen = await looked_at(stage, agent)
+    assert seen.found
+    assert await dump(stage) == before
+
+    done = await mended(stage, agent)
+    assert done.found
+    assert not done.is_busy
+    assert words.items() <= (await stage.store.read(words_of)).items()
+    assert (await looked_at(stage, agent)).found == ()
+    again = await dump(stage)
+    assert (await mended(stage, agent)).found == ()
+    assert await dump(stage) == again
+
+    await require_an_answer(stage, agent)
+    assert words.items() <= (await stage.store.read(words_of)).items()
+    history = await stage.history(agent)
+    assert (await stage.thread(agent)).message_count == len(history)
+    if kind in ("unknown_part", "parts_are_text", "open_run_with_unreadable_message"):
+        assert any("My words." in message.text for message in history)
+
+
+async def test_nothing_is_found_in_a_thread_that_is_well(stage: Stage) -> None:
+    agent = await talked(stage)
+    before = await dump(stage)
+    assert (await looked_at(stage, agent)).found == ()
+    assert (await mended(stage, agent)).found == ()
+    assert await dump(stage) == before
+
+
+async def test_calls_that_rightly_wait_go_on_waiting(stage: Stage) -> None:
+    agent = await talked(stage)
+    state = await stage.state(agent)
+
+    def work(tx: Transaction) -> None:
+        it = Broken(tx, state.agent, state.conversation, messages.by_ids(tx, state.conversation.window))
+        run = it.run(ended_at=tx.clock.now(), stop_reason="requires_approval")
+        it.write("runs", "status", "completed", run.id)
+        it.add("approval", ToolCallPart("x", "conversation_search", "{}", is_gated=True), run_id=run.id)
+        conversations.change(tx, it.thread.id, message_count=len(it.window))
+
+    await stage.store.write(work)
+    assert (await mended(stage, agent)).found == ()
+
+
+async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None:
+    agent = await talked(stage)
+    await break_it(stage, agent, "orphaned_call")
+    state = await stage.state(agent)
+    now = stage.store.clock.now()
+    run = make.run(state.agent, created_at=now, lease_expires_at=now + 10_000_000)
+    await stage.store.write(lambda tx: runs.open_run(tx, run))
+    before = await dump(stage)
+    thread = state.conversation.id
+    found = await stage.store.write(lambda tx: mend(tx, thread, is_alone=False))
+    assert found.is_busy
+    assert await dump(stage) == before
+
+
+async def test_a_fork_keeps_what_it_shares(stage: Stage) -> None:
+    agent = await talked(stage)
+    fork = await fork_thread(stage.runtime, Scope(), conversations.default_id(agent))
+    assert (await stage.store.write(lambda tx: mend(tx, fork.id, is_alone=True))).found == ()
+
+
+async def test_an_agent_that_lost_its_own_thread_gets_a_new_one(stage: Stage) -> None:
+    agent = await talked(stage)
+    await stage.store.write(lambda tx: tx.connection.execute(text("DELETE FROM conversations")))
+    assert await stage.store.read(broken.agents_without_thread) == [agent]
+    await stage.store.write(lambda tx: give_thread(tx, agent))
+    assert await stage.store.read(broken.agents_without_thread) == []
+    await require_an_answer(stage, agent)
