@@ -213,7 +213,11 @@ async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, readi
         return run
     known = {result.call_id: result for result in (*run, *reading.refused)}
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
-    return [known[call_id] for part in reading.parts if isinstance(part, ToolCallPart) and (call_id := part.call_id) in known]
+    return [
+        known[call_id]
+        for part in reading.parts
+        if isinstance(part, ToolCallPart) and (call_id := part.call_id) in known
+    ]
 
 
 def _client_tools(turn: TurnContext) -> dict[str, ToolSchema]:

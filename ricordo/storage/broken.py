@@ -48,10 +48,9 @@ class Stored:
 @contextmanager
 def looking(settings: Settings) -> Iterator[Transaction]:
     """One consistent view of a database that no server holds, and that is left as it is. Raises Conflict, NotFound, Unavailable."""
-    with hold(settings, force=True) as connection:
+    with hold(settings, force=True) as connection, reading(connection):
         require_current(connection, "The database")
-        with reading(connection):
-            yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
+        yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
 
 
 def some_threads(tx: Transaction, after: int) -> Sequence[tuple[int, str]]:

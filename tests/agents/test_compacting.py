@@ -1,6 +1,5 @@
 """Windows that are too long for their model: what is summed up, what is learned from a provider, and that nobody is locked out."""
 
-import pytest
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
@@ -8,7 +7,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Stage, faults_of, roles, text_of
+from tests.agents.stage import Stage, faults_of, text_of
 from tests.agents.test_loop import Table
 
 DATABASES = ("sqlite", "postgresql")

@@ -160,7 +160,9 @@ def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more
 
 
 def test_approval_of_one_call_lets_no_other_pass_that_nobody_was_asked_about() -> None:
-    book = rules(ToolRule("roll", "requires_approval"), ToolRule("toss", "max_count_per_step", None, {"max_count_limit": 5}))
+    book = rules(
+        ToolRule("roll", "requires_approval"), ToolRule("toss", "max_count_per_step", None, {"max_count_limit": 5})
+    )
     offered = offer(NATIVE, book)
     first = read(ModelReply((call("roll"), call("roll"), call("toss"))), offered, book, {})
     kept = [part for part in first.parts if isinstance(part, ToolCallPart)]

@@ -65,8 +65,8 @@ def test_a_session_ends_before_the_next_begins(conversation: locomo.Conversation
 
 def test_a_question_keeps_the_evidence_that_there_is_however_it_is_written(conversation: locomo.Conversation) -> None:
     assert [(one.text, one.category, one.evidence) for one in conversation.questions] == [
-        ("What did Ida fire?", 4, {"D1:1"}),
-        ("And what else?", 1, {"D1:2", "D2:1"}),
+        ("What did Ida fire?", 4, frozenset({"D1:1"})),
+        ("And what else?", 1, frozenset({"D1:2", "D2:1"})),
     ]
 
 

@@ -103,7 +103,7 @@ class _Campaign:
                 note, happened = await self._play(subject, kind)
             self.model.trouble.clear()
             self.model.summary_trouble = None
-            GATE.set()
+            GATE.open()
             await self._settle(subject)
             await self._let_out(subject)
             await self._require_an_answer(subject)
@@ -191,11 +191,11 @@ class _Campaign:
 
     async def _hang(self, subject: Subject, request: TurnRequest) -> None:
         """A tool never comes back: its turn is cancelled, or the server is killed."""
-        GATE.clear()
+        GATE.shut()
         talking = asyncio.create_task(self._follow(subject, request, None))
-        deadline = time.monotonic() + 3
-        while not GATE.waiting and not talking.done() and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        hanging = asyncio.create_task(GATE.reached.wait())
+        await asyncio.wait([talking, hanging], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        hanging.cancel()
         if self.luck.random() < 0.5:
             await cancel_runs(self.world.runtime, Scope(), subject.id)
             await asyncio.wait([talking], timeout=LIMIT)

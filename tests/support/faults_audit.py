@@ -109,7 +109,7 @@ def _window(thread: Conversation, rows: Sequence[Message], window: Sequence[Mess
 
 
 def split_pairs(window: Sequence[Message]) -> list[str]:
-    """Calls without exactly one result right behind them, and results without a call; answers to calls that waited count for nothing."""
+    """Calls without exactly one result right behind them, and results without a call; decisions about calls do not count."""
     wrong = []
     open_calls: list[str] = []
     for row in window:

@@ -1,4 +1,4 @@
-"""Who takes part in the fault campaign: agents of every type with their tools and rules, and a history far too long for a window."""
+"""Who takes part in the fault campaign: agents of every type with tools and rules, and a history too long for a window."""
 
 import asyncio
 import random
@@ -32,24 +32,22 @@ class Gate:
     """Where the tool that hangs waits."""
 
     def __init__(self) -> None:
-        self.waiting = 0
-        self._is_open = True
+        self.reached = asyncio.Event()
+        self._opened = asyncio.Event()
 
-    def set(self) -> None:
+    def open(self) -> None:
         """Let everybody through."""
-        self._is_open = True
-        self.waiting = 0
+        self._opened.set()
 
-    def clear(self) -> None:
-        """Hold whoever comes."""
-        self._is_open = False
-        self.waiting = 0
+    def shut(self) -> None:
+        """Hold whoever comes from now on."""
+        self.reached = asyncio.Event()
+        self._opened = asyncio.Event()
 
-    async def wait(self) -> None:
-        """Wait until the gate is open, looking now and then: it belongs to no loop."""
-        self.waiting += 1
-        while not self._is_open:
-            await asyncio.sleep(0.01)
+    async def pass_through(self) -> None:
+        """Tell that somebody is here, and wait until the gate is open."""
+        self.reached.set()
+        await self._opened.wait()
 
 
 GATE = Gate()
@@ -101,7 +99,7 @@ async def hang(_context: ToolContext, mark: str) -> str:
     Args:
         mark: What the call is called.
     """
-    await GATE.wait()
+    await GATE.pass_through()
     return mark
 
 

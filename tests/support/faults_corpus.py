@@ -79,9 +79,12 @@ class Broken:
 
     def stranger(self) -> Message:
         """A message of another thread of the same agent."""
-        other = replace(self.thread, id=new_id("conv"), is_default=False, window=(), message_count=1)
+        other = replace(self.thread, id=new_id("conv"), is_default=False, window=(), message_count=2)
         conversations.insert_one(self.tx, other)
-        return self.put("user", TextPart("Said elsewhere."), conversation_id=other.id)
+        system = self.put("system", TextPart("Another prompt."), conversation_id=other.id)
+        said = self.put("user", TextPart("Said elsewhere."), conversation_id=other.id)
+        conversations.change(self.tx, other.id, window=[system.id, said.id])
+        return said
 
 
 def _call(id: str = "lost", arguments: str = '{"query": "tea"}') -> ToolCallPart:
@@ -163,8 +166,7 @@ def _message_of_another_thread(it: Broken) -> None:
 
 def _window_of_another_thread(it: Broken) -> None:
     other = it.stranger()
-    system = it.put("system", TextPart("Another prompt."), conversation_id=other.conversation_id)
-    it.show([system.id, other.id])
+    it.show(conversations.get(it.tx, other.conversation_id).window)  # type: ignore[union-attr]
 
 
 def _doubled_ids(it: Broken) -> None:

@@ -279,22 +279,27 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
             return _said(asked, None, [], size)
         case "garbage":
             return Answer(b"<html><body>Bad gateway</body></html>", headers={"content-type": "text/html"})
-        case "too_long" if asked.is_claude:
-            return _error(400, "prompt is too long: 210000 tokens > 200000 maximum", "invalid_request_error")
         case "too_long":
-            return _error(400, "This model's maximum context length is 8192 tokens.", "context_length_exceeded")
+            code = "invalid_request_error" if asked.is_claude else "context_length_exceeded"
+            words = "prompt is too long: 210000 tokens > 200000 maximum"
+            return _error(
+                400, words if asked.is_claude else "This model's maximum context length is 8192 tokens.", code
+            )
         case "cut" | "half":
-            whole = _said(asked, "This will be cut off", [], size)
-            if whole.pieces is not None:
-                return replace(whole, pieces=whole.pieces[: 1 if trouble == "cut" else 4], breaks_off=True)
-            text = json.dumps(whole.body).encode()
-            kept = text[: 1 if trouble == "cut" else len(text) // 2]
-            return Answer(pieces=(kept,), headers={"content-type": "application/json"}, breaks_off=True)
+            return _cut_off(_said(asked, "This will be cut off", [], size), is_early=trouble == "cut")
         case "503" if asked.streams and not asked.is_claude:
             # Some servers begin to stream before they find out.
             pieces = (event({"error": {"message": "Overloaded", "code": 503}}),)
             return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
     return _error(int(trouble), _SAYS[trouble], "error")
+
+
+def _cut_off(whole: Answer, *, is_early: bool) -> Answer:
+    if whole.pieces is not None:
+        return replace(whole, pieces=whole.pieces[: 1 if is_early else 4], breaks_off=True)
+    text = json.dumps(whole.body).encode()
+    kept = text[: 1 if is_early else len(text) // 2]
+    return Answer(pieces=(kept,), headers={"content-type": "application/json"}, breaks_off=True)
 
 
 def _error(status: int, message: str, code: str) -> Answer:

@@ -6,6 +6,7 @@ Written from the providers' documents and without any code of the server; `fault
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -67,7 +68,7 @@ def _claude(body: dict[str, Any]) -> Iterator[str]:
     roles = [message["role"] for message in messages]
     if not roles or roles[0] != "user" or roles[-1] != "user":
         yield f"the conversation does not begin and end with the user: {roles[:1]}, {roles[-1:]}"
-    if any(first == second for first, second in zip(roles, roles[1:], strict=False)):
+    if any(first == second for first, second in pairwise(roles)):
         yield "two neighbours have the same role"
     open_calls: list[str] = []
     known: set[str] = set()

@@ -1,4 +1,4 @@
-"""The models of the window campaign: each counts tokens in its own way, refuses what exceeds its real window, and checks the rest."""
+"""The models of the window campaign: each counts tokens in its own way, refuses what is too long, and checks the rest."""
 
 import base64
 import random

@@ -54,6 +54,8 @@ _LANGUAGES_OF: Final[dict[str, list[str]]] = {}  # in the order of their lists: 
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
+# Of so few words two that look foreign may be what is asked for: "dog" and "men" are Danish for though and but.
+_FEW_WORDS: Final = 6
 # English words that are more often meant than not when they are written like a name.
 _ALSO_NAMES: Final = frozenset({"will", "may"})
 _INFIX_LENGTH: Final = 5
@@ -82,7 +84,7 @@ def query_terms(text: str) -> list[str]:
     """The distinct terms of a question in order, without the stop words of its language unless nothing else is left; at most 64."""
     words = _question(text)
     plain = [piece for _, pieces in words for piece in pieces]
-    stop = STOP_WORDS[_language(plain)]
+    stop = STOP_WORDS[_language(plain, needed=3 if len(words) < _FEW_WORDS else 2)]
     shouted = text.isupper()
     kept: dict[str, None] = {}
     for position, (word, pieces) in enumerate(words):
@@ -200,12 +202,12 @@ def _number(text: str) -> list[str]:
     return [number, *(part for part in number.split(".")[2:] if len(part) == 4)]
 
 
-def _language(words: Iterable[str]) -> str:
-    """The language whose stop words most of these words are; a single one in Latin letters does not yet make a text foreign."""
-    known = [word for word in words if word in _LANGUAGES_OF]
+def _language(words: Iterable[str], needed: int = 2) -> str:
+    """The language whose stop words most of these words are; fewer than `needed` in Latin letters make no text foreign yet."""
+    known = dict.fromkeys(word for word in words if word in _LANGUAGES_OF)
     matches = Counter(language for word in known for language in _LANGUAGES_OF[word])
     best = max(matches, key=lambda language: (matches[language], language == "en"), default="en")
-    return best if matches[best] > 1 or not all(map(str.isascii, known)) else "en"
+    return best if matches[best] >= needed or not all(map(str.isascii, known)) else "en"
 
 
 def _is_meant(word: str, position: int) -> bool:

@@ -363,3 +363,9 @@ def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> N
     found = related_terms(related, words)
     assert found == [term for word in ("work", "career", "task", "walk") for term in terms(word)]
     assert related_terms({}, words) == related_terms(related, []) == []
+
+
+@pytest.mark.parametrize("question", ["cat dog dog", "dog men", "men and dog cat", "who has die hat", "pour son"])
+def test_a_short_question_loses_no_word_to_another_language(question):
+    asked = [word for word in question.split() if word not in STOP_WORDS["en"]]
+    assert set(query_terms(question)) >= {term for word in asked for term in terms(word)}

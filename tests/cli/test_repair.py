@@ -1,0 +1,137 @@
+"""`ricordo doctor --repair`: what it mends on either database, what it says, and when it refuses."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.store import Store, Transaction
+from tests.cli.conftest import Shell
+from tests.support import make, postgres
+from tests.support.clock import ManualClock
+from tests.support.faults_corpus import KINDS, Broken, words_of
+
+BOTH = ("sqlite", "postgresql")
+
+
+@pytest.fixture(params=BOTH)
+async def shared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Store]:
+    """A store on each of the databases."""
+    if request.param == "postgresql":
+        async with postgres.new_store(clock, tmp_path) as opened:
+            yield opened
+        return
+    file = open_sqlite(tmp_path / "ricordo.db", clock=clock)
+    yield file
+    await file.close()
+
+
+async def talked(store: Store) -> AgentState:
+    """An agent in whose thread a tool was called and two questions were answered."""
+    state = await make.stored_agent(store)
+    call = ToolCallPart("call-1", "conversation_search", "{}")
+    said = [
+        make.message(state.agent, "What do I like?"),
+        make.message(state.agent, role="assistant", parts=(call,)),
+        make.message(state.agent, role="tool", parts=(ToolReturnPart("call-1", call.name, "success", "Tea."),)),
+        make.message(state.agent, "Tea.", "assistant"),
+        make.message(state.agent, "Thank you."),
+        make.message(state.agent, "You are welcome.", "assistant"),
+    ]
+
+    def work(tx: Transaction) -> None:
+        messages.insert_all(tx, said)
+        window = [*state.conversation.window, *(one.id for one in said)]
+        conversations.save_window(tx, state.conversation.id, window, "", added=len(said))
+
+    await store.write(work)
+    return state
+
+
+async def break_it(store: Store, state: AgentState, kind: str) -> None:
+    def work(tx: Transaction) -> None:
+        thread = conversations.get(tx, state.conversation.id)
+        assert thread
+        KINDS[kind](Broken(tx, state.agent, thread, messages.by_ids(tx, thread.window)))
+
+    await store.write(work)
+
+
+async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(shared: Store) -> None:
+    sound = await talked(shared)
+    for kind in KINDS:
+        await break_it(shared, await talked(shared), kind)
+    words = await shared.read(words_of)
+    threads, found = await shared.read(lambda tx: look_at_all(tx, is_alone=True))
+    assert len(found) == len(KINDS)
+    count, mended = await mend_all(shared, is_alone=True)
+    assert (count, len(mended)) == (threads, len(KINDS))
+    assert sound.conversation.id not in [one.conversation_id for one in mended]
+    assert words.items() <= (await shared.read(words_of)).items()
+    assert await mend_all(shared, is_alone=True) == (count, [])
+    assert await shared.read(runs.open_runs) == []
+
+
+async def test_beside_running_servers_only_threads_without_a_turn_are_mended(shared: Store) -> None:
+    busy, free = await talked(shared), await talked(shared)
+    for state in (busy, free):
+        await break_it(shared, state, "orphaned_call")
+    now = shared.clock.now()
+    turn = make.run(busy.agent, created_at=now, lease_expires_at=now + 10_000_000)
+    await shared.write(lambda tx: runs.open_run(tx, turn))
+    _, found = await mend_all(shared, is_alone=False)
+    assert {one.conversation_id: one.is_busy for one in found} == {
+        busy.conversation.id: True,
+        free.conversation.id: False,
+    }
+    assert [run.id for run in await shared.read(runs.open_runs)] == [turn.id]
+
+
+async def a_broken_file(data: Path) -> None:
+    store = open_sqlite(data / "ricordo.db")
+    await break_it(store, await talked(store), "orphaned_call")
+    await store.close()
+
+
+async def test_doctor_tells_and_changes_nothing_and_repair_mends(shell: Shell) -> None:
+    await a_broken_file(shell.data)
+    before = (shell.data / "ricordo.db").read_bytes()
+    told = shell.run("doctor")
+    assert "1 of 1 want mending" in told.stdout, told.stdout + told.stderr
+    assert "1 calls had no result" in told.stdout
+    assert (shell.data / "ricordo.db").read_bytes() == before
+
+    done = shell.run("doctor", "--repair")
+    assert done.returncode == 0, done.stderr
+    assert "1 calls had no result, and got one that says so" in done.stdout
+    assert "1 threads" in done.stdout
+    assert "1 mended, 0 busy" in done.stdout
+    assert "1, all sound" in shell.run("doctor").stdout
+
+
+async def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(shell: Shell) -> None:
+    nothing = shell.run("doctor", "--repair")
+    assert nothing.returncode == 2
+    assert "nothing to mend" in nothing.stderr
+    await a_broken_file(shell.data)
+    store = open_sqlite(shell.data / "ricordo.db")
+    held = shell.run("doctor", "--repair")
+    await store.close()
+    assert held.returncode == 2
+    assert "Stop it" in held.stderr
+
+
+async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) -> None:
+    state = await talked(shared)
+    await shared.write(
+        lambda tx: Broken(tx, state.agent, state.conversation, []).write(
+            "conversations", "is_default", False, state.conversation.id
+        )
+    )
+    _, found = await shared.read(lambda tx: look_at_all(tx, is_alone=True))
+    assert [one.found for one in found] == [(LOST_THREAD,)]
