@@ -1,4 +1,5 @@
-"""The long form of the campaigns in `tests/campaigns`: 300 kills; 50 clients with 1,000 turns; two servers with 2,000 turns.
+"""The long form of the campaigns in `tests/campaigns`: 300 kills; 50 clients with 1,000 turns; two servers with 2,000 turns;
+500 faults at random awaits; 10,000 turns against their windows.
 
 Each raises AssertionError with its seed and the first faults; what it returns was without fault.
 """
@@ -8,10 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.report import Figure
-from tests.support import cluster, concurrency, crash
+from tests.support import cluster, concurrency, crash, faults, windows
 
 KILLS = 300
 TURNS = 1_000
+FAULTS = 500
+WINDOW_TURNS = 10_000
 SHARED = cluster.Size(turns=2_000, kills=20, every=5)
 
 
@@ -23,6 +26,10 @@ def measure_campaigns() -> list[Figure]:
         crowd = asyncio.run(concurrency.run_campaign(Path(folder), turns=TURNS))
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         shared = asyncio.run(cluster.run_campaign(Path(folder), SHARED))
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        faulty = asyncio.run(faults.run_campaign(Path(folder), faults=FAULTS))
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        windowed = asyncio.run(windows.run_campaign(Path(folder), turns=WINDOW_TURNS))
     return [
         Figure("crash campaign: kills without a fault", crashed.kills, "", KILLS, more_is_better=True),
         Figure("  messages that were acknowledged", crashed.acknowledged, ""),
@@ -41,4 +48,13 @@ def measure_campaigns() -> list[Figure]:
         Figure("  jobs, none lost", shared.jobs, ""),
         Figure("  most connections to PostgreSQL at once", shared.most_connections, ""),
         Figure("  seconds in all", shared.seconds, "s"),
+        Figure("faults at random awaits, none of them felt later", faulty.faults, "", FAULTS, more_is_better=True),
+        Figure("  requests to providers, all of them valid", faulty.requests, ""),
+        Figure("  kills, after which the database was opened again", faulty.restarts, ""),
+        Figure("  seconds in all", faulty.seconds, "s"),
+        Figure("turns against random windows", windowed.turns, "", WINDOW_TURNS, more_is_better=True),
+        Figure("  requests refused as too long, made good in the same turn", windowed.refused, ""),
+        Figure("  compactions", windowed.compactions, ""),
+        Figure("  messages that recall was asked for and found", windowed.found, ""),
+        Figure("  seconds in all", windowed.seconds, "s"),
     ]

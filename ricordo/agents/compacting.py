@@ -72,7 +72,10 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     if usage.prompt_tokens >= min(_TELLING, turn.state.agent.context_window // 8):
         percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
         turn.token_percent = min(_MOST, max(_LEAST, percent))
-        turn.was_refused = False
+    elif turn.token_percent > _MOST:
+        # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
+        turn.token_percent -= turn.token_percent // 100
+    turn.was_refused = False
 
 
 def learn(turn: TurnContext, request: ModelRequest) -> None:

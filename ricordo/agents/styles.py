@@ -170,9 +170,7 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
     return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop)
 
 
-def read_again(
-    answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]
-) -> Reading:
+def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
     """A reply that waited, now that its answer is there: the calls that may be run, and results of those that must not."""
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []

@@ -70,11 +70,10 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     open_calls: dict[str, ToolCallPart] = {}
     used: set[str] = set()
     other_ids: dict[str, str] = {}
-    for message in messages:
-        if message.tool_calls:
-            other_ids = {id: f"{id}_{len(used)}" for call in message.tool_calls if (id := call.call_id) in used}
-        if other_ids:
-            message = _with_other_ids(message, other_ids)
+    for given in messages:
+        if given.tool_calls:
+            other_ids = {id: f"{id}_{len(used)}" for call in given.tool_calls if (id := call.call_id) in used}
+        message = _with_other_ids(given, other_ids) if other_ids else given
         if message.role == "tool":
             answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
             if all(answered):

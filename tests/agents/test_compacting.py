@@ -1,6 +1,5 @@
 """Windows that are too long for their model: what is summed up, what is learned from a provider, and that nobody is locked out."""
 
-
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage

@@ -5,16 +5,20 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.request import NewMessage
-from ricordo.agents.turn import Answer
-from ricordo.domain.message import ImagePart, TextPart, ToolCallPart
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.message import ApprovalPart, ImagePart, Message, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
 from ricordo.prompt.transcript import has_pictures
+from ricordo.storage import agents, tools
+from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Stage, faults_of, returns, roles, text_of
+from tests.agents.stage import Gate, Stage, faults_of, returns, roles, soon, text_of
 from tests.support.statements import Counted, count_statements
 
 DATABASES = ("sqlite", "postgresql")
@@ -165,6 +169,51 @@ async def test_other_tools_run_one_after_the_other(open_stage: OpenStage) -> Non
     await stage.say(agent)
     names = ["reap", "sow", "sow", "reap"]
     assert table.notes == [f"{name} {what}" for name in names for what in ("begins", "ends")]
+
+
+async def garden(open_stage: OpenStage, *rules: ToolRule) -> tuple[Stage, str, list[str]]:
+    """A stage, an agent whose calls of `sow` and `reap` wait for approval, and what its tools note."""
+    table = Table()
+    table.gate.open()
+    stage = await open_stage(*(table.tool(name) for name in ("sow", "reap", "water")))
+    gated = (ToolRule("sow", "requires_approval"), ToolRule("reap", "requires_approval"))
+    agent = await stage.agent(tool_names=("sow", "reap", "water"), has_base_tools=False, tool_rules=(*gated, *rules))
+    return stage, agent, table.notes
+
+
+async def decide(stage: Stage, agent: str, asked: Message, **decisions: bool) -> Answer:
+    """Answer what waits: whether the calls of these tools are approved."""
+    gated = [one for one in asked.tool_calls if one.is_gated]
+    parts = tuple(ApprovalPart(one.call_id, decisions[one.name], None) for one in gated)
+    return await soon(collect(await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=Approval(parts)))))
+
+
+async def test_a_tool_that_was_taken_away_meanwhile_does_not_spoil_what_was_decided(open_stage: OpenStage) -> None:
+    stage, agent, notes = await garden(open_stage)
+    stage.lines += [(call("sow"), call("reap"), call("water")), "Done."]
+    asked = (await stage.say(agent)).messages[-1]
+
+    def detach(tx: Transaction) -> None:
+        attached = agents.load(tx, Scope(), agent).tools
+        tools.detach(tx, agent, next(tool.id for tool in attached if tool.name == "water"))
+
+    await stage.store.write(detach)
+    answer = await decide(stage, agent, asked, sow=True, reap=False)
+    assert answer.failure is None
+    assert [status for status, _ in returns(answer)] == ["success", "error", "error"]
+    assert notes == ["sow begins", "sow ends"]
+    await stage.require_sound(agent)
+
+
+async def test_who_approves_one_call_has_not_approved_the_one_behind_it(open_stage: OpenStage) -> None:
+    stage, agent, notes = await garden(
+        open_stage, ToolRule("water", "max_count_per_step", None, {"max_count_limit": 2})
+    )
+    stage.lines += [(call("sow"), call("reap")), "Done."]
+    asked = (await stage.say(agent)).messages[-1]
+    answer = await decide(stage, agent, asked, sow=True)
+    assert [status for status, _ in returns(answer)] == ["success", "error"]
+    assert notes == ["sow begins", "sow ends"]
 
 
 async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:

@@ -109,7 +109,9 @@ async def test_what_came_of_a_callback_is_noted_beside_whom_to_call(store: Sqlit
     agent = (await make.stored_agent(store)).agent
     run = await opened(store, make.run(agent, callback={"url": "https://example.com/done"}))
 
-    await store.write(lambda tx: runs.note_callback(tx, run.id, {"sent_at": 7, "status_code": None, "error": "Nobody."}))
+    await store.write(
+        lambda tx: runs.note_callback(tx, run.id, {"sent_at": 7, "status_code": None, "error": "Nobody."})
+    )
     await store.write(lambda tx: runs.note_callback(tx, run.id, {"status_code": 204, "error": None}))
     await store.write(lambda tx: runs.note_callback(tx, "run-that-is-gone", {"status_code": 204}))
 

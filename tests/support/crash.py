@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ import orjson
 
 from tests.support.crash_audit import Said, audit
 from tests.support.crash_model import BELLS, PLANS, CrashModel
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Answer, ModelServer, Seen
 from tests.support.server_process import ServerProcess
 
 _PLUGIN = "tests.support.crash_model:plugin"
@@ -54,7 +54,7 @@ def run_campaign(
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
     model, bells = CrashModel(seed), folder / "bells"
-    with _listening(model) as address:
+    with listening(model.answer) as address:
         environment = {"OPENAI_API_KEY": "campaign", "OPENAI_BASE_URL": address, BELLS: str(bells)}
         with ServerProcess(folder, environment, plugin=_PLUGIN) as server:
             campaign = _Campaign(server, seed)
@@ -80,12 +80,12 @@ def run_campaign(
 
 
 @contextmanager
-def _listening(model: CrashModel) -> Iterator[str]:
+def listening(answer: Callable[[Seen], Answer]) -> Iterator[str]:
     """The model behind a real address, in a thread that outlives every kill."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = ModelServer(model.answer, keeps=False)
+    server = ModelServer(answer, keeps=False)
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
     try:
         yield server.url

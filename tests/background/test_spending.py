@@ -1,0 +1,80 @@
+"""Jobs that embed with a provider's model: noted in the ledger, and put off where a budget is nearly used up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ricordo.background.spending import noted, waits
+from ricordo.domain.job import Job
+from ricordo.domain.ledger import DAY, Expense
+from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.usage import Usage
+from ricordo.llm.embedding.metering import count
+from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.policy import CallPolicy
+from ricordo.storage import expenses, jobs, ledger
+from ricordo.storage.ledger import LedgerQuery
+from ricordo.storage.paging import Page
+from tests.agents.conftest import empty_database, open_stage, stage, store  # noqa: F401 - fixtures
+from tests.agents.stage import Stage
+from tests.support.clock import START
+
+
+def job_of(agent: str) -> Job:
+    return Job("embed", LOCAL_ORGANIZATION, {"owner_id": agent}, key=agent, is_single=True)
+
+
+async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
+    query = LedgerQuery(START, START + DAY, "agent", purpose="embedding")
+    found = await stage.store.read(lambda tx: ledger.entries(tx, Scope(), query))
+    return [(entry.key, entry.model, entry.usage.prompt_tokens) for entry in found]
+
+
+async def test_what_a_job_embeds_is_noted_with_its_agent_and_model(stage: Stage) -> None:
+    agent = await stage.agent()
+    async with noted(stage.runtime, job_of(agent)):
+        count("a/embed", 70)
+        count("a/embed", 7)
+    async with noted(stage.runtime, job_of("archive-1")):
+        count("b/embed", 5)
+    async with noted(stage.runtime, job_of(agent)):
+        pass
+    assert await spent(stage) == [(agent, "a/embed", 77), (None, "b/embed", 5)]
+
+
+async def test_what_a_job_spent_before_it_failed_is_noted_too(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    async def embed() -> None:
+        async with noted(stage.runtime, job_of(agent)):
+            count("a/embed", 7)
+            raise RuntimeError("The provider is down.")
+
+    with pytest.raises(RuntimeError, match="down"):
+        await embed()
+    assert await spent(stage) == [(agent, "a/embed", 7)]
+
+
+async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:
+        return [[1.0] for _ in texts]
+
+    agent = await stage.agent()
+    await stage.say(agent)
+    runtime = stage.runtime
+    runtime.settings = runtime.settings.model_copy(update={"daily_tokens": 100})
+    spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
+    await stage.store.write(lambda tx: expenses.add(tx, spending))
+    stage.store.memory.clear()
+    assert not await waits(runtime, job_of(agent))  # no model, or the built-in one
+    info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")
+    runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))
+    monkeypatch.setattr(type(runtime.models.embedders), "default_handle", lambda _: "far/embed")
+
+    assert await waits(runtime, job_of(agent))
+
+    found = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+    (later,) = [job for job in found if job.kind == "embed"]
+    assert later.not_before == START + DAY
