@@ -9,11 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.report import Figure
-from tests.support import cluster, concurrency, crash, faults, windows
+from tests.support import cluster, concurrency, crash, faults, faults_server, windows
 
 KILLS = 300
 TURNS = 1_000
 FAULTS = 500
+REAL_KILLS = 30
 WINDOW_TURNS = 10_000
 SHARED = cluster.Size(turns=2_000, kills=20, every=5)
 
@@ -26,6 +27,8 @@ def measure_campaigns() -> list[Figure]:
         crowd = asyncio.run(concurrency.run_campaign(Path(folder), turns=TURNS))
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         shared = asyncio.run(cluster.run_campaign(Path(folder), SHARED))
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        killed = faults_server.run_kills(Path(folder), kills=REAL_KILLS)
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         faulty = asyncio.run(faults.run_campaign(Path(folder), faults=FAULTS))
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
@@ -48,6 +51,7 @@ def measure_campaigns() -> list[Figure]:
         Figure("  jobs, none lost", shared.jobs, ""),
         Figure("  most connections to PostgreSQL at once", shared.most_connections, ""),
         Figure("  seconds in all", shared.seconds, "s"),
+        Figure("kills of a server with agents of every type", killed.kills, "", REAL_KILLS, more_is_better=True),
         Figure("faults at random awaits, none of them felt later", faulty.faults, "", FAULTS, more_is_better=True),
         Figure("  requests to providers, all of them valid", faulty.requests, ""),
         Figure("  kills, after which the database was opened again", faulty.restarts, ""),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ricordo.agents.request import TurnContext
 from ricordo.agents.saving import save_compaction
+from ricordo.agents.types import traits_of
 from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
 from ricordo.domain.event import Compacted, Event, RunEnded
 from ricordo.domain.ids import new_id
@@ -41,6 +42,8 @@ from ricordo.prompt.transcript import transcript
 from ricordo.runtime import Runtime
 
 log = logging.getLogger(__name__)
+# The librarian is no language model: an outline says more than it would.
+NO_WRITER = "ricordo"
 # A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
 _LEAST, _MOST = 50, 400
 _TELLING = 2_000
@@ -138,7 +141,7 @@ def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
     return least * turn.token_percent > _room(turn) * 100
 
 
-def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer:
+def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer | None:
     """The model that writes summaries: the one that was chosen, else the agent's own, also where the chosen one is gone."""
     asked = _asked(settings.model_settings)
     user_id = turn.request.scope.user_id
@@ -148,6 +151,8 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
             return Writer(model=model, window=model.info.context_window, settings=asked, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
+    if turn.model.info.provider == NO_WRITER:
+        return None
     return Writer(
         model=turn.model,
         window=turn.state.agent.context_window,
@@ -167,12 +172,15 @@ def _asked(wire: Mapping[str, Any]) -> ModelSettings:
     return ModelSettings(**known, reasoning_effort=effort, max_reasoning_tokens=budget, extra=rest)
 
 
-def _own(turn: TurnContext, request: ModelRequest) -> Own:
+def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
     """The agent's own model, asked as the agent is, so that its provider's cache still knows the beginning."""
     agent = turn.state.agent
+    if turn.model.info.provider == NO_WRITER:
+        return None
+    packs = traits_of(agent.agent_type).packs_user_messages
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
-        return transcript(window, agent.timezone, agent.context_window)
+        return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
 
     return Own(
         model=turn.model,

@@ -13,7 +13,7 @@ from ricordo.agents.budgets import require_budget
 from ricordo.agents.closing import heal
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
 from ricordo.agents.styles import called, rulebook
-from ricordo.agents.threads import effective, system_message
+from ricordo.agents.threads import effective, system_message, with_model
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -63,6 +63,8 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     )
     require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
+    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not _goes_on(request, window):
+        window = window[:1]  # a turn that failed left what was said in it
     turn = TurnContext(
         request,
         run,
@@ -76,6 +78,11 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     )
     _take_in(tx, turn, runtime.settings.approval_expiry)
     return turn
+
+
+def _goes_on(request: TurnRequest, window: Sequence[Message]) -> bool:
+    """Whether the turn is about what stands in the window, and not about something new."""
+    return bool(request.approval or request.compaction or waiting_in(window))
 
 
 def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
@@ -129,7 +136,7 @@ def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> Agen
     if request.model is None or request.model == state.agent.model:
         return state
     info = runtime.owned.known(request.scope.organization_id).get(request.model).info
-    return replace(state, agent=replace(state.agent, model=info.handle, context_window=info.context_window))
+    return with_model(state, info.handle, info.context_window)
 
 
 def called_before(window: Sequence[Message]) -> list[Called]:

@@ -7,7 +7,18 @@ from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.prompt.texts import BUILT_IN, text
 
 FOLDER = "system_prompts"  # in the data folder
+REFERENCE = "prompt:"
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def chosen_system(system: str | None, usual: str, data_dir: Path) -> str:
+    """The system prompt that was asked for: its words, `prompt:<key>` for one kept by that key, None for the `usual` key's.
+
+    Raises what `system_text` does.
+    """
+    if system is not None and not system.startswith(REFERENCE):
+        return system
+    return system_text(usual if system is None else system.removeprefix(REFERENCE).strip(), data_dir / FOLDER)
 
 
 def system_text(key: str, folder: Path) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.custom_prompts import system_text
+from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.request import NewMessage
 from ricordo.agents.threads import cancel_run, deny_waiting, system_message
@@ -77,9 +77,8 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
     models = await runtime.owned.of(scope.organization_id)
     info = await models.require(spec.model or runtime.models.default_handle())
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
-    if spec.system is None:
-        key = traits_of(spec.agent_type).prompt_key
-        spec = replace(spec, system=system_text(key, runtime.settings.data_dir / "system_prompts"))
+    usual = traits_of(spec.agent_type).prompt_key
+    spec = replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir))
     return await runtime.store.write(lambda tx: _create(tx, runtime, scope, spec, info))
 
 

@@ -44,17 +44,18 @@ def effective(state: AgentState) -> AgentState:
     agent, thread = state.agent, state.conversation
     if not (thread.model or thread.model_settings or thread.context_window):
         return state
-    settings = agent.model_settings
-    model = thread.model or agent.model
-    if model.partition("/")[0] != agent.model.partition("/")[0]:
+    state = with_model(state, thread.model or agent.model, thread.context_window or agent.context_window)
+    settings = replace(state.agent.model_settings, **thread.model_settings)
+    return replace(state, agent=replace(state.agent, model_settings=settings))
+
+
+def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
+    """The state with another model in place of the agent's."""
+    agent, settings = state.agent, state.agent.model_settings
+    if handle.partition("/")[0] != agent.model.partition("/")[0]:
         # What is passed on to one provider as it is means nothing to another, which may refuse it.
         settings = replace(settings, extra={})
-    changed = replace(
-        agent,
-        model=model,
-        model_settings=replace(settings, **thread.model_settings),
-        context_window=thread.context_window or agent.context_window,
-    )
+    changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
     return replace(state, agent=changed)
 
 

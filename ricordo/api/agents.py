@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.request import NewMessage
 from ricordo.agents.styles import rulebook
@@ -84,6 +85,8 @@ async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
     if body.timezone:
         zone(body.timezone)
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
+    if body.system is not None:
+        body = body.model_copy(update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)})
     handle = _handle(body)
     remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
     named = _embedding(body)

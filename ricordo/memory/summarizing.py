@@ -107,7 +107,7 @@ async def summarize(
     evicted: Sequence[Message],
     settings: CompactionSettings,
     *,
-    writer: Writer,
+    writer: Writer | None,
     own: Own | None = None,
     room: int | None = None,
     timezone: str = "UTC",
@@ -115,7 +115,8 @@ async def summarize(
 ) -> Summary:
     """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
 
-    Each way of the chain gets `timeout` seconds; what none of them could do, an outline without a model does. Raises nothing.
+    Each way of the chain gets `timeout` seconds; what none of them could do, or where there is no model that writes, an outline
+    does. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
     spent, best, hopeless = Usage(), _Draft(earlier), set[str]()

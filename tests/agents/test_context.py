@@ -10,9 +10,10 @@ from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import PastTurn, collect, run_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
+from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
-from ricordo.llm.scripted import call
+from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -413,3 +414,22 @@ async def test_a_window_without_its_system_message_gets_one_and_what_was_said_st
     roles = [message.role for message in stage.model.requests[-1].messages]
     assert roles == ["system", *(["user", "assistant"] * kept), "user"]
     assert (await stage.thread(agent)).message_count == len(history)
+
+
+async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_failed_too(stage: Stage) -> None:
+    agent = await stage.agent(clears_buffer=True)
+    stage.lines += [ModelError("llm_server_error", "Down."), "Two."]
+    assert (await stage.say(agent, "First.")).failure
+    assert text_of(await stage.say(agent, "Second.")) == "Two."
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Second."]
+    assert roles(await stage.history(agent)) == "system user user assistant"
+    assert (await stage.thread(agent)).message_count == 4
+
+
+async def test_what_only_one_provider_understands_is_not_sent_to_the_model_of_another(stage: Stage) -> None:
+    other = ScriptedModel(["Hello."], name="other")
+    other._info = replace(other.info, handle="elsewhere/other", provider="elsewhere")
+    stage.runtime.models.add(other)
+    agent = await stage.agent(model_settings=ModelSettings(temperature=0.5, extra={"top_k": 3}))
+    await stage.say(agent, model="elsewhere/other")
+    assert (other.requests[0].settings.temperature, other.requests[0].settings.extra) == (0.5, {})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.agents.custom_prompts import system_text
+from ricordo.agents.custom_prompts import FOLDER, chosen_system, system_text
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.prompt.texts import text
 
@@ -53,3 +53,13 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "pirate.txt").mkdir()
     with pytest.raises(Unavailable, match=r"pirate\.txt cannot be read"):
         system_text("pirate", tmp_path)
+
+
+def test_an_agent_can_be_given_a_prompt_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "tutor.txt").write_text("You teach Greek.", "utf-8")
+    assert chosen_system("prompt:tutor", "letta_v1", tmp_path) == "You teach Greek."
+    assert chosen_system("Be brief.", "letta_v1", tmp_path) == "Be brief."
+    assert chosen_system(None, "workflow", tmp_path) == system_text("workflow", tmp_path)
+    with pytest.raises(NotFound, match="chemistry"):
+        chosen_system("prompt:chemistry", "letta_v1", tmp_path)

@@ -17,7 +17,7 @@ from ricordo.llm.policy import CallPolicy
 from ricordo.storage import expenses, jobs, ledger
 from ricordo.storage.ledger import LedgerQuery
 from ricordo.storage.paging import Page
-from tests.agents.conftest import empty_database, open_stage, stage, store  # noqa: F401 - fixtures
+from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.agents.stage import Stage
 from tests.support.clock import START
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults import run_campaign
+from tests.support.faults_server import run_kills
+from tests.support.server_process import CAN_FORK
 
 
 @pytest.mark.campaign
@@ -16,3 +18,11 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
     assert report.restarts > 0
     assert len(report.kinds) > 4
     assert report.requests > report.faults
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
+def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message(tmp_path: Path) -> None:
+    report = run_kills(tmp_path, kills=4, seed=3)
+    print(report)
+    assert report.requests >= 4

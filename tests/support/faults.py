@@ -27,6 +27,7 @@ from ricordo.runtime import LiveTurn
 from tests.support.faults_audit import audit, waiting_of
 from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
 from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
+from tests.support.faults_server import run_kills
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
 
@@ -358,7 +359,10 @@ async def run_campaign(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=30, help="of a real server process, besides")
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        print(run_kills(Path(place), kills=options.kills, seed=options.seed))
     with tempfile.TemporaryDirectory() as place:
         print(asyncio.run(run_campaign(Path(place), faults=options.faults, seed=options.seed)))
