@@ -19,9 +19,22 @@ _NAMED = re.compile(
 _SECRET_FIELD = re.compile(r"(?i)headers$|^authorization$|^cookie$|api[-_]?key$|secret$|passw(or)?d$|token$")
 
 
+# To look for a word is a hundred times quicker than for a pattern, and most texts hold none of these.
+_MAY_BE_A_TOKEN = (
+    *("://", "bearer ", "basic ", "github_pat_", "akia", "aiza", "eyj"),
+    *(f"{start}{end}" for start in "sk pk rk gsk xai ghp gho ghs glpat xoxb xoxp hf key".split() for end in "-_"),
+)
+_MAY_BE_NAMED = ("apikey", "api-key", "api_key", "secret", "passw", "token")
+
+
 def redact(text: str) -> str:
     """The text, each thing in it that looks like a credential replaced by a mark."""
-    return _NAMED.sub(lambda found: found[1] + HIDDEN, _TOKEN.sub(HIDDEN, text))
+    small = text.lower()
+    if any(mark in small for mark in _MAY_BE_A_TOKEN):
+        text = _TOKEN.sub(HIDDEN, text)
+    if any(mark in small for mark in _MAY_BE_NAMED):
+        text = _NAMED.sub(lambda found: found[1] + HIDDEN, text)
+    return text
 
 
 def redact_all(value: Any) -> Any:

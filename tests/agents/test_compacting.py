@@ -48,7 +48,7 @@ async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_tu
     stage = await open_stage(table.tool("sow"))
     agent = await stage.agent(tool_names=("sow",), context_window=4000)
     stage.lines += [call("sow"), (TextPart("word " * 3000), call("sow")), call("sow"), "The summary.", TOO_LONG]
-    stage.lines += [ModelError("llm_server_error", "Down.")] * 4
+    stage.lines += [ModelError("llm_error", "Down.")] * 4
     await stage.say(agent, "Begin.")
     thread, history = await stage.thread(agent), await stage.history(agent)
     gone = {id for one in history for part in one.parts if hasattr(part, "evicted") for id in part.evicted}

@@ -418,7 +418,7 @@ async def test_a_window_without_its_system_message_gets_one_and_what_was_said_st
 
 async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_failed_too(stage: Stage) -> None:
     agent = await stage.agent(clears_buffer=True)
-    stage.lines += [ModelError("llm_server_error", "Down."), "Two."]
+    stage.lines += [ModelError("llm_error", "Down."), "Two."]
     assert (await stage.say(agent, "First.")).failure
     assert text_of(await stage.say(agent, "Second.")) == "Two."
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Second."]

@@ -84,16 +84,15 @@ async def test_a_turn_that_fails_outside_of_a_call_leaves_no_failed_step(stage: 
         taken.set()
         raise RuntimeError("The disk is full.")
 
-    write = stage.store.write
-    turn = None
+    write = stage.runtime.store.write
 
     async def failing(work: Any) -> Any:
         return await (stop() if "save_step" in work.__qualname__ else write(work))
 
-    stage.store.write = failing  # type: ignore[method-assign]
+    stage.runtime.store.write = failing  # type: ignore[method-assign]
     turn = await stage.begin(agent)
     await soon(turn.wait())
-    stage.store.write = write  # type: ignore[method-assign]
+    stage.runtime.store.write = write  # type: ignore[method-assign]
     assert taken.is_set()
     assert await steps(stage, agent) == []
     await stage.require_sound(agent)

@@ -157,7 +157,7 @@ def test_a_budget_that_is_used_up_refuses_turns_with_402(
 
     for stream in (False, True):
         with pytest.raises(APIStatusError) as caught:
-            client.agents.messages.create(agent.id, input="Hello.", streaming=stream)  # type: ignore[call-overload]
+            client.agents.messages.create(agent.id, input="Hello.", streaming=stream)
         assert caught.value.status_code == 402
         error = caught.value.response.json()["error"]
         assert error["type"] == "llm_insufficient_credits"

@@ -1,17 +1,20 @@
 """`ricordo doctor --repair`: what it mends on either database, what it says, and when it refuses."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all
+from ricordo.cli.doctor import examine
+from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all, repair
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.errors import Conflict, NotFound
 from ricordo.storage import conversations, messages, runs
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.sqlite import lock_file, open_sqlite
 from ricordo.storage.store import Store, Transaction
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, environment
 from tests.support import make, postgres
 from tests.support.clock import ManualClock
 from tests.support.faults_corpus import KINDS, Broken, words_of
@@ -98,32 +101,54 @@ async def a_broken_file(data: Path) -> None:
     await store.close()
 
 
-async def test_doctor_tells_and_changes_nothing_and_repair_mends(shell: Shell) -> None:
-    await a_broken_file(shell.data)
-    before = (shell.data / "ricordo.db").read_bytes()
-    told = shell.run("doctor")
-    assert "1 of 1 want mending" in told.stdout, told.stdout + told.stderr
-    assert "1 calls had no result" in told.stdout
-    assert (shell.data / "ricordo.db").read_bytes() == before
-
-    done = shell.run("doctor", "--repair")
-    assert done.returncode == 0, done.stderr
-    assert "1 calls had no result, and got one that says so" in done.stdout
-    assert "1 threads" in done.stdout
-    assert "1 mended, 0 busy" in done.stdout
-    assert "1, all sound" in shell.run("doctor").stdout
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder that the settings name."""
+    folder = tmp_path / "data"
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment(folder).items():
+        monkeypatch.setenv(name, value)
+    return folder
 
 
-async def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(shell: Shell) -> None:
-    nothing = shell.run("doctor", "--repair")
-    assert nothing.returncode == 2
-    assert "nothing to mend" in nothing.stderr
-    await a_broken_file(shell.data)
-    store = open_sqlite(shell.data / "ricordo.db")
-    held = shell.run("doctor", "--repair")
-    await store.close()
-    assert held.returncode == 2
-    assert "Stop it" in held.stderr
+def threads_told() -> list[str]:
+    return [finding.text for finding in examine() if finding.name.startswith("thread")]
+
+
+def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(a_broken_file(data))
+    before = (data / "ricordo.db").read_bytes()
+    told, thread = threads_told()
+    assert told.startswith("1 of 1 want mending")
+    assert "1 calls had no result" in thread
+    assert (data / "ricordo.db").read_bytes() == before
+
+    assert repair()
+    done = capsys.readouterr().out
+    assert "1 calls had no result, and got one that says so" in done
+    assert "1 mended, 0 busy" in done
+    assert threads_told() == ["1, all sound"]
+    assert repair()
+    assert "0 mended, 0 busy" in capsys.readouterr().out
+
+
+def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path) -> None:
+    with pytest.raises(NotFound, match="nothing to mend"):
+        repair()
+    asyncio.run(a_broken_file(data))
+    lock = lock_file(data / "ricordo.db")
+    try:
+        assert threads_told() == []
+        with pytest.raises(Conflict, match="Stop it"):
+            repair()
+    finally:
+        lock.release()
+
+
+def test_repair_is_an_option_of_doctor(shell: Shell) -> None:
+    refused = shell.run("doctor", "--repair")
+    assert refused.returncode == 2
+    assert "nothing to mend" in refused.stderr
 
 
 async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) -> None:
