@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from ricordo import __version__
-from ricordo.agents import removal, sweep
+from ricordo.agents import removal, sweep, tracing
 from ricordo.agents.closing import close_all, close_expired
 from ricordo.api import (
     agents,
@@ -23,12 +23,14 @@ from ricordo.api import (
     health,
     importing,
     jobs,
+    ledger,
     messages,
     models,
     run_stream,
     runs,
     searching,
     steps,
+    telemetry,
     tools,
 )
 from ricordo.api import providers as own_providers
@@ -58,7 +60,7 @@ log = logging.getLogger(__name__)
 _FACES = (
     *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models),
     run_stream,
-    *(own_providers, runs, steps, jobs, archives, importing, searching),
+    *(own_providers, runs, steps, telemetry, ledger, jobs, archives, importing, searching),
 )
 
 
@@ -87,7 +89,8 @@ async def open_runtime(
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         streams = (callbacks.HANDLER, run_events.HANDLER)
-        handlers = (removal.HANDLER, *upkeep.HANDLERS, *streams, *((sweep.HANDLER,) if is_shared(settings) else ()))
+        swept = (sweep.HANDLER,) if is_shared(settings) else ()
+        handlers = (removal.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, *streams, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

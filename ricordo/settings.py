@@ -212,6 +212,22 @@ class Settings(BaseSettings):
     allow_private_callbacks: bool = Field(
         False, description="Let callbacks go to addresses of this machine and of private networks too."
     )
+    daily_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that all agents together may use in a day (UTC). Work in the background stops at 80 % of them, "
+        "new turns at 100 %. Agents may have budgets of their own.",
+    )
+    traces: Literal["off", "errors", "all"] = Field(
+        "off",
+        description="Whose requests and answers are kept for GET /v1/steps/{id}/trace: of no call to a model, of those "
+        "that failed, or of all. They hold what people said.",
+    )
+    trace_kb: int = Field(
+        200, ge=1, le=10_000, description="Kilobytes of a request, and of an answer, that a trace keeps at most."
+    )
+    trace_days: int = Field(14, ge=1, le=3650, description="Days for which traces are kept.")
+    trace_count: int = Field(1000, ge=1, le=1_000_000, description="How many traces are kept at most, the newest.")
     shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
     max_body_mb: int = Field(32, ge=1, le=1024, description="Largest request that is accepted, in megabytes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -145,6 +145,14 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -
     assert said.endswith("\nIt rains. 13\n")
 
 
+def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread) -> None:
+    said = run_python(program("costs.md").replace(ADDRESS, reader.url))
+
+    assert re.search(r"^turn [1-9]\d* [1-9]\d*$", said, re.MULTILINE)
+    assert re.search(r"^[1-9]\d* of 200000 until 20", said, re.MULTILINE)
+    assert re.search(r"^[1-9]\d* [1-9]\d* \d+$", said, re.MULTILINE)
+
+
 def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread) -> None:
     said = run_python(program("search.md").replace(ADDRESS, reader.url)).splitlines()
 

@@ -95,18 +95,12 @@ def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) 
     return agent
 
 
-def common_limit(settings: Settings) -> int | None:
-    """How many tokens all agents of an organisation may use in a day; None: any number."""
-    limit: int | None = getattr(settings, "daily_tokens", None)
-    return limit
-
-
 def _budgets(
     tx: Transaction, settings: Settings, organization_id: str, agent: Agent | None
 ) -> Iterator[tuple[str, Budget]]:
     if agent and (own := budget_of(tx, agent)):
         yield f"agent {agent.name}", own
-    if limit := common_limit(settings):
+    if limit := settings.daily_tokens:
         now = tx.clock.now()
         today = day_of(now)
         yield "this server", Budget(limit, _used(tx, organization_id, today, now, limit), today + DAY)
@@ -125,7 +119,7 @@ def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: in
 
 
 def _has_budget(tx: Transaction, settings: Settings, organization_id: str, agent_id: str | None) -> bool:
-    if common_limit(settings):
+    if settings.daily_tokens:
         return True
     agent = _agent(tx, organization_id, agent_id)
     return agent is not None and DAILY_TOKENS in agent.settings

@@ -36,10 +36,10 @@ _LENGTHS = (50_000, 10_000, 2_000, 400, 80)
 class Keeping:
     """Which traces are kept, how large each of their two sides may be (bytes), for how long (days) and how many."""
 
-    which: Literal["off", "errors", "all"] = "off"
-    side: int = 200_000
-    days: int = 14
-    count: int = 1_000
+    which: Literal["off", "errors", "all"]
+    side: int
+    days: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,7 @@ class FailedCall:
 
 def keeping(settings: Settings) -> Keeping:
     """What the settings say about traces."""
-    usual = Keeping()
-    return Keeping(
-        getattr(settings, "traces", usual.which),
-        getattr(settings, "trace_kb", usual.side // 1000) * 1000,
-        getattr(settings, "trace_days", usual.days),
-        getattr(settings, "trace_count", usual.count),
-    )
+    return Keeping(settings.traces, settings.trace_kb * 1000, settings.trace_days, settings.trace_count)
 
 
 def trace_of(

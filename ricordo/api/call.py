@@ -36,12 +36,14 @@ _MISSING_FILTERS = frozenset(
     end_date feedback group_id has_feedback identifier_keys identity_id include_err last_stop_reason project_id
     return_only_letta_tools sort_by start_date template_id templates_only trace_ids""".split()
 )
-_MISSING_THERE = {("/v1/blocks/", "name"), ("/v1/steps/", "tags")}
+_MISSING_THERE = {("/v1/blocks/", "name")}
+_SERVED_THERE = {("/v1/steps/", name) for name in ("end_date", "feedback", "has_feedback", "start_date")}
 
 
 async def _call(request: Request) -> Call:
     for name in request.query_params:
-        if name in _MISSING_FILTERS or (request.url.path, name) in _MISSING_THERE:
+        there = (request.url.path, name)
+        if (name in _MISSING_FILTERS and there not in _SERVED_THERE) or there in _MISSING_THERE:
             raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
     # No key is configured, or the guard has checked it: the caller is the local administrator.
     return Call(request, request.app.state.runtime, Scope())

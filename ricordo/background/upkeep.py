@@ -1,5 +1,6 @@
 """The jobs that keep the search index in order. Where a job may be another server's by now, it writes nothing more."""
 
+from ricordo.background import spending
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.memory.reindexing import reembed, reindex
 from ricordo.runtime import Runtime
@@ -15,7 +16,9 @@ async def _merge(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.fenced(job).embed(job, report)
+    if not await spending.waits(runtime, job):
+        async with spending.noted(runtime, job):
+            await runtime.indexing.fenced(job).embed(job, report)
 
 
 async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
@@ -23,11 +26,13 @@ async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _reindex(runtime: Runtime, job: Job, report: Report) -> None:
-    await reindex(runtime.indexing.fenced(job), job, report)
+    async with spending.noted(runtime, job):
+        await reindex(runtime.indexing.fenced(job), job, report)
 
 
 async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
-    await reembed(runtime.indexing.fenced(job), job, report)
+    async with spending.noted(runtime, job):
+        await reembed(runtime.indexing.fenced(job), job, report)
 
 
 HANDLERS = (

@@ -186,9 +186,7 @@ def test_a_page_that_cannot_be_is_refused(
     assert f"'loc': ('query', '{next(iter(query))}')" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/agents/?identity_id=x", "/v1/steps/?feedback=positive", "/v1/blocks/?project_id=x"]
-)
+@pytest.mark.parametrize("path", ["/v1/agents/?identity_id=x", "/v1/steps/?trace_ids=x", "/v1/blocks/?project_id=x"])
 def test_a_filter_that_is_missing_is_refused_and_not_left_out(http: httpx2.Client, path: str) -> None:
     answer = http.get(path)
     assert answer.status_code == 422

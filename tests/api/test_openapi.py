@@ -68,11 +68,13 @@ get    /v1/models/embedding
 get    /v1/runs/{}
 get    /v1/runs/
 get    /v1/runs/{}/messages
+get    /v1/runs/{}/trace
 get    /v1/runs/{}/usage
 get    /v1/runs/{}/steps
 get    /v1/steps/{}
 get    /v1/steps/
 get    /v1/steps/{}/metrics
+get    /v1/steps/{}/trace
 get    /v1/steps/{}/messages
 post   /v1/agents/{}/messages/async
 patch  /v1/agents/{}/tools/approval/{}

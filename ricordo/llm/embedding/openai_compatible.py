@@ -11,6 +11,7 @@ from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.connections import Connections
 from ricordo.llm.embedding.instructions import opening
+from ricordo.llm.embedding.metering import count
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.llm.policy import CallPolicy, error_from_event, error_from_status, error_from_transport, words_of
 
@@ -58,6 +59,8 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     if isinstance(payload, dict) and payload.get("error"):
         raise error_from_event(info.provider, payload)
     rows = payload.get("data") if isinstance(payload, dict) else None
+    if isinstance(payload, dict) and isinstance(usage := payload.get("usage"), dict):
+        count(info.handle, usage.get("prompt_tokens"))
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "embedding" in row for row in rows):
         words, _ = words_of(content)
         problem = f"{info.endpoint} did not answer with embeddings. Check its address and the model. It said: "

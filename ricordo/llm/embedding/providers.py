@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.llm.connections import Connections
+from ricordo.llm.embedding.metering import count
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.providers import need, our_error
@@ -38,6 +39,7 @@ def google_embedder(
             result = await built[0].embed(texts, input_type=purpose)
         except Exception as error:
             raise our_error(info.provider, error) from error
+        count(info.handle, result.usage.input_tokens)
         return result.embeddings
 
     return RemoteEmbedder(info, policy, ask)
