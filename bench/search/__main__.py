@@ -156,9 +156,9 @@ def main() -> None:
         if options.only in (None, "nearest"):
             figures += measure_nearest(rows)
         if options.only == "million" or (options.long and not options.only):
-            from bench.search.million import measure_million
+            from bench.search.million import SETTINGS, measure_million
 
-            with place("postgres") as here:
+            with place("postgres", SETTINGS) as here:
                 figures += measure_million(here, model_url, options.rows or 1_000_000)
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")

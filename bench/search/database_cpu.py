@@ -5,6 +5,15 @@ import psutil
 
 def database_cpu(process: psutil.Process | None) -> float:
     """Processor seconds, so far, of the PostgreSQL that a process started; 0 where there is none."""
-    children = process.children(recursive=True) if process else []
-    times = [child.cpu_times() for child in children if child.name() == "postgres"]
+    times = [child.cpu_times() for child in _postgres(process)]
     return float(sum(one.user + one.system for one in times))
+
+
+def database_memory(process: psutil.Process) -> float:
+    """Megabytes that the PostgreSQL started by a process has now; what its processes share is counted once."""
+    return sum(float(child.memory_full_info().pss) for child in _postgres(process)) / 1e6
+
+
+def _postgres(process: psutil.Process | None) -> list[psutil.Process]:
+    children = process.children(recursive=True) if process else []
+    return [child for child in children if child.name() == "postgres"]

@@ -135,19 +135,19 @@ class Filler:
         return owner_id
 
     async def _store_batch(self, kind: str, owner_id: str, texts: list[str], first: int) -> None:
-        work = _insert_messages if kind == "messages" else _insert_passages
+        work = _insert_messages if kind == "messages" else insert_passages
         await self._store.write(lambda tx: work(tx, owner_id, texts, first))
 
     async def _embed(self, owner_id: str) -> bool:
         """Give the space its vectors, as the job does; False where no embedding model is installed."""
         if not embedded.is_installed():
             return False
-        work = Indexing(self._store, _Only(), {})  # type: ignore[arg-type]
+        work = Indexing(self._store, Only(), {})  # type: ignore[arg-type]
         await work.embed(Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
         return True
 
 
-class _Only:
+class Only:
     """The embedded model as all there is."""
 
     def __init__(self) -> None:
@@ -179,14 +179,17 @@ def _insert_messages(tx: Transaction, agent_id: str, texts: list[str], first: in
     messages.insert_all(tx, new)
 
 
-def _insert_passages(tx: Transaction, archive_id: str, texts: list[str], first: int) -> None:
+def insert_passages(
+    tx: Transaction, archive_id: str, texts: list[str], first: int, minutes_apart: int = MINUTES_APART
+) -> None:
+    """Store passages, numbered from `first` on, the later the newer. With hours between them none is a neighbour of another."""
     archive = archives.get(tx, Scope(), archive_id)
     new = [
         make.passage(
             archive,
             text,
             tags=(f"tag {number % TAGS}", f"part {number // 10_000}"),
-            created_at=START - (1_000_000 - number) * MINUTES_APART * _MINUTE,
+            created_at=START - (1_000_000 - number) * minutes_apart * _MINUTE,
         )
         for number, text in enumerate(texts, first)
     ]

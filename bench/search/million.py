@@ -1,99 +1,127 @@
-"""A million passages in one archive on PostgreSQL: how long a search takes, and whether it finds what comparing all would."""
+"""A million passages in one archive whose vectors pgvector keeps: how long a search takes, and whether it finds the nearest."""
 
 import asyncio
 import statistics
-import sys
 import time
+from dataclasses import asdict
 from functools import partial
 
 import httpx2
+import numpy as np
+import numpy.typing as npt
+import psutil
 
 from bench.report import Figure
 from bench.search import asking
 from bench.search.asking import LIMIT, Target, post
-from bench.search.filling import Wanted
+from bench.search.database_cpu import database_memory
+from bench.search.loading import DIMENSION, Load, Loaded, kept_in
 from bench.search.places import Place
 from bench.servers import Server
 from bench.waiting import wait_for_index
 from ricordo.llm.embedding.embedded import EmbeddedModel
-from ricordo.storage import archives, search
-from ricordo.storage.index import vectors
-from ricordo.storage.index.remembering import Memory
-from ricordo.storage.postgres import open_postgres
-from ricordo.storage.search import PassageFilter, Query
-from ricordo.storage.store import Transaction
+from ricordo.storage import pgvector
+from ricordo.storage.pgvector_building import PREFIX
 
+# As an operator would set them for so many: the index and the vectors fit into memory, and both processors build.
+SETTINGS = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_parallel_maintenance_workers": "1"}
 _QUESTIONS = 100
 _P50 = 60
+_COMPARED = 20_000
+# Similarities differ by this where the same numbers are added in another order; equal texts may stand for each other.
+_EQUAL = 1e-5
+_MODES = (("by meaning alone", "vector"), ("as shipped", "hybrid"), ("words alone", "fts"))
 
 
 def measure_million(place: Place, model_url: str, rows: int) -> list[Figure]:
-    """Fill, search by meaning alone and as shipped, and compare with what is found where every vector is compared."""
+    """Fill, search by meaning alone and as shipped, and compare with what is nearest where every vector is compared."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
         archive = asyncio.run(_make_archive(server))
-    filled = place.fill(Wanted("", archive, rows, 0, ("passages",)))
-    figures = [Figure(f"{rows} passages: filled in", filled.seconds, "s")]
-    questions = filled.questions[:_QUESTIONS]
+    loaded = Loaded(**place.run("bench.search.loading", asdict(Load(archive, rows, str(place.folder)))))
+    # Some of each part of it.
+    questions = loaded.questions[:: max(len(loaded.questions) // _QUESTIONS, 1)][:_QUESTIONS]
+    figures = _loading_figures(place, loaded, rows)
     with place.server(model_url) as server:
         with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as client:
             wait_for_index(client, 3600)
-        figures += asyncio.run(_search(place, server, archive, questions))
-        found = asyncio.run(_found(server, archive, questions))
-        figures.append(Figure("  resident memory of the server", server.memory(), "MB"))
-        began = time.monotonic()
-        exact = asyncio.run(_exactly(place, archive, questions))
-        seconds = time.monotonic() - began
-    recall = statistics.fmean(len(set(ours) & set(best)) / len(best) for ours, best in zip(found, exact, strict=True))
+        figures.append(Figure("  resident memory of the server before the first search", server.memory(), "MB"))
+        searched, found = asyncio.run(_search(place, server, archive, questions))
+        figures += searched
+        figures.append(Figure("  resident memory of the server after all of them", server.memory(), "MB"))
+        figures.append(Figure("  memory of PostgreSQL", database_memory(psutil.Process()), "MB"))
+    began = time.monotonic()
+    recall = _recall(place, questions, found)
     figures.append(Figure(f"{rows} passages: recall@{LIMIT} against exact", recall, "", 0.95, more_is_better=True))
-    figures.append(Figure("  all questions exactly, reading the vectors with them", seconds, "s"))
+    figures.append(Figure("  comparing all vectors for that", time.monotonic() - began, "s"))
     return figures
 
 
 async def _make_archive(server: Server) -> str:
     async with _client(server) as client:
-        return str((await post(client, "/v1/archives/", {"name": "A million"}))["id"])
+        body = {"name": "A million", "vector_db_provider": pgvector.NAME}
+        return str((await post(client, "/v1/archives/", body))["id"])
 
 
-async def _search(place: Place, server: Server, archive: str, questions: list[str]) -> list[Figure]:
+async def _search(
+    place: Place, server: Server, archive: str, questions: list[str]
+) -> tuple[list[Figure], list[list[str]]]:
+    """How long searches take, and the ids of the passages that each question finds by meaning alone."""
     target = Target("passages", {"archive_id": archive})
     figures = []
     async with _client(server) as client:
-        for name, mode in (("by meaning alone", "vector"), ("as shipped", "hybrid"), ("words alone", "fts")):
+        began = time.perf_counter()
+        await target.ask(client, questions[0], search_mode="vector")
+        figures.append(Figure("the first search of so large an archive", time.perf_counter() - began, "s"))
+        for name, mode in _MODES:
             times = await asking.measure(client, partial(place.cpu, server), target, questions, search_mode=mode)
+            budget = _P50 if mode == "vector" else None
             figures += [
-                Figure(f"search of one archive so large, {name}: p50", times.p50, "ms", _P50),
+                Figure(f"search of one archive so large, {name}: p50", times.p50, "ms", budget),
                 Figure("  p95", times.p95, "ms"),
                 Figure("  processor time", times.cpu, "ms"),
             ]
-    return figures
-
-
-async def _found(server: Server, archive: str, questions: list[str]) -> list[list[str]]:
-    target = Target("passages", {"archive_id": archive})
-    async with _client(server) as client:
         hits = [await target.ask(client, question, search_mode="vector") for question in questions]
-    return [[hit["passage"]["id"] for hit in found] for found in hits]
+    return figures, [[hit["passage"]["id"] for hit in found] for found in hits]
 
 
-async def _exactly(place: Place, archive: str, questions: list[str]) -> list[list[str]]:
-    """What the same search finds where it compares every vector, in this process and with all the memory it likes."""
-    model, few = EmbeddedModel(), vectors.FEW
-    store = open_postgres(place.environment["RICORDO_DATABASE_URL"], connections=2, backups=place.folder / "backups")
-    vectors.FEW = sys.maxsize
-    try:
-        await store.read(lambda tx: tx.memory.setdefault(Memory, Memory(sys.maxsize)))
-        asked = await model.embed(questions, purpose="query")
-        wanted = PassageFilter((archive,))
-        queries = [Query(text, "vector", {model.handle: vector}) for text, vector in zip(questions, asked, strict=True)]
-        return [await store.read(lambda tx, query=query: _ids(tx, query, wanted)) for query in queries]  # type: ignore[misc]
-    finally:
-        vectors.FEW = few
-        await store.close()
+def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
+    names = {
+        "storing": "stored, with their words and tags",
+        "merging": "their words merged, 8,192 passages at a time",
+        "embedding": "embedded and sent to pgvector",
+        "building": "the index of vectors built",
+    }
+    sizes = place.ask(
+        "SELECT pg_table_size('search_pgvector'), pg_total_relation_size('search_postings'),"  # noqa: S608 - names of our own
+        " sum(pg_relation_size(indexrelid)) FROM pg_index WHERE indrelid = 'search_pgvector'::regclass"
+        f" AND indexrelid::regclass::text ^@ '{PREFIX}'"
+    )
+    vectors, words, index = (float(size) / 1e6 for size in sizes[0])
+    return [
+        *(Figure(f"{rows} passages: {name}", loaded.seconds[part], "s") for part, name in names.items()),
+        Figure("  most memory of the process that did it", loaded.memory, "MB"),
+        Figure("  size of the index of vectors", index, "MB"),
+        Figure("  size of the table of vectors", vectors, "MB"),
+        Figure("  size of the postings of words", words, "MB"),
+    ]
 
 
-def _ids(tx: Transaction, query: Query, wanted: PassageFilter) -> list[str]:
-    found = search.find_passages(tx, query, wanted, LIMIT)
-    return [passage.id for passage in archives.passages_by_numbers(tx, [hit.document for hit in found.hits])]
+def _recall(place: Place, questions: list[str], found: list[list[str]]) -> float:
+    """The share of the ten nearest that was found, in the mean: a passage counts that is as similar as the tenth."""
+    kept = kept_in(place.folder)
+    asked = np.array(asyncio.run(EmbeddedModel().embed(questions, purpose="query")), dtype=np.float32)
+    best: npt.NDArray[np.float32] = np.full((len(asked), LIMIT), -1, dtype=np.float32)
+    for start in range(0, len(kept.vectors), _COMPARED):
+        similar = asked @ kept.vectors[start : start + _COMPARED].T
+        best = np.partition(np.hstack([best, similar]), -LIMIT, axis=1)[:, -LIMIT:]
+    ids = ",".join(f"'{id}'" for some in found for id in some)
+    numbers = dict(place.ask(f"SELECT id, seq FROM passages WHERE id IN ({ids})"))  # noqa: S608 - ids of our own
+    rows = {int(number): row for row, number in enumerate(kept.numbers)}
+    shares = []
+    for query, nearest, some in zip(asked, best, found, strict=True):
+        vectors = kept.vectors[[rows[numbers[id]] for id in some]].reshape(-1, DIMENSION)
+        shares.append(np.count_nonzero(vectors @ query >= nearest.min() - _EQUAL) / LIMIT)
+    return statistics.fmean(shares)
 
 
 def _client(server: Server) -> httpx2.AsyncClient:

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 
@@ -20,11 +21,12 @@ from tests.support import postgres
 
 @dataclass(frozen=True)
 class Place:
-    """A database, as the environment of a server names it."""
+    """A database, as the environment of a server names it; `database` is the PostgreSQL that it is on, if it is."""
 
     name: str
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    database: postgres.Server | None = None
 
     def server(self, model_url: str, **environment: str) -> AbstractContextManager[Server]:
         """A server on it."""
@@ -32,16 +34,26 @@ class Place:
 
     def fill(self, wanted: Wanted) -> Filled:
         """Fill it in a process of its own, while no server runs."""
-        command = [sys.executable, "-m", "bench.search.filling", json.dumps(asdict(wanted))]
+        return Filled(**self.run("bench.search.filling", asdict(wanted), stderr=subprocess.DEVNULL))
+
+    def run(self, module: str, task: dict[str, Any], stderr: int | None = None) -> dict[str, Any]:
+        """Let a process of its own do this to the database; what it says is returned."""
+        command = [sys.executable, "-m", module, json.dumps(task)]
         variables = {**os.environ, "RICORDO_DATA_DIR": str(self.folder), **self.environment}
-        done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, stderr=stderr)
         self.clear()
-        return Filled(**json.loads(done.stdout))
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
 
     def clear(self) -> None:
         """What PostgreSQL does by itself after so many changes; here it is told not to, for the tests' sake."""
-        if self.environment:
-            postgres.server().run("VACUUM ANALYZE", postgres.name_in(self.environment["RICORDO_DATABASE_URL"]))
+        self.ask("VACUUM ANALYZE")
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows that PostgreSQL answers to one statement; none on SQLite."""
+        if self.database is None:
+            return []
+        return self.database.run(sql, postgres.name_in(self.environment["RICORDO_DATABASE_URL"]))
 
     def cpu(self, server: Server) -> float:
         """Processor seconds of the server and of its database so far."""
@@ -49,14 +61,15 @@ class Place:
 
 
 @contextmanager
-def place(name: str) -> Iterator[Place]:
-    """A new database of this kind, "sqlite" or "postgres", gone at the end."""
+def place(name: str, settings: Mapping[str, str] | None = None) -> Iterator[Place]:
+    """A new database of this kind, "sqlite" or "postgres", gone at the end; PostgreSQL has the tests' settings and these."""
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         if name == "sqlite":
             yield Place("SQLite", Path(folder))
             return
-        url = postgres.server().new_database(empty=True)
+        database = postgres.Server(settings) if settings else postgres.Server()
         try:
-            yield Place("PostgreSQL", Path(folder), {"RICORDO_DATABASE_URL": url})
+            url = database.new_database(empty=True)
+            yield Place("PostgreSQL", Path(folder), {"RICORDO_DATABASE_URL": url}, database)
         finally:
-            postgres.stop_server()
+            database.stop()

@@ -33,6 +33,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, Restarted, ToolSchema
 from ricordo.errors import ModelError
 from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.assemble import system_prompt
+from ricordo.prompt.fitting import SystemPromptTooLong
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.runtime import Runtime
 from ricordo.tools.presenting import THINKING, with_thoughts
@@ -96,12 +97,16 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
     thoughts = THINKING if offer.how.thinks_in_arguments else None
     held = {name for name in offer.tools if turn.rules.needs_approval(name)} | _client_tools(turn).keys()
     deltas, is_blind = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, held=held), False
+    refusal: ModelError | None = None
     for attempt in range(1, _ATTEMPTS + 1):
         request = _assemble(runtime, turn, offer, is_first=step.number == 1)
         if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):
             yield compacted
             request = _assemble(runtime, turn, offer, is_first=False)
-        request = fitted(turn, request)
+        try:
+            request = fitted(turn, request)
+        except SystemPromptTooLong as error:
+            raise refusal or error from None  # where the provider refused, its own words say more than our count
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         try:
@@ -116,6 +121,7 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
             if may_be_a_picture:
                 is_blind = True
             else:
+                refusal = error
                 learn(turn, request)
             for void in deltas.events(Restarted()):
                 yield void

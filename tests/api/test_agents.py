@@ -299,7 +299,7 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     }
 
 
-@pytest.mark.parametrize("name", ["strict", "effort"])
+@pytest.mark.parametrize("name", ["effort"])
 def test_a_model_setting_without_effect_is_refused(http: httpx2.Client, name: str) -> None:
     answer = http.post("/v1/agents/", json={"model": MODEL, "model_settings": {name: True}})
     assert answer.status_code == 422

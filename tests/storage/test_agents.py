@@ -177,11 +177,8 @@ async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: Sql
     assert (first.window, first.prompt_key, first.message_count) == (("a", "b"), "key-1", 4)
     assert first.last_message_at == first.updated_at > state.conversation.updated_at
     assert (first.last_run_ended_at, first.last_run_ms, first.last_stop_reason) == (None, None, None)
-    await store.write(
-        lambda tx: conversations.save_window(
-            tx, id, ["b"], "key-2", added=1, ended_at=77, run_ms=5, stop_reason="end_turn"
-        )
-    )
+    ended = make.run(state.agent, ended_at=77, duration_ns=5_000_000, stop_reason="end_turn")
+    await store.write(lambda tx: conversations.save_window(tx, id, ["b"], "key-2", added=1, ended=ended))
     await store.write(lambda tx: conversations.save_window(tx, id, ["b", "c"], "key-2", added=1))
     last = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
     assert (last.window, last.message_count) == (("b", "c"), 6)

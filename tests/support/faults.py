@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ricordo.agents.closing import close_expired
 from ricordo.agents.lifecycle import cancel_runs
 from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
 from ricordo.agents.turn import run_turn
-from ricordo.domain.event import Compacted, StepSaved
+from ricordo.domain.event import Compacted, Failed, StepSaved
 from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError
@@ -34,6 +35,7 @@ from tests.support.model_server import ModelServer
 LIMIT = 30.0  # seconds for anything to come to its end
 LEASE, EXPIRY = 31, 86_401
 _FAULTS_OF_A_SUBJECT = 20
+_TRIES = 4
 _PLANS = (
     "",
     "insert",
@@ -224,8 +226,10 @@ class _Campaign:
             subject.told.refused = error
             return
         subject.told.acknowledge(request)
-        seen = 0
+        seen, subject.told.failed = 0, None
         async for event in turn.events():
+            if isinstance(event, Failed):
+                subject.told.failed = event.kind
             if isinstance(event, StepSaved):
                 subject.told.messages += event.messages
             elif isinstance(event, Compacted):
@@ -243,6 +247,8 @@ class _Campaign:
             await asyncio.sleep(0.002)
         if subject.told.is_open(await self.world.store.read(subject.told.open_runs(subject.id))):
             self.world.clock.advance(LEASE)
+            if self.luck.random() < 0.5:
+                await self.world.store.write(close_expired)
 
     async def _let_out(self, subject: Subject) -> None:
         """Calls that wait keep everything else waiting until one of the three ways out is taken."""
@@ -263,24 +269,27 @@ class _Campaign:
         raise AssertionError("calls wait whatever is done")
 
     async def _require_conflict(self, subject: Subject) -> None:
+        if await self.world.store.read(subject.told.open_runs(subject.id)):
+            return  # the message would close that run, and with it deny the calls
         subject.told.refused = None
         await self._talk(subject, self._message(subject, ""))
         if not isinstance(subject.told.refused, Conflict):
             self.wrong.append(f"{subject.name}: a message went past calls that wait: {subject.told.refused}")
 
     async def _require_an_answer(self, subject: Subject) -> None:
-        """The next message is answered."""
-        subject.told.refused = None
-        request = self._message(subject, "")
-        token = subject.told.sent[-1]
-        before = len(subject.told.messages)
-        await self._talk(subject, request)
-        await self._settle(subject)
-        if subject.told.refused:
-            self.wrong.append(f"{subject.name}: the next message is refused: {subject.told.refused!r}")
-        elif not any(f"Done {token}." in said for said in map(_spoken, subject.told.messages[before:])):
-            told = [_spoken(message) for message in subject.told.messages[before:]]
-            self.wrong.append(f"{subject.name}: {token} is answered by {told} {subject.told.messages[before:]}")
+        """The next message is answered; where this machine was too slow for the short time-out, the one after it."""
+        for _ in range(_TRIES):
+            subject.told.refused = None
+            request = self._message(subject, "")
+            token, before = subject.told.sent[-1], len(subject.told.messages)
+            await self._talk(subject, request)
+            await self._settle(subject)
+            if subject.told.failed != "llm_timeout":
+                break
+        told = [_spoken(message) for message in subject.told.messages[before:]]
+        if subject.told.refused or subject.told.failed or not any(f"Done {token}." in said for said in told):
+            why = subject.told.refused or subject.told.failed
+            self.wrong.append(f"{subject.name}: {token} is answered by {told} ({why!r})")
 
     def _message(self, subject: Subject, plan: str) -> TurnRequest:
         self.said += 1

@@ -26,6 +26,7 @@ class Told:
     acknowledged: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     refused: Exception | None = None
+    failed: str | None = None
 
     def acknowledge(self, request: TurnRequest) -> None:
         """The server has said that it has these messages."""

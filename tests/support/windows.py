@@ -171,9 +171,19 @@ class _Campaign:
         for row in rows:
             if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
                 continue
-            found = await self.runtime.recall.messages(row.text.split(" ", 1)[0], wanted, 3, "fts")
+            word = row.text.split(" ", 1)[0]
+            found = await self.runtime.recall.messages(word, wanted, 3, "fts")
             if row.id not in [hit.message.id for hit in found]:
-                self.wrong.append(f"{note}: recall does not find {row.role} {row.text[:40]!r}")
+                again = await self.runtime.recall.messages(word, wanted, 50, "fts")
+                place = (
+                    [hit.message.id for hit in again].index(row.id)
+                    if row.id in [hit.message.id for hit in again]
+                    else None
+                )
+                instead = [(hit.message.role, hit.message.text[:60]) for hit in found]
+                self.wrong.append(
+                    f"{note}: {row.role} {row.text[:40]!r} is found at {place} of 50, and instead {instead}"
+                )
             self.found += 1
 
 

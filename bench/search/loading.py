@@ -1,0 +1,167 @@
+"""Fills an archive whose vectors pgvector keeps, in a process of its own: `python -m bench.search.loading '{"archive_id": …}'`.
+
+Passages, words and vectors are stored by the functions that a server uses; only the merges are larger than a server's, whose many
+short ones take several times as long. Which database it is says the environment. What pgvector is given is kept in two files too.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.search.filling import SEED, Only, insert_passages
+from bench.search.subjects import Author
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.memory.indexing import Indexing
+from ricordo.settings import load_settings
+from ricordo.storage import indexed
+from ricordo.storage.database import open_store
+from ricordo.storage.index import merge
+from ricordo.storage.index.packing import POSTING_CHUNK
+from ricordo.storage.pgvector import NAME, PgVectorIndex
+from ricordo.storage.pgvector_building import Plan
+from ricordo.storage.vector_index import VectorRecord
+
+if TYPE_CHECKING:
+    from ricordo.storage.postgres import PostgresStore
+
+DIMENSION = 256
+_BATCH = 1024
+# Minutes: no passage lifts the one beside it, so that a search by meaning is in the order of similarity, as the exact one is.
+_APART = 4 * 60
+_ASKED_OF_EACH = 50
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is to be filled: the archive, with so many passages; `folder` is where the vectors are kept too."""
+
+    archive_id: str
+    rows: int
+    folder: str
+
+
+@dataclass
+class Loaded:
+    """What was done: questions that its texts answer, and the seconds that each part took."""
+
+    questions: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    memory: float = 0.0  # megabytes, the most this process had
+
+
+class Kept:
+    """Vectors by the order in which they came, with their documents' numbers, in two files of a folder."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.vectors = _mapped(folder / "vectors", np.float32, (rows, DIMENSION))
+        self.numbers = _mapped(folder / "numbers", np.int64, (rows,))
+
+
+class _Noting(PgVectorIndex):
+    """The index, which writes down what it is given."""
+
+    def __init__(self, store: "PostgresStore", kept: Kept) -> None:
+        # It is built when all is there, and not in a pause before.
+        super().__init__(store, Plan(quiet=24 * 60 * 60))
+        self._kept = kept
+        self._end = 0
+
+    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+        await super().upsert(space, model, records)
+        here = slice(self._end, self._end + len(records))
+        self._kept.vectors[here] = [record.vector for record in records]
+        self._kept.numbers[here] = [record.document for record in records]
+        self._end += len(records)
+
+
+class Loader:
+    """Does it, one part after the other."""
+
+    def __init__(self, store: "PostgresStore", load: Load, author: Author) -> None:
+        self.loaded = Loaded(seconds=dict.fromkeys(("storing", "merging", "embedding", "building"), 0.0))
+        self._store = store
+        self._load = load
+        self._author = author
+
+    async def run(self) -> Loaded:
+        """All of it."""
+        await self._words()
+        await self._vectors()
+        self.loaded.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        return self.loaded
+
+    async def _words(self) -> None:
+        archive_id = self._load.archive_id
+        # So that every blob of postings is written once.
+        merge.WORDS_AT_ONCE = sys.maxsize
+        for first in range(0, self._load.rows, POSTING_CHUNK):
+            texts = self._author.texts(min(POSTING_CHUNK, self._load.rows - first))
+            with self._timed("storing"):
+                for start in range(0, len(texts), _BATCH):
+                    some = texts[start : start + _BATCH]
+                    await self._store.write(
+                        lambda tx, some=some, at=first + start: insert_passages(tx, archive_id, some, at, _APART)  # type: ignore[misc]
+                    )
+            with self._timed("merging"):
+                await self._store.write(lambda tx: merge.merge(tx, "passages", archive_id, POSTING_CHUNK))
+            self.loaded.questions += self._author.questions(texts, _ASKED_OF_EACH)
+            _tell("stored", first + len(texts), self._load.rows)
+
+    async def _vectors(self) -> None:
+        archive_id, model = self._load.archive_id, Only()
+        index = _Noting(self._store, Kept(Path(self._load.folder), self._load.rows))
+        work = Indexing(self._store, model, {NAME: index})  # type: ignore[arg-type]
+        job = Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id})
+        with self._timed("embedding"):
+            await work.embed(job, lambda done, total: _tell("embedded", done, total))
+        _tell("building the index of vectors", 0, self._load.rows)
+        with self._timed("building"):
+            is_built = await index.build(archive_id, model.default_handle(), DIMENSION)
+        assert is_built, "The archive is too small for an index of vectors."
+        await index.close()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.loaded.seconds[name] += time.monotonic() - began
+
+
+def kept_in(folder: Path) -> Kept:
+    """What a loader left in the folder."""
+    return Kept(folder, (folder / "numbers").stat().st_size // np.dtype(np.int64).itemsize)
+
+
+def _mapped(path: Path, kind: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.memmap(path, kind, "r+" if path.exists() else "w+", shape=shape)
+
+
+def _tell(what: str, done: int, total: int) -> None:
+    """How far it is, now and then, for whoever waits for an hour."""
+    if done % (POSTING_CHUNK * 2) == 0 or done == total:
+        print(f"{time.strftime('%H:%M:%S')} {what}: {done} of {total}", file=sys.stderr, flush=True)
+
+
+async def _main(load: Load, author: Author) -> None:
+    settings, _ = load_settings()
+    store = open_store(settings)
+    try:
+        loaded = await Loader(store, load, author).run()  # type: ignore[arg-type]
+    finally:
+        await store.close()
+    print(json.dumps(asdict(loaded)))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Load(**json.loads(sys.argv[1])), Author(SEED)))
