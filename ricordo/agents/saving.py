@@ -97,8 +97,12 @@ async def save_compaction(
     summary: Summary,
     stop: StopReason | None = None,
 ) -> Compacted:
-    """Save a summary and the window it leaves, and the end of the run where `stop` says so. Raises LeaseLost."""
+    """Save a summary and the window it leaves, and the end of the run where `stop` says so. Raises LeaseLost.
+
+    What this turn was told and is not in the stored window yet stays out of it: a model may still refuse to read it.
+    """
     window = [found.kept[0], message, *found.kept[1:]]
+    untold = {one.id for one in turn.window[turn.first :] if turn.unsaved and not one.step_id}
     part = message.parts[-1]
     assert isinstance(part, CompactionPart)  # noqa: S101 - tells the type checker what a summary ends with
 
@@ -107,7 +111,7 @@ async def save_compaction(
         runs.save(tx, run)
         add_callback(tx, run)
         messages.insert_all(tx, [message])
-        _save_window(tx, turn, window, run, added=turn.unsaved + 1)
+        _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
             expenses.add(
                 tx,
@@ -119,7 +123,9 @@ async def save_compaction(
     first = turn.window[turn.first : turn.first + 1]
     turn.window = window
     turn.first = window.index(first[0]) if first and first[0] in window else min(2, len(window))
+    unsaved, turn.unsaved = turn.unsaved, 0
     _count(turn, 1)
+    turn.unsaved = unsaved
     return Compacted(turn.run.id, message, part.evicted, part.tokens_before, part.tokens_after)
 
 

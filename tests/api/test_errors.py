@@ -348,6 +348,7 @@ def test_the_agent_answers_again_after_any_failure(
         server.says(*[line] * (5 if text == "Three." else 1))  # so often a smaller window is tried
         with pytest.raises(APIStatusError):
             client.agents.messages.create(agent.id, input=text)
+        server.forget()  # what is left of a refusal that was not repeated as often
 
     assert client.agents.messages.create(agent.id, input="Five.").stop_reason.stop_reason == "end_turn"
     sent = [message.text for message in server.model.requests[-1].messages[1:]]
