@@ -1,6 +1,8 @@
 """Fixtures that many tests share: a clock, a store on a temporary file, and who is asking."""
 
+import gc
 import logging
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from ricordo.domain.scope import Scope
 from ricordo.storage.postgres import PostgresStore
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from tests.support import postgres
+from tests.support import postgres, sharing
 from tests.support.clock import ManualClock
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
@@ -45,6 +47,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize("database", databases, indirect=True)
 
 
+def pytest_configure() -> None:
+    """What is imported is no garbage: to look through it again and again takes a fifth of the start."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage, but not among what was imported."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_work() -> Iterator[None]:
+    """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
+    with sharing.shared_statements(), sharing.shared_embedding_model(), sharing.no_certificates():
+        yield
+
+
 def pytest_unconfigure() -> None:
     """End the PostgreSQL of the tests, also after Ctrl-C."""
     postgres.stop_server()
@@ -56,13 +76,24 @@ def database(request: pytest.FixtureRequest) -> str:
     return str(getattr(request, "param", BOTH[0]))
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema in it, to be copied: that is faster than to migrate a new one for every test."""
+    path = tmp_path_factory.mktemp("empty") / "ricordo.db"
+    open_sqlite(path)._close()
+    return path
+
+
 @pytest.fixture
-async def store(database: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore | PostgresStore]:
+async def store(
+    database: str, empty_database: Path, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[SqliteStore | PostgresStore]:
     """An empty store on a database of its own."""
     if database == "postgresql":
         async with postgres.new_store(clock, tmp_path) as opened:
             yield opened
         return
+    shutil.copy(empty_database, tmp_path / "ricordo.db")
     file = open_sqlite(tmp_path / "ricordo.db", clock=clock)
     yield file
     await file.close()

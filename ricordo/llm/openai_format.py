@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -107,7 +107,7 @@ def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> 
             )
         elif role == "system":
             rows.append({"role": "system", "content": message.text})
-        elif content := _content(message.parts):
+        elif content := content_of(message.parts, "text", _picture):
             if dialect.answers_before_user and rows and rows[-1]["role"] == "tool":
                 rows.append({"role": "assistant", "content": "OK."})
             rows.append({"role": "user", "content": content})
@@ -159,17 +159,18 @@ def _details_in(proof: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]] | None:
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        return parts[0].text
+def content_of(
+    parts: Sequence[Part], text_type: str, picture: Callable[[ImagePart], dict[str, Any]]
+) -> str | list[dict[str, Any]] | None:
+    """Texts and pictures as a message's content: one text where there are only texts, else a list of parts in these shapes."""
     if not any(isinstance(part, ImagePart) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
     rows: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart) and part.text:
-            rows.append({"type": "text", "text": part.text})
+            rows.append({"type": text_type, "text": part.text})
         elif isinstance(part, ImagePart):
-            rows.append(_picture(part))
+            rows.append(picture(part))
     return rows
 
 

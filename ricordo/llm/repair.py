@@ -16,7 +16,7 @@ import orjson
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
-from ricordo.llm.written_calls import looks_like_a_call, new_call_id, offered_name, written_calls
+from ricordo.llm.written_calls import looks_like_a_call, new_call_id, offered_name, read_json, written_calls
 
 __all__ = ["fault_in", "is_empty", "mended_arguments", "new_call_id", "repair"]
 
@@ -97,12 +97,12 @@ def mended_arguments(text: str, tool: ToolSchema | None = None) -> str:
     """The arguments as the JSON text of an object where that can be told; else the text as it is."""
     if not text.strip():
         return "{}"
-    value = _loads(text)
+    value = read_json(text)
     if value is None:
         return "{}" if text.strip() == "null" else _loosely_read(text)
     mended = value
     if isinstance(mended, str):  # Encoded twice.
-        mended = _loads(mended) if mended.strip() else {}
+        mended = read_json(mended) if mended.strip() else {}
     if not isinstance(mended, dict):
         return text
     mended = _without_schema(mended, tool)
@@ -185,13 +185,6 @@ def _without_schema(arguments: dict[str, Any], tool: ToolSchema | None) -> dict[
             return arguments  # The schema itself came back: there are no values in it.
         unwrapped[name] = value["value"] if isinstance(value, dict) and "value" in value else value
     return unwrapped
-
-
-def _loads(text: str) -> Any:
-    try:
-        return orjson.loads(text.strip())
-    except (orjson.JSONDecodeError, UnicodeEncodeError):
-        return None
 
 
 def _dumps(value: Any) -> str:

@@ -13,7 +13,7 @@ from ricordo.domain.model import FinishReason, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect
-from ricordo.llm.openai_format import function_of, readable_arguments, readable_name
+from ricordo.llm.openai_format import content_of, function_of, readable_arguments, readable_name
 from ricordo.llm.openai_reading import as_text, read_text, unreadable
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.repair import new_call_id
@@ -84,7 +84,7 @@ def to_items(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]
                 {"type": "function_call_output", "call_id": part.call_id, "output": part.content}
                 for part in message.tool_returns
             )
-        elif content := _content(message.parts):
+        elif content := content_of(message.parts, "input_text", _picture):
             items.append({"role": "system" if role == "system" else "user", "content": content})
     return items
 
@@ -121,18 +121,6 @@ def _thought(part: ReasoningPart) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return item if isinstance(item, dict) and item.get("type") == "reasoning" else None
-
-
-def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]] | None:
-    if not any(isinstance(part, ImagePart) for part in parts):
-        return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
-    rows: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, TextPart) and part.text:
-            rows.append({"type": "input_text", "text": part.text})
-        elif isinstance(part, ImagePart):
-            rows.append(_picture(part))
-    return rows
 
 
 def _picture(part: ImagePart) -> dict[str, Any]:

@@ -88,14 +88,14 @@ def written_calls(text: str, offered: Offered) -> tuple[list[ToolCallPart], str]
     if whole.startswith("<|python_tag|>"):
         whole = whole.removeprefix("<|python_tag|>").removesuffix("<|eom_id|>").removesuffix("<|eot_id|>").strip()
     if whole.startswith("[TOOL_CALLS]"):
-        return _calls_in(_loads(whole.removeprefix("[TOOL_CALLS]")), offered), ""
+        return _calls_in(read_json(whole.removeprefix("[TOOL_CALLS]")), offered), ""
     if _PYTHONIC.match(whole):
         return list(_pythonic(whole, offered)), ""
     if whole.startswith(("{", "[")):
-        return _calls_in(_loads(whole), offered) or _one_after_another(whole, offered), ""
+        return _calls_in(read_json(whole), offered) or _one_after_another(whole, offered), ""
     if fence := _FENCE.search(whole):
         inner = fence.group(1).strip()
-        calls = list(_pythonic(f"[{inner}]", offered)) if inner.endswith(")") else _calls_in(_loads(inner), offered)
+        calls = list(_pythonic(f"[{inner}]", offered)) if inner.endswith(")") else _calls_in(read_json(inner), offered)
         return calls, whole[: fence.start()].strip()
     return [], ""
 
@@ -107,7 +107,7 @@ def _in_tags(text: str, offered: Offered) -> tuple[list[ToolCallPart], str]:
     calls: list[ToolCallPart] = []
     for found in _TAGGED.finditer(text):
         inner = found.group(2)
-        read = _calls_in(_loads(inner), offered) or _in_functions(inner, offered)[0] or _in_pairs(inner, offered)
+        read = _calls_in(read_json(inner), offered) or _in_functions(inner, offered)[0] or _in_pairs(inner, offered)
         if not read and inner.strip():
             return [], ""  # All of them or none: half an answer would be another answer.
         calls += read
@@ -126,7 +126,7 @@ def _in_functions(text: str, offered: Offered) -> tuple[list[ToolCallPart], str]
         name, inner = offered_name(found.group(1), offered), found.group(2)
         if name not in offered:
             return [], ""
-        values = _typed(dict(_PARAMETER.findall(inner)), offered[name]) or _loads(inner)
+        values = _typed(dict(_PARAMETER.findall(inner)), offered[name]) or read_json(inner)
         if not isinstance(values, dict) and inner.strip():
             return [], ""
         calls.append(_made(name, values or {}))
@@ -147,7 +147,7 @@ def _in_signs(text: str, offered: Offered) -> tuple[list[ToolCallPart], str]:
     for notation in (_MISTRAL, _HARMONY, _DEEPSEEK, _KIMI):
         found = notation.findall(text)
         calls = [_call({"name": name, "arguments": arguments.strip()}, offered) for name, arguments in found]
-        whole = [call for call in calls if call is not None and isinstance(_loads(call.arguments), dict)]
+        whole = [call for call in calls if call is not None and isinstance(read_json(call.arguments), dict)]
         if found and len(whole) == len(found):
             return whole, _SPECIAL.sub("", notation.sub("", text)).strip()
     return [], ""
@@ -173,7 +173,7 @@ def _pythonic(text: str, offered: Offered) -> Iterator[ToolCallPart]:
 def _one_after_another(text: str, offered: Offered) -> list[ToolCallPart]:
     """Objects in lines of their own, or parted by semicolons (Llama)."""
     lines = [line for line in re.split(r"[;\n]\s*(?=\{)", text) if line.strip()]
-    calls = [_call(_loads(line), offered) for line in lines] if len(lines) > 1 else []
+    calls = [_call(read_json(line), offered) for line in lines] if len(lines) > 1 else []
     whole = [call for call in calls if call is not None]
     return whole if len(whole) == len(calls) else []
 
@@ -213,12 +213,13 @@ def _typed(values: Mapping[str, str], tool: ToolSchema) -> dict[str, Any]:
     for name, text in values.items():
         schema = properties.get(name)
         is_text = not isinstance(schema, dict) or schema.get("type", "string") == "string"
-        value = None if is_text else _loads(text)
+        value = None if is_text else read_json(text)
         result[name] = text if value is None else value
     return result
 
 
-def _loads(text: str) -> Any:
+def read_json(text: str) -> Any:
+    """The value of a text in JSON; None where it is none."""
     try:
         return orjson.loads(text.strip())
     except (orjson.JSONDecodeError, UnicodeEncodeError):

@@ -1,4 +1,7 @@
-"""Several servers on one PostgreSQL: kills and freezes cost no turn, no job and no document; what one does the others respect."""
+"""Several servers on one PostgreSQL: kills and freezes cost no turn, no job and no document; what one does the others respect.
+
+The campaign's long form is in `bench/campaigns.py`.
+"""
 
 import asyncio
 import threading
@@ -66,12 +69,12 @@ async def answering(stage: Stage, agent: str, gate: Gate, line: str, otid: str) 
 @pytest.mark.campaign
 @pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
 async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(tmp_path: Path) -> None:
-    report = await run_campaign(tmp_path, Size(turns=200, kills=3, every=1.5, clients=8, hurries=True))
+    report = await run_campaign(tmp_path, Size(turns=60, kills=2, every=0.8, clients=8, hurries=True))
     print(report)
     # The campaign itself checks everything; this is that it was one.
-    assert report.broken >= report.kills >= 3
+    assert report.broken >= report.kills >= 2
     assert report.interrupted > 0
-    assert report.answered > 50
+    assert report.answered > 15
 
 
 async def test_a_repeat_at_another_server_gets_the_answer_of_the_turn_that_runs(here: Stage, there: Stage) -> None:

@@ -1,17 +1,24 @@
-"""`ricordo` as people run it: a process of its own, in an empty folder, with nothing of this machine's settings."""
+"""`ricordo` as people run it: a process of its own, in an empty folder, with nothing of this machine's settings.
+
+`shell` forks its processes from one that has imported everything, `new_shell` starts them from nothing, for tests of the start.
+"""
 
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "ricordo.cli"]
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK
+
+COMMAND = (sys.executable, "-m", "ricordo.cli")
 LIMIT = 20
 
 
@@ -29,6 +36,7 @@ class Shell:
     """Runs `ricordo` in a folder of its own."""
 
     folder: Path
+    command: Sequence[str] = COMMAND
 
     @property
     def data(self) -> Path:
@@ -38,7 +46,7 @@ class Shell:
     def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
         return subprocess.run(
-            [*COMMAND, *arguments],
+            [*self.command, *arguments],
             input=said,
             capture_output=True,
             text=True,
@@ -52,7 +60,7 @@ class Shell:
     def serving(self, *arguments: str, **variables: str) -> Iterator["Serving"]:
         """A server that has said where it is; killed at the end, if it still runs."""
         process = subprocess.Popen(
-            [*COMMAND, "serve", "--port", "0", *arguments],
+            [*self.command, "serve", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -79,7 +87,26 @@ class Serving:
     address: str
 
 
+@pytest.fixture(scope="session")
+def quick_command() -> Iterator[Sequence[str]]:
+    """What runs `ricordo` soonest."""
+    if not CAN_FORK:
+        yield COMMAND
+        return
+    # A socket's path may have about a hundred characters, so it lies beside nothing else.
+    with tempfile.TemporaryDirectory(prefix="ricordo-ready-") as folder:
+        helper = Helper(Path(folder))
+        yield helper.command
+        helper.close()
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def shell(tmp_path: Path, quick_command: Sequence[str]) -> Shell:
     """A shell in an empty folder."""
+    return Shell(tmp_path, quick_command)
+
+
+@pytest.fixture
+def new_shell(tmp_path: Path) -> Shell:
+    """A shell in an empty folder whose processes start from nothing."""
     return Shell(tmp_path)

@@ -8,7 +8,6 @@ from ricordo.domain.provider import OwnProvider
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.keys import Keys, seal, unseal
 from ricordo.secret import FILE, Secret
-from tests.support.cipher import TestCipher
 
 KEYS = Keys("sk-secret-1", "AKIA-access-1")
 
@@ -18,21 +17,22 @@ def stored(secret: str | None) -> OwnProvider:
 
 
 @pytest.mark.parametrize("keys", [KEYS, Keys("only-one"), Keys()])
-def test_sealed_keys_are_read_again_by_the_same_server(keys: Keys) -> None:
-    cipher = TestCipher()
+def test_sealed_keys_are_read_again_by_the_same_server(keys: Keys, tmp_path: Path) -> None:
+    cipher = Secret(tmp_path)
     secret = seal(keys, cipher)
     assert "secret-1" not in (secret or "")
     assert unseal(stored(secret), cipher) == keys
 
 
-@pytest.mark.parametrize("secret", [seal(KEYS, TestCipher()), "", "no token"])
-def test_another_server_says_which_file_is_missing(secret: str | None) -> None:
+@pytest.mark.parametrize("garbled", [None, "", "no token"])
+def test_another_server_says_which_file_is_missing(garbled: str | None, tmp_path: Path) -> None:
+    secret = seal(KEYS, Secret(tmp_path / "one")) if garbled is None else garbled
     with pytest.raises(Unavailable, match=r'provider "mine" cannot be read.*secret\.key'):
-        unseal(stored(secret), TestCipher())
+        unseal(stored(secret), Secret(tmp_path / "other"))
 
 
-def test_what_was_sealed_in_another_shape_is_not_quoted() -> None:
-    cipher = TestCipher()
+def test_what_was_sealed_in_another_shape_is_not_quoted(tmp_path: Path) -> None:
+    cipher = Secret(tmp_path)
     with pytest.raises(Unavailable) as caught:
         unseal(stored(cipher.encrypt('{"api_token": "sk-secret-1"}')), cipher)
     assert "sk-secret-1" not in str(caught.value)

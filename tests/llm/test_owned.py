@@ -14,9 +14,9 @@ from ricordo.llm.keys import Keys, seal
 from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
 from ricordo.llm.registry import Models
 from ricordo.llm.scripted import ScriptedModel
+from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from tests.llm.talk import Waits, ask
-from tests.support.cipher import TestCipher
 from tests.support.model_server import Answer, ModelServer
 
 LISTED = Answer({"object": "list", "data": [{"id": "small"}, {"id": "large", "context_window": 9_000}]})
@@ -25,8 +25,8 @@ LISTED = Answer({"object": "list", "data": [{"id": "small"}, {"id": "large", "co
 class Desk:
     """Organisations' providers as a database would hold them, and a clock."""
 
-    def __init__(self) -> None:
-        self.cipher = TestCipher()
+    def __init__(self, folder: Path) -> None:
+        self.cipher = Secret(folder)
         self.rows: dict[str, list[OwnProvider]] = {}
         self.reads: list[str] = []
         self.time = 0.0
@@ -44,8 +44,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
 
 
 @pytest.fixture
@@ -220,9 +220,9 @@ async def test_a_provider_that_lists_nothing_can_still_be_used(
 
 
 async def test_a_key_of_another_server_is_an_error_that_says_so(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OwnedModels, desk: Desk, server: ModelServer, tmp_path: Path
 ) -> None:
-    desk.rows["org-a"] = [replace(desk.put(server), secret=seal(Keys("x" * 9), TestCipher()))]
+    desk.rows["org-a"] = [replace(desk.put(server), secret=seal(Keys("x" * 9), Secret(tmp_path / "other")))]
     models = await owned.of("org-a")
     assert await models.list() == []
     with pytest.raises(Unavailable, match=r"secret\.key"):

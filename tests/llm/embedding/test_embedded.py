@@ -15,6 +15,13 @@ import pytest
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import HANDLE, TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder
+from tests.support.sharing import LOAD
+
+
+@pytest.fixture(autouse=True)
+def _each_loads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere tests share what was loaded; here it is the loading that is tested."""
+    monkeypatch.setattr(embedded, "_load", LOAD)
 
 
 @pytest.fixture(scope="module")

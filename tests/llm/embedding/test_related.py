@@ -1,7 +1,11 @@
 """Words near in meaning, by the embedded model's own vectors."""
 
+import numpy as np
+
 from ricordo.llm.chat import KnowsWords
+from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import EmbeddedModel
+from ricordo.llm.embedding.related import LEAST_LIKE, NEAREST, RelatedWords
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 
 
@@ -25,3 +29,23 @@ async def test_a_very_long_question_is_read_at_its_beginning() -> None:
 def test_only_a_model_that_knows_words_is_asked() -> None:
     assert isinstance(EmbeddedModel(), KnowsWords)
     assert not isinstance(ScriptedEmbedder(), KnowsWords)
+
+
+def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:
+    tokenizer, table = embedded._load(None)
+    words = sorted(token[1:] for token in tokenizer.get_vocab() if token.startswith("▁job") or token.startswith("▁wal"))
+    near = RelatedWords(tokenizer, table).of(" ".join(words))
+    whole = sorted((id, token[1:]) for token, id in tokenizer.get_vocab().items() if embedded_word(token))
+    vectors = table[[id for id, _ in whole]].astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert len(near) > 5
+    for word, found in near.items():
+        vector = table[tokenizer.encode(word, add_special_tokens=False).ids].sum(axis=0, dtype=np.float32)
+        likeness = vectors @ (vector / np.linalg.norm(vector))
+        exact = [whole[place][1] for place in np.argsort(-likeness)[:NEAREST] if likeness[place] >= LEAST_LIKE]
+        assert list(found) == exact
+
+
+def embedded_word(token: str) -> bool:
+    """Whether a token is a whole small word of three letters or more."""
+    return token.startswith("▁") and len(token) > 3 and token[1:].isascii() and token[1:].isalpha() and token.islower()

@@ -33,17 +33,6 @@ PING = event({"type": "ping"}, "ping")
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
     opened = Connections(timeout=5)
     yield opened

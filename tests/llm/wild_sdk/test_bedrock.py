@@ -5,11 +5,13 @@ documented encoding of event streams (`botocore/eventstream.py` reads them), ans
 (`tests/models/test_bedrock.py`).
 """
 
+import importlib
 import json
 import re
 import struct
 from binascii import crc32
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -40,6 +42,15 @@ THOUGHT = {"reasoningContent": {"reasoningText": {"text": "Rome, then.", "signat
 CALL = {"toolUse": {"toolUseId": "tooluse_a", "name": "get_weather", "input": {"city": "Rome"}}}
 CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}}
 USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_loader() -> Iterator[None]:
+    """Each client reads megabytes about AWS's services; here all read them once."""
+    session = importlib.import_module("botocore.session")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "create_loader", cache(session.create_loader))
+        yield
 
 
 def converse(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> Answer:
@@ -103,17 +114,6 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
         pieces = [{"reasoningContent": {"text": piece}} for piece in (thought["text"][:4], thought["text"][4:])]
         return None, [*pieces, {"reasoningContent": {"signature": thought["signature"]}}]
     return None, [{"text": piece} for piece in (block["text"][:3], block["text"][3:])]
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
 
 
 def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:

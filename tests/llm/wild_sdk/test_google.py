@@ -72,17 +72,6 @@ def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
     opened = Connections(timeout=4)  # at httpx's own 5, the library doubts that it was chosen
     yield opened

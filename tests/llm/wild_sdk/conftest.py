@@ -1,0 +1,21 @@
+"""A server that answers as a provider's, and how long a model waited before it asked again."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.llm.talk import Waits
+from tests.support.model_server import ModelServer
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    """A provider's server, which answers what a test gives it."""
+    async with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def waits() -> Waits:
+    """The waits of a model that asks again: none takes any time."""
+    return Waits()

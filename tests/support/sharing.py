@@ -1,0 +1,61 @@
+"""Work that a server does once in its life, done once in the life of the tests: a test opens a new store in a moment, and what
+the store before it has compiled and loaded is as good for the next, just as it is for the thousandth request of a server.
+
+What comes out is the product's own; only how long it is kept is changed.
+"""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+from sqlalchemy import Dialect
+
+from ricordo.llm.embedding import embedded
+from ricordo.llm.embedding.related import RelatedWords
+from ricordo.storage.prepared import Statements
+
+LOAD = embedded._load  # for tests of the loading itself
+
+
+@contextmanager
+def shared_statements() -> Iterator[None]:
+    """Let all stores on databases of one kind share their prepared statements, which it takes tens of milliseconds to compile."""
+    prepared: dict[str, WeakKeyDictionary[Any, Any]] = {}
+    prepare = Statements.__init__
+
+    def share(self: Statements, dialect: Dialect) -> None:
+        prepare(self, dialect)
+        self._prepared = prepared.setdefault(dialect.name, self._prepared)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Statements, "__init__", share)
+        yield
+
+
+@contextmanager
+def no_certificates() -> Iterator[None]:
+    """Let clients trust nobody: each reads a hundred certificates when it is made, and servers of tests need none of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+        yield
+
+
+@contextmanager
+def shared_embedding_model() -> Iterator[None]:
+    """Let all models that read the files of the installed package share them, and the words they find in them."""
+    loaded, words = cache(lambda: LOAD(None)), cache(lambda: RelatedWords(*loaded()))
+
+    def load_once(folder: Any) -> Any:
+        return LOAD(folder) if folder else loaded()
+
+    def know_once(tokenizer: Any, table: Any) -> Any:
+        return words() if tokenizer is loaded()[0] else RelatedWords(tokenizer, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "_load", load_once)
+        patch.setattr(embedded, "RelatedWords", know_once)
+        yield
