@@ -141,7 +141,9 @@ def main() -> None:
         "--quick", action="store_true", help="with 5,000 rows beside 40,000: shows that all works, not how fast"
     )
     parser.add_argument("--long", action="store_true", help="add a million passages in one archive on PostgreSQL")
-    parser.add_argument("--only", choices=("sqlite", "postgres", "nearest", "million"), help="one part only")
+    parser.add_argument(
+        "--only", choices=("sqlite", "postgres", "nearest", "switching", "million"), help="one part only"
+    )
     parser.add_argument("--rows", type=int, help="rows of the large agent and of the large archive")
     parser.add_argument("--others", type=int, help="rows of others")
     options = parser.parse_args()
@@ -155,6 +157,12 @@ def main() -> None:
                     figures += measure_place(here, model_url, rows, others, 60 if options.quick else 200)
         if options.only in (None, "nearest"):
             figures += measure_nearest(rows)
+        if options.only in (None, "switching"):
+            from bench.search.switching import measure_switching
+
+            for name in ("sqlite", "postgres"):
+                with place(name) as here:
+                    figures += measure_switching(here, min(rows, 10_000))
         if options.only == "million" or (options.long and not options.only):
             from bench.search.million import SETTINGS, measure_million
 
@@ -186,7 +194,7 @@ def _filling_figures(place: Place, wanted: Wanted, filled: Filled) -> list[Figur
         ]
         if filled.database[kind]:
             figures.append(Figure("  in PostgreSQL, for all of it", filled.database[kind], "ms"))
-    figures.append(Figure("  the longest merge of 512: wall", filled.slowest_merge, "ms"))
+    figures.append(Figure("  the longest that a merge held the database: wall", filled.slowest_merge, "ms"))
     if filled.embedded_a_second:
         figures.append(Figure("  embedded", filled.embedded_a_second, "/s"))
     return figures

@@ -99,10 +99,10 @@ class Filler:
                 began = time.process_time()
                 await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
                 cpu["stored"] += time.process_time() - began
-                began, moment = time.process_time(), time.monotonic()
-                await self._store.write(lambda tx: indexed.merge(tx, kind, owner_id))
+                began = time.process_time()
+                while await self._merge(kind, owner_id):
+                    pass
                 cpu["merged"] += time.process_time() - began
-                self.filled.slowest_merge = max(self.filled.slowest_merge, (time.monotonic() - moment) * 1000)
         for name, seconds in cpu.items():
             getattr(self.filled, name)[kind] = seconds / len(texts) * 1000
         self.filled.database[kind] = (database_cpu(psutil.Process().parent()) - before) / len(texts) * 1000
@@ -110,6 +110,16 @@ class Filler:
         if await self._embed(owner_id):
             self.filled.embedded_a_second = len(texts) / (time.monotonic() - began)
         return texts
+
+    async def _merge(self, kind: str, owner_id: str) -> bool:
+        """One merge, as the job does it; False where nothing was left to merge."""
+        packed = await self._store.read(lambda tx: indexed.packed(tx, kind, owner_id))
+        if packed is None:
+            return False
+        moment = time.monotonic()
+        await self._store.write(lambda tx: indexed.write_packed(tx, packed))
+        self.filled.slowest_merge = max(self.filled.slowest_merge, (time.monotonic() - moment) * 1000)
+        return True
 
     async def _others(self, kind: str, owners: int) -> None:
         templates: list[str] = []

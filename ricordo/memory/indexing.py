@@ -4,6 +4,7 @@ Each function does a job that may be killed anywhere and run again. Every write 
 between.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +27,16 @@ SWEPT_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """The parts that keep an index in order. `messages_index` names the outside index that messages go to, if they do."""
+    """The parts that keep an index in order. `messages_index` names the outside index that messages go to, if they do.
+
+    `pause` is how many seconds a merge waits, after its first rows, for more of them to come.
+    """
 
     store: Store
     embedders: Embedders
     indexes: Mapping[str, VectorIndex]
     messages_index: str | None = None
+    pause: float = 1.0
 
     def fenced(self, job: Job) -> "Indexing":
         """The same, for this job alone: once it was taken over or cancelled, its writes raise LeaseLost and change nothing."""
@@ -43,10 +48,14 @@ class Indexing:
         done = 0
         while True:
             await self._remove_outside(owner_id)
-            if not (rows := await self.store.write(lambda tx: indexed.merge(tx, kind, owner_id))):
+            if done and await self.store.read(lambda tx: indexed.has_few_waiting(tx, owner_id)):
+                # While many come in, many together cost less than a few at a time, and hold up those who write less often.
+                await asyncio.sleep(self.pause)
+            if not (packed := await self.store.read(lambda tx: indexed.packed(tx, kind, owner_id))):
                 break
-            done += rows
-            report(done, done)
+            if await self.store.write(lambda tx, packed=packed: indexed.write_packed(tx, packed)):  # type: ignore[misc]
+                done += len(packed.rows)
+                report(done, done)
         if self.embedders.default_handle():
             await self.store.write(lambda tx: indexed.ask_to_embed(tx, job.organization_id, owner_id))
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
@@ -121,6 +122,57 @@ async def test_a_merge_empties_the_tail_and_asks_for_vectors(library: Library) -
     tail = await library.store.read(lambda tx: tx.all(select(search_tail)))
     assert tail == []
     assert [job.payload for job in await library.waiting(indexed.EMBED)] == [{"owner_id": archive.id}]
+
+
+async def test_a_merge_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(800)))
+    done: list[int] = []
+    has_begun = asyncio.Event()
+
+    def note(rows: int, _total: int) -> None:
+        done.append(rows)
+        has_begun.set()
+
+    merging = asyncio.create_task(replace(library.indexing, pause=0.15).merge(library._job(archive.id), note))
+    await has_begun.wait()
+    more = [make.passage(archive, f"more {n}") for n in range(100)]
+    await library.store.write(lambda tx: archives.insert_passages(tx, archive, more))
+    await merging
+    assert done[1:] == [900]
+
+
+async def test_of_two_merges_of_the_same_rows_one_writes(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
+    first, second = [await library.store.read(lambda tx: indexed.packed(tx, "passages", archive.id)) for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert await library.store.write(lambda tx: indexed.write_packed(tx, first))
+    assert not await library.store.write(lambda tx: indexed.write_packed(tx, second))
+    await library.store.write(lambda tx: archives.insert_passages(tx, archive, [make.passage(archive, "milk")]))
+    assert not await library.store.write(lambda tx: indexed.write_packed(tx, second))
+    await library.merge(archive.id)
+    assert {hit.passage.text for hit in await library.find(archive.id, "milk")} >= {"milk"}
+    found = await library.recall.passages("tea coffee milk", PassageFilter((archive.id,)), 9, "fts")
+    assert sorted(hit.passage.text for hit in found) == ["coffee", "milk", "tea"]
+
+
+async def test_a_word_that_left_a_space_and_comes_again_is_found_inside_others_again(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "Donaudampfschifffahrt", "tea")
+    await library.merge(archive.id)
+    for _ in range(2):
+        hit, *_ = await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
+        assert hit.passage.text == "Donaudampfschifffahrt"
+        await library.store.write(
+            lambda tx, hit=hit: archives.delete_passage(tx, Scope(), [archive], hit.passage.id)  # type: ignore[misc]
+        )
+        await library.merge(archive.id)
+        assert await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts") == []
+        again = make.passage(archive, "Donaudampfschifffahrt")
+        await library.store.write(lambda tx, again=again: archives.insert_passages(tx, archive, [again]))  # type: ignore[misc]
+        await library.merge(archive.id)
 
 
 async def test_every_document_is_embedded_once(library: Library) -> None:

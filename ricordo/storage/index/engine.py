@@ -102,6 +102,8 @@ class _Search:
 
     def allowed(self, wanted: Conditions) -> Bools | None:
         """Which positions meet the conditions; None for all, where nothing is gone."""
+        if wanted.roles and all(role in wanted.roles for role in self.view.roles):
+            wanted = replace(wanted, roles=())  # most filters by role leave nothing out
         if wanted == Conditions() and self.view.documents.is_whole:
             return None
         records = self.view.records
@@ -114,8 +116,7 @@ class _Search:
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
         if wanted.roles:
-            is_wanted = np.array([role in wanted.roles for role in ROLES])
-            may &= is_wanted.take(records["role"])
+            may &= self._of_role(wanted.roles)
         if wanted.start is not None:
             may &= records["created_at"] >= wanted.start
         if wanted.end is not None:
@@ -126,8 +127,16 @@ class _Search:
             for tag in tags:
                 carried[self.posting(label_term(tag)).positions] += 1
             may &= carried >= (len(tags) if wanted.all_tags else 1)
-        # Without a mask everything is quicker, and most filters by role leave nothing out.
+        # Without a mask everything is quicker.
         return None if self.view.documents.is_whole and may.all() else may
+
+    def _of_role(self, roles: Sequence[str]) -> Bools:
+        """Which positions have one of these roles."""
+        own = self.view.records["role"]
+        held: Bools = np.zeros(len(own), dtype=np.bool_)
+        for role in self.view.roles & set(roles):
+            held |= own == ROLES.index(role)
+        return held
 
     def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
         """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
@@ -204,7 +213,7 @@ def _once(posting: Posting) -> Posting:
 
 def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Floats:
     least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
-    hits = (lexical >= least) & (lexical > 0)
+    hits = lexical >= least if least > 0 else lexical > 0
     also = np.flatnonzero(hits if may is None else hits & may)
     return similarities(vectors, asked, len(lexical), may, also)
 

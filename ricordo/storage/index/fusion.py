@@ -67,8 +67,9 @@ def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
     if not named:
         return None
     spoken: Bools = np.zeros(len(documents), dtype=np.bool_)
-    for posting in named:
-        spoken[posting.positions] |= posting.named
+    spoken[named[0].positions] = named[0].named
+    for posting in named[1:]:
+        spoken[posting.positions[posting.named]] = True
     return spoken
 
 
@@ -88,16 +89,17 @@ def fuse(
     if may is None and not documents.is_whole:
         may = documents.alive
     best = float(lexical.max(initial=0) if may is None else lexical.max(where=may, initial=0))
-    score: Floats = lexical / np.float32(best or 1)
+    compared = None if similar is None else _scaled(documents, similar, may)
+    share = 1 if compared is None else 1 - SIMILARITY_SHARE
+    score: Floats = lexical * np.float32(share / (best or 1))
     if spoken is not None:
-        score += np.float32(SPEAKER_BONUS) * spoken
+        score += np.float32(share * SPEAKER_BONUS) * spoken
     if times:
-        score[_within(documents.created_at, times)] += np.float32(TIME_BONUS)
-    vectors = None if similar is None else _scaled(documents, similar, may)
-    if vectors is not None:
+        score[_within(documents.created_at, times)] += np.float32(share * TIME_BONUS)
+    if compared is not None:
         # Without any hit by words the similarity is all there is, and the bonuses stay what they are.
-        score *= np.float32(1 - SIMILARITY_SHARE)
-        score += np.float32(SIMILARITY_SHARE if best else 1) * vectors
+        known, scaled = compared
+        score[known] += np.float32(SIMILARITY_SHARE if best else 1) * scaled
     score *= documents.worth
     return score
 
@@ -109,9 +111,10 @@ def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     return within
 
 
-def _scaled(documents: Documents, similar: Floats, may: Bools | None) -> Floats | None:
-    """Similarities, helped by their neighbours', as shares of the way from the least to the most similar; 0 where unknown."""
-    known = np.flatnonzero(~np.isnan(similar) if may is None else may & ~np.isnan(similar))
+def _scaled(documents: Documents, similar: Floats, may: Bools | None) -> tuple[Integers, Floats] | None:
+    """Where similarities are known, and these, helped by their neighbours', as shares of the way from the least to the most."""
+    is_known = ~np.isnan(similar)
+    known = np.flatnonzero(is_known if may is None else is_known & may)
     if not len(known):
         return None
     values = similar[known]
@@ -120,10 +123,10 @@ def _scaled(documents: Documents, similar: Floats, may: Bools | None) -> Floats 
     usual = values.mean() if 2 * len(known) >= compared else values.min()
     smoothed = _smooth(documents.layout, known, values - usual)
     low, high = smoothed.min(), smoothed.max()
-    scaled: Floats = np.zeros(len(similar), dtype=np.float32)
+    if high == low:
+        return known, np.ones(len(known), dtype=np.float32)
     # Not quite 0 for the least similar: it was found, and comes last.
-    scaled[known] = np.maximum((smoothed - low) / (high - low), np.float32(1e-6)) if high > low else 1
-    return scaled
+    return known, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
 
 
 def _smooth(layout: Layout, known: Integers, values: Floats) -> Floats:

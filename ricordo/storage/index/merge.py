@@ -1,14 +1,18 @@
 """Merging: rows of the tail become postings and documents of their space, in the order in which they were written.
 
-A merge is one short transaction, under a lock on the space's row.
+What is written is worked out before, in a transaction that only reads: so the database is held for as long as writing takes,
+under a lock on the space's row, and no longer.
 """
 
-from collections import defaultdict
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import bindparam, delete, exists, select, update
+from sqlalchemy import bindparam, delete, exists, func, select, update
 
 from ricordo.storage.index import clearing
 from ricordo.storage.index.packing import (
@@ -36,14 +40,17 @@ from ricordo.storage.index.vectors import VECTOR
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
-MERGED_AT_ONCE = 256
+MERGED_AT_ONCE = 768
 # Taking a document out rewrites a blob for each of its words, so fewer of them make a transaction as long.
 TAKEN_OUT_AT_ONCE = 64
-WORDS_AT_ONCE = 12_000
+WORDS_AT_ONCE = 17_000
+# So many words of all spaces together a process remembers as known; they take some 100 bytes each.
+MOST_WORDS_KNOWN = 100_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
 _Json = jobs.c.payload.type
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id")).with_for_update()
+_SPACE_READ = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
+_SPACE = _SPACE_READ.with_for_update()
 _NEW_SPACE = Missing(search_spaces)
 _TAIL = (
     select(search_tail.c.seq, search_tail.c.document, search_tail.c.data)
@@ -51,6 +58,8 @@ _TAIL = (
     .order_by(search_tail.c.seq)
     .limit(bindparam("most"))
 )
+_WAITING = select(func.count().label("rows")).where(search_tail.c.seq.op("IN")(each(bindparam("seqs", type_=_Json))))
+_WAITING_OF = select(func.count().label("rows")).where(search_tail.c.owner_id == bindparam("owner_id"))
 _DELETE_TAIL = delete(search_tail).where(search_tail.c.seq.op("IN")(each(bindparam("seqs", type_=_Json))))
 _APPEND_POSTINGS, _APPEND_DOCUMENTS = Appending(search_postings), Appending(search_documents)
 _ADD_TERMS = Missing(search_terms)
@@ -101,32 +110,122 @@ _PATCH_VECTORS = (
 )
 
 
-def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE) -> int:
-    """Pack the oldest rows of the space's tail, at most so many; returns how many there were."""
-    # The lock comes first: whoever waited for it must see the tail that the other left.
-    space = tx.first(_SPACE, {"owner_id": owner_id})
+class _Vocabularies:
+    """Words that stand in the vocabularies of spaces, so that they need not be written again; the least used go first."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, tuple[int, set[str]]] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def beyond(self, space: int, generation: int, words: set[str]) -> set[str]:
+        """Those of these words that are not known to stand there."""
+        with self._lock:
+            known, held = self._held.get(space, (generation, set[str]()))
+            return words - held if known == generation else words
+
+    def add(self, space: int, generation: int, words: set[str]) -> None:
+        """These stand there now as well."""
+        with self._lock:
+            known, before = self._held.pop(space, (generation, set[str]()))
+            self._count -= len(before)
+            together = before | words if known == generation else set(words)
+            if len(together) > MOST_WORDS_KNOWN:
+                together = set(words)
+            self._held[space] = generation, together
+            self._count += len(together)
+            while self._count > MOST_WORDS_KNOWN and len(self._held) > 1:
+                self._count -= len(self._held.popitem(last=False)[1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows of a tail, packed but not written: `space` as it was, rows by their numbers, and what they become.
+
+    `postings` and `documents` are rows of their tables without the space, `words` the terms that go into the vocabulary.
+    """
+
+    kind: str
+    owner_id: str
+    space: Any
+    rows: tuple[int, ...]
+    added: int
+    removed: tuple[TailRow, ...]
+    postings: list[tuple[str, int, bytes]]
+    documents: list[dict[str, Any]]
+    words: set[str]
+
+
+def packed(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE) -> Packed | None:
+    """The oldest rows of the space's tail, at most so many, ready to be written; None where there is none. Nothing is changed."""
+    space = tx.first(_SPACE_READ, {"owner_id": owner_id})
     found = tx.all(_TAIL, {"owner_id": owner_id, "most": most})
     if not found:
-        return 0
-    if space is None:
-        tx.run(_NEW_SPACE, {"owner_id": owner_id, "kind": kind})
-        return merge(tx, kind, owner_id, most)
+        return None
     rows = _some([unpack(row.seq, row.document, row.data) for row in found])
     added, removed = _settle(rows)
-    gone = _take_out(tx, space.seq, removed) if removed else 0
-    _append(tx, space.seq, space.documents, added)
-    tx.run(_DELETE_TAIL, {"seqs": [row.seq for row in rows]})
-    clearing.note(tx, len(rows))
+    position = space.documents if space else 0
+    postings = _postings(added, position)
+    return Packed(
+        kind,
+        owner_id,
+        space,
+        tuple([row.seq for row in rows]),
+        len(added),
+        tuple(removed),
+        postings,
+        chunks_of(document_records(added), position, DOCUMENT_CHUNK) if added else [],
+        {term for term, _, _ in postings if not term.startswith(LABEL)},
+    )
+
+
+def write(tx: Transaction, packed: Packed) -> bool:
+    """Write what was packed, under a lock on the space; False, and nothing is changed, where the space is another by now."""
+    # The lock comes first: whoever waited for it must see what the other left.
+    space = tx.first(_SPACE, {"owner_id": packed.owner_id})
+    if space is None and packed.space is None:
+        tx.run(_NEW_SPACE, {"owner_id": packed.owner_id, "kind": packed.kind})
+        space = tx.first(_SPACE, {"owner_id": packed.owner_id})
+        if space.documents or space.gone:
+            return False
+    elif space is None or packed.space is None or _state(space) != _state(packed.space):
+        return False
+    if tx.first(_WAITING, {"seqs": list(packed.rows)}).rows < len(packed.rows):
+        return False
+    gone = _take_out(tx, space.seq, packed.removed) if packed.removed else 0
+    # A word leaves the vocabulary only where documents are taken out, and that begins another generation.
+    generation = space.generation + (1 if gone else 0)
+    _append(tx, space.seq, generation, packed)
+    tx.run(_DELETE_TAIL, {"seqs": list(packed.rows)})
+    clearing.note(tx, len(packed.rows))
     tx.run(
         _COUNTED,
         {
             "space": space.seq,
-            "new_documents": space.documents + len(added),
+            "new_documents": space.documents + packed.added,
             "new_gone": space.gone + gone,
-            "new_generation": space.generation + (1 if gone else 0),
+            "new_generation": generation,
         },
     )
-    return len(rows)
+    return True
+
+
+def waiting(tx: Transaction, owner_id: str) -> int:
+    """How many rows the space's tail has."""
+    return int(tx.first(_WAITING_OF, {"owner_id": owner_id}).rows)
+
+
+def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE) -> int:
+    """Pack the oldest rows of the space's tail, at most so many, and write them; returns how many there were."""
+    tx.hold(_SPACE, {"owner_id": owner_id})
+    while found := packed(tx, kind, owner_id, most):
+        if write(tx, found):
+            return len(found.rows)
+    return 0
+
+
+def _state(space: Any) -> tuple[int, int, int, int]:
+    return space.seq, space.documents, space.gone, space.generation
 
 
 def _some(rows: list[TailRow]) -> list[TailRow]:
@@ -152,25 +251,25 @@ def _settle(rows: Iterable[TailRow]) -> tuple[list[TailRow], list[TailRow]]:
     return list(added.values()), removed
 
 
-def _append(tx: Transaction, space: int, position: int, rows: Sequence[TailRow]) -> None:
-    if not rows:
-        return
+def _postings(rows: Sequence[TailRow], position: int) -> list[tuple[str, int, bytes]]:
+    """Term, chunk and data of the postings of these rows, the first of which has this position; in the order of the key."""
     chunks: dict[int, defaultdict[str, bytearray]] = {}
     for here, row in enumerate(rows, position):
         postings = chunks.setdefault(here // POSTING_CHUNK, defaultdict(bytearray))
         place = here.to_bytes(4, "little")
         for term, times in occurrences(row).items():
             postings[term] += place + _TIMES[times]
-    # In the order of the key, so that each page of the table is visited once.
-    for chunk, postings in chunks.items():
-        tx.run(
-            _APPEND_POSTINGS,
-            [{"space": space, "term": t, "chunk": chunk, "data": bytes(d)} for t, d in sorted(postings.items())],
-        )
-    words = sorted({term for postings in chunks.values() for term in postings if not term.startswith(LABEL)})
-    tx.run(_ADD_TERMS, [{"space": space, "term": term} for term in words])
-    records = document_records(list(rows))
-    tx.run(_APPEND_DOCUMENTS, [{"space": space, **chunk} for chunk in chunks_of(records, position, DOCUMENT_CHUNK)])
+    # So that each page of the table is visited once.
+    return sorted([(term, chunk, bytes(data)) for chunk, held in chunks.items() for term, data in held.items()])
+
+
+def _append(tx: Transaction, space: int, generation: int, packed: Packed) -> None:
+    tx.run(_APPEND_POSTINGS, [{"space": space, "term": t, "chunk": c, "data": d} for t, c, d in packed.postings])
+    vocabularies: _Vocabularies = tx.memory.setdefault(_Vocabularies, _Vocabularies())
+    words = vocabularies.beyond(space, generation, packed.words)
+    tx.run(_ADD_TERMS, [{"space": space, "term": term} for term in sorted(words)])
+    tx.followers.append(lambda: vocabularies.add(space, generation, words))
+    tx.run(_APPEND_DOCUMENTS, [{"space": space, **chunk} for chunk in packed.documents])
 
 
 def _take_out(tx: Transaction, space: int, removed: Sequence[TailRow]) -> int:

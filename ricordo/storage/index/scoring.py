@@ -32,7 +32,7 @@ LENGTH_REACH = 2
 RARITY = 10.0
 _NAMED = 128
 # Below this share of all slots, touching only the slots around the hits is quicker than going over all.
-FEW_HITS = 1 / 128
+FEW_HITS = 1 / 256
 # A question is seldom the answer to another.
 QUESTION_MALUS = 0.15
 # Slots kept free for sessions that grow, as a share of all documents; and at least so many.

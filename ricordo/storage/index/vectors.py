@@ -1,6 +1,7 @@
 """Vectors of a space by position, and the nearest of them to a query's.
 
-Few are compared exactly. Of many, a first look compares one bit a dimension, and the best thousand are compared exactly.
+Few are compared exactly. Of many, a first look compares one bit a dimension, the second half of them only where the first
+half is promising, and the best thousand are compared exactly.
 Vectors are a cache: they can be dropped and rebuilt.
 """
 
@@ -25,7 +26,11 @@ Positions = npt.NDArray[np.int64]
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000
+# Of so many the second half of the bits is looked at too: with them 0.970 of the ten nearest are found, with all of them 0.972.
+PROMISING = 16 * LOOKED_AT_AGAIN
 VECTOR = np.dtype("<f2")
+# From so many it is told which are promising.
+_SAMPLE = 8192
 # So many are compared at a time: what that needs stays in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
@@ -96,13 +101,11 @@ def similarities(
     if vectors.exact is not None:
         found[:count] = vectors.exact[:count] @ asked
         return found
-    is_chosen = np.zeros(count, dtype=np.bool_)
-    is_chosen[_first_look(vectors, asked, count, may)] = True
-    is_chosen[also[also < count]] = True
-    chosen = np.flatnonzero(is_chosen)
+    # Comparing some of them twice costs less than finding out which.
+    chosen = np.concatenate([_first_look(vectors, asked, count, may), also[also < count]])
     for start in range(0, len(chosen), _COMPARED_AT_ONCE):
         some = chosen[start : start + _COMPARED_AT_ONCE]
-        found[some] = _products(vectors.rows[some], asked)
+        found[some] = _products(vectors.rows.take(some, axis=0), asked)
     return found
 
 
@@ -151,30 +154,39 @@ def _read_on(
 
 
 def _first_look(vectors: Vectors, asked: Floats, count: int, may: npt.NDArray[np.bool_] | None) -> Positions:
-    apart = _apart(vectors, asked, count)
+    assert vectors.bits is not None  # noqa: S101 - many vectors always have them
+    word = _packed(asked[None, :] > 0)[0]
+    half = (len(word) + 1) // 2
+    apart = _apart(vectors.bits[:half], word[:half], count)
     if may is not None:
         apart[~may[:count]] = np.iinfo(apart.dtype).max
-    most = min(LOOKED_AT_AGAIN, count if may is None else int(np.count_nonzero(may[:count])))
+    most = count if may is None else int(np.count_nonzero(may[:count]))
     if not most:
         return np.empty(0, dtype=np.int64)
-    # Differences are small numbers: halving their range finds the last of the best sooner than sorting does.
-    low, high = 0, int(np.iinfo(apart.dtype).max)
-    while low < high:
-        middle = (low + high) // 2
-        if np.count_nonzero(apart <= middle) >= most:
-            high = middle
-        else:
-            low = middle + 1
-    near = np.flatnonzero(apart <= low)
-    return near if len(near) == most else near[np.argpartition(apart[near], most - 1)[:most]]
+    # An odd step, as turns of a talk alternate and a filter may leave out every other.
+    few = apart[:: (count // _SAMPLE) | 1]
+    near = np.flatnonzero(apart <= _bar(few, PROMISING / count if most > PROMISING else 1))
+    rest = vectors.bits[half:, :count].take(near, axis=1)
+    further = np.bitwise_count(rest ^ word[half:, None]).sum(axis=0, dtype=np.uint16)
+    further += apart.take(near)
+    most = min(LOOKED_AT_AGAIN, len(near))
+    bar = _bar(further, most / max(len(near), 1))
+    nearer, equal = near[further < bar], near[further == bar]
+    return np.concatenate([nearer, equal[: max(most - len(nearer), 0)]])
 
 
-def _apart(vectors: Vectors, asked: Floats, count: int) -> npt.NDArray[Any]:
-    """In how many dimensions each of the first vectors lies on another side of the mean than what is asked, (count,)."""
-    assert vectors.bits is not None  # noqa: S101 - many vectors always have them
-    bits, word = vectors.bits, _packed(asked[None, :] > 0)[0]
-    # Bytes are counted quickest, and 256 dimensions differ in no more than a byte holds but for an opposite.
-    kind: Any = np.uint8 if len(word) <= 4 else np.uint16
+def _bar(apart: npt.NDArray[Any], share: float) -> int:
+    """What at least this share of these small numbers do not exceed, below the largest there may be: such are passed over."""
+    most = int(np.iinfo(apart.dtype).max) - 1
+    if share >= 1:
+        return most
+    return min(int(np.searchsorted(np.cumsum(np.bincount(apart)), share * len(apart))), most)
+
+
+def _apart(bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: int) -> npt.NDArray[Any]:
+    """In how many of these dimensions each of the first vectors lies on another side of the mean than what is asked, (count,)."""
+    # Bytes are counted quickest; a number that one cannot hold stands for vectors that are passed over.
+    kind: Any = np.uint8 if len(word) <= 3 else np.uint16
     apart = np.empty(count, dtype=kind)
     differ, counts = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64), np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
     for start in range(0, count, _LOOKED_AT_ONCE):
@@ -185,10 +197,8 @@ def _apart(vectors: Vectors, asked: Floats, count: int) -> npt.NDArray[Any]:
             np.bitwise_count(different, out=counted)
             if number == 0:
                 here[:] = counted
-                continue
-            if number == 3 and kind is np.uint8:
-                np.minimum(counted, 62, out=counted)
-            here += counted
+            else:
+                here += counted
     return apart
 
 

@@ -16,7 +16,7 @@ from ricordo.storage.index.packing import POSTING, Documents, Postings, document
 from ricordo.storage.index.reading import SpaceRow, decoded, joined_postings, keep_documents, some_of
 from ricordo.storage.index.remembering import Memory
 from ricordo.storage.index.scoring import Posting
-from ricordo.storage.index.tail import TailRow, unpack
+from ricordo.storage.index.tail import ROLES, TailRow, unpack
 
 Bools = npt.NDArray[np.bool_]
 _NO_POSTINGS = np.empty(0, dtype=POSTING)
@@ -24,11 +24,15 @@ _NO_POSTINGS = np.empty(0, dtype=POSTING)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet."""
+    """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet.
+
+    None has another role than `roles`.
+    """
 
     records: Documents
     documents: scoring.Documents
     tail: Mapping[str, Postings]
+    roles: frozenset[str]
 
     @property
     def alive(self) -> Bools:
@@ -97,7 +101,7 @@ def _made(merged: Documents, tail: Sequence[Any]) -> tuple[View, bool, growing.C
     alive = records["alive"] == 1
     if gone:
         alive[: len(merged)] &= ~np.isin(merged["number"], list(gone))
-    view = View(records, scoring.documents_of(records, alive), _postings(added, len(merged)))
+    view = View(records, scoring.documents_of(records, alive), _postings(added, len(merged)), _roles(records))
     return view, len(added) == len(rows), None
 
 
@@ -127,7 +131,13 @@ def _continued(
     postings = _beyond(view.tail, count) if taken else dict(view.tail)
     for term, found in _postings(rows, len(records) - len(rows)).items():
         postings[term] = joined([postings[term], found]) if term in postings else found
-    return View(records, documents, postings), known.is_plain, columns
+    return View(records, documents, postings, view.roles | _roles(new)), known.is_plain, columns
+
+
+def _roles(records: Documents) -> frozenset[str]:
+    """The roles that these have."""
+    counted = np.bincount(records["role"], minlength=len(ROLES))
+    return frozenset(role for role, count in zip(ROLES, counted.tolist(), strict=True) if count)
 
 
 def _postings(rows: Sequence[TailRow], position: int) -> dict[str, Postings]:
@@ -170,7 +180,9 @@ def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> 
         for term, postings in view.tail.items():
             placed = moved(postings, start)
             tail[term] = joined([tail[term], placed]) if term in tail else placed
-    together = View(records, scoring.documents_of(records, alive), tail)
+    together = View(
+        records, scoring.documents_of(records, alive), tail, frozenset[str]().union(*(view.roles for view in views))
+    )
     memory.put(place, (tuple(views), together), records.nbytes + 48 * len(records))
     return together
 

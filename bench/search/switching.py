@@ -1,0 +1,186 @@
+"""Another model on live data: `python -m bench.search.switching '{"rows": 10000}'` searches without a pause while it changes.
+
+An archive is embedded by one model and then anew by another, as after a change of the setting. Meanwhile every search must be
+answered, and by meaning too; afterwards the answers must be those of an archive that never knew the first model. Which database
+it is says the environment, as for a server.
+"""
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from bench.report import Figure
+from bench.search.filling import BATCH, insert_passages
+from bench.search.places import Place
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.llm.chat import Embedder
+from ricordo.llm.embedding import embedded
+from ricordo.llm.embedding.embedded import EmbeddedModel
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.memory.indexing import Indexing
+from ricordo.memory.recall import FoundPassage, Recall
+from ricordo.settings import load_settings
+from ricordo.storage import archives, indexed
+from ricordo.storage.database import open_store
+from ricordo.storage.search import PassageFilter
+from ricordo.storage.store import Store
+from tests.support import make
+
+SEED = 17
+SEARCHERS = 4
+QUESTIONS = 200
+LIMIT = 10
+
+
+@dataclass(frozen=True)
+class Switched:
+    """What searches met during the change, and what they found after it.
+
+    `poor` were answered, but by fewer hits than there are or by words alone; `same` is the share of questions that are answered
+    after the change as by an archive that the new model embedded in the first place, `same_before` before it. Wall milliseconds.
+    """
+
+    searches: int
+    errors: int
+    poor: int
+    p50: float
+    p95: float
+    seconds: float
+    same: float
+    same_before: float
+
+
+class Models:
+    """Two models, of which one is the default, as the setting names it."""
+
+    def __init__(self, *models: Embedder) -> None:
+        self._models = {model.handle: model for model in models}
+        self.default = models[0].handle
+
+    def get(self, handle: str) -> Embedder:
+        return self._models[handle]
+
+    def default_handle(self) -> str:
+        return self.default
+
+
+class Switch:
+    """An archive whose model changes under load, and one beside it that has the new one from the first."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._old, self._new = ScriptedEmbedder(dimensions=128), EmbeddedModel()
+        self._errors: list[Exception] = []
+        self._poor = 0
+        self._took: list[float] = []
+
+    async def run(self, texts: Sequence[str], questions: Sequence[str]) -> Switched:
+        """All of it."""
+        changing, settled = [await self._archive(texts, name) for name in ("Changing", "Settled")]
+        await self._embed(changing, Models(self._old))
+        await self._embed(settled, Models(self._new))
+        expected = await self._answers(settled, questions)
+        before = await self._answers(changing, questions)
+        searching = [asyncio.create_task(self._search(changing, questions[at::SEARCHERS])) for at in range(SEARCHERS)]
+        began = time.monotonic()
+        await self._embed(changing, Models(self._new, self._old))
+        seconds = time.monotonic() - began
+        for task in searching:
+            task.cancel()
+        await asyncio.gather(*searching, return_exceptions=True)
+        after = await self._answers(changing, questions)
+        for error in self._errors[:3]:
+            print(repr(error), file=sys.stderr)
+        return Switched(
+            len(self._took),
+            len(self._errors),
+            self._poor,
+            statistics.median(self._took),
+            sorted(self._took)[int(len(self._took) * 0.95)],
+            seconds,
+            _same(after, expected),
+            _same(before, expected),
+        )
+
+    async def _archive(self, texts: Sequence[str], name: str) -> str:
+        archive = make.archive(name)
+        await self._store.write(lambda tx: archives.insert_one(tx, archive))
+        for start in range(0, len(texts), BATCH):
+            some = list(texts[start : start + BATCH])
+            await self._store.write(lambda tx, some=some, at=start: insert_passages(tx, archive.id, some, at))  # type: ignore[misc]
+        while await self._store.write(lambda tx: indexed.merge(tx, "passages", archive.id)):
+            pass
+        return archive.id
+
+    async def _embed(self, archive_id: str, models: Models) -> None:
+        """What the job does; with another default than before it changes the model."""
+        work = Indexing(self._store, models, {})  # type: ignore[arg-type]
+        await work.embed(Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}), lambda _done, _total: None)
+
+    def _recall(self) -> Recall:
+        return Recall(self._store, Models(self._new, self._old))  # type: ignore[arg-type]
+
+    async def _ask(self, recall: Recall, archive_id: str, question: str) -> list[FoundPassage]:
+        return await recall.passages(question, PassageFilter((archive_id,)), LIMIT)
+
+    async def _answers(self, archive_id: str, questions: Sequence[str]) -> list[list[str]]:
+        recall = self._recall()
+        return [[hit.passage.text for hit in await self._ask(recall, archive_id, one)] for one in questions]
+
+    async def _search(self, archive_id: str, questions: Sequence[str]) -> None:
+        """One question after the other until it is cancelled."""
+        recall = self._recall()
+        while True:
+            for question in questions:
+                began = time.perf_counter()
+                try:
+                    hits = await self._ask(recall, archive_id, question)
+                except Exception as error:
+                    self._errors.append(error)
+                    continue
+                self._took.append((time.perf_counter() - began) * 1000)
+                self._poor += len(hits) < LIMIT or any(hit.relevance.mode != "hybrid" for hit in hits)
+
+
+def measure_switching(place: Place, rows: int) -> list[Figure]:
+    """Change the model of an archive of so many passages; nothing where no embedding model is installed."""
+    if not embedded.is_installed():
+        return []
+    switched = Switched(**place.run("bench.search.switching", {"rows": rows}))
+    return [
+        Figure(f"{place.name}: searches while the model of {rows} passages changes: errors", switched.errors, "", 0),
+        Figure("  answered poorly: by words alone, or by fewer than there are", switched.poor, "", 0),
+        Figure("  searches", switched.searches, ""),
+        Figure(f"  p50, {SEARCHERS} at once", switched.p50, "ms"),
+        Figure("  p95", switched.p95, "ms"),
+        Figure("  the change took", switched.seconds, "s"),
+        Figure("  then answered as if by the new model from the first", switched.same, "", 0.99, more_is_better=True),
+        Figure("  before the change answered so", switched.same_before, ""),
+    ]
+
+
+def _same(answers: Sequence[list[str]], expected: Sequence[list[str]]) -> float:
+    return statistics.fmean(one == other for one, other in zip(answers, expected, strict=True))
+
+
+async def _main(texts: Sequence[str], questions: Sequence[str]) -> None:
+    settings, _ = load_settings()
+    store = open_store(settings)
+    try:
+        switched = await Switch(store).run(texts, questions)
+    finally:
+        await store.close()
+    print(json.dumps(asdict(switched)))
+
+
+if __name__ == "__main__":
+    from bench.search.subjects import Author
+
+    author = Author(SEED)
+    told = author.texts(json.loads(sys.argv[1])["rows"])
+    asyncio.run(_main(told, author.questions(told, QUESTIONS)))

@@ -1,0 +1,233 @@
+"""`python -m bench.versions`: what the versions of memory cost, beside git's own loose objects.
+
+One block of 2 kB is edited 10,000 times, one line of 25 each time, among nine others that stay, in a fresh SQLite file. Then its
+history is read, single old texts, and its blame. The same edits, fewer of them, go into a bare git repository as loose objects:
+through pygit2 where it is installed, else through dulwich.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.report import Figure
+from ricordo.domain.block import Block
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Cause
+from ricordo.memory import owning
+from ricordo.memory.history import blame
+from ricordo.memory.owning import Owned, PutOptions
+from ricordo.storage import blobs, blocks, history
+from ricordo.storage.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.store import Transaction
+
+LABEL = "human"
+OTHERS = tuple(f"block {number}" for number in range(9))
+LINES, LINE = 25, 79  # characters, which with the breaks are 2 kB
+ADA = Actor("user", "user-ada", "Ada")
+ROUNDS = 10
+MEGABYTE = 1_000_000
+_WORDS = "she likes tea and reads about proofs in the evening while others walk along the river".split()
+
+
+def texts(count: int, seed: int = 1) -> Iterator[str]:
+    """So many texts of 2 kB, each the one before it with one line written anew."""
+    chance = random.Random(seed)
+    lines = [_line(chance) for _ in range(LINES)]
+    for _ in range(count):
+        lines[chance.randrange(LINES)] = _line(chance)
+        yield "\n".join(lines)
+
+
+def _line(chance: random.Random) -> str:
+    return f"{chance.randrange(10**6)} {' '.join(chance.choices(_WORDS, k=20))}"[:LINE].ljust(LINE, ".")
+
+
+async def measure(folder: Path, edits: int) -> list[Figure]:
+    """The figures of our own store."""
+    store = open_sqlite(folder / "ricordo.db")
+    owned, block = await _lay_out(store)
+    before = _size(store)
+    cpus = await _edit(store, block, edits)
+    grown = (_size(store) - before) / MEGABYTE
+    put = await _put(store, owned, 500)
+    figures = [
+        Figure(f"{edits:,} edits of a 2 kB block: size", grown, "MB", 5 * edits / 10_000),
+        Figure("  processor time of a commit, with its transaction", statistics.median(cpus) * 1000, "ms", 1),
+        Figure("  smallest round", min(cpus) * 1000, "ms"),
+        Figure("  processor time of an owner's put, with all it reads", put * 1000, "ms"),
+    ]
+    figures += await store.read(lambda tx: _read(tx, owned))
+    await store.close()
+    return figures
+
+
+async def _lay_out(store: SqliteStore) -> tuple[Owned, Block]:
+    def work(tx: Transaction) -> tuple[Owned, Block]:
+        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        for number, (label, text) in enumerate(zip(OTHERS, texts(len(OTHERS)), strict=True)):
+            owning.put(tx, owned, label, f"{number}\n{text}", ADA)
+        first = next(texts(1, seed=2))
+        return owned, owning.put(tx, owned, LABEL, first, ADA, PutOptions(policy="direct"))
+
+    return await store.write(work)
+
+
+async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
+    """Seconds of processor time an edit took in each round: an agent's, as a step commits one, the hop of threads with it."""
+    cpus = []
+    agent, run = Actor("agent", new_id("agent"), "Tutor"), new_id("run")
+    for number, text in enumerate(texts(edits)):
+        if number % (edits // ROUNDS) == 0:
+            cpus.append(time.process_time())
+        cause = Cause(agent, f"Edit {number}", run_id=run, step_id=new_id("step"))
+        written = await store.write(partial(blocks.write, block=block, value=text, cause=cause))
+        assert written is not None
+        block = written
+    cpus.append(time.process_time())
+    return [(after - before) / (edits // ROUNDS) for before, after in pairwise(cpus)]
+
+
+async def _put(store: SqliteStore, owned: Owned, edits: int) -> float:
+    new = list(texts(edits, seed=3))
+    began = time.process_time()
+    for text in new:
+        await store.write(partial(owning.put, owned=owned, label=LABEL, text=text, by=ADA))
+    return (time.process_time() - began) / edits
+
+
+def _read(tx: Transaction, owned: Owned) -> list[Figure]:
+    chain_id = owned.chain.id
+    all_of_it = history.page(tx, chain_id, label=LABEL, limit=1_000_000)
+    old = random.Random(4).sample([one for one in all_of_it if one.blob], 100)
+    return [
+        Figure("history of 20", _median(lambda: history.page(tx, chain_id, label=LABEL, limit=20)), "ms", 1),
+        Figure(
+            "history of 20, of a block that was never edited",
+            _median(lambda: history.page(tx, chain_id, label=OTHERS[0], limit=20)),
+            "ms",
+            1,
+        ),
+        Figure("an old text", _median(*(lambda one=one: blobs.read(tx, chain_id, one.blob) for one in old)), "ms"),
+        Figure("blame of all lines", _median(lambda: blame(tx, chain_id, LABEL), rounds=3), "ms"),
+        Figure(
+            "blame of a block that was never edited", _median(lambda: blame(tx, chain_id, OTHERS[0]), rounds=9), "ms"
+        ),
+    ]
+
+
+def _median(*work: Callable[[], Any], rounds: int = 50) -> float:
+    """Milliseconds on the wall: what came first, which loads and compiles, is left out."""
+    work[0]()
+    took = []
+    for number in range(max(rounds, len(work))):
+        began = time.perf_counter()
+        work[number % len(work)]()
+        took.append((time.perf_counter() - began) * 1000)
+    return statistics.median(took)
+
+
+def _size(store: SqliteStore) -> int:
+    """Bytes of the file, once what lies beside it is in it."""
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages, size = (
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("page_count", "page_size")
+        )
+    return int(pages * size)
+
+
+def measure_git(folder: Path, edits: int) -> list[Figure]:
+    """The same edits as loose objects, told for 10,000 of them."""
+    name, commit = _git_writer(folder)
+    others = {f"{label}.md": text.encode() for label, text in zip(OTHERS, texts(len(OTHERS)), strict=True)}
+    began = time.process_time()
+    for number, text in enumerate(texts(edits)):
+        commit(others if not number else {}, text.encode(), f"Edit {number}")
+    cpu = (time.process_time() - began) / edits
+    sizes = [(path.stat().st_blocks * 512, path.stat().st_size) for path in folder.rglob("*") if path.is_file()]
+    times = 10_000 / edits / MEGABYTE
+    return [
+        Figure(f"git's loose objects by {name}, 10,000 edits: on disk", sum(size for size, _ in sizes) * times, "MB"),
+        Figure("  their bytes alone", sum(size for _, size in sizes) * times, "MB"),
+        Figure("  processor time of a commit", cpu * 1000, "ms"),
+    ]
+
+
+_Commit = Callable[[dict[str, bytes], bytes, str], None]
+
+
+def _git_writer(folder: Path) -> tuple[str, _Commit]:
+    """What commits the block, and at first others with it, by the library that there is."""
+    try:
+        import pygit2
+    except ImportError:
+        return "dulwich", _by_dulwich(folder)
+    repository = pygit2.init_repository(str(folder), bare=True)
+    who = pygit2.Signature("Tutor", "agent-tutor@ricordo", 1_767_225_600, 0)
+    entries: dict[str, Any] = {}
+    tips: list[Any] = []
+
+    def commit(others: dict[str, bytes], text: bytes, message: str) -> None:
+        for name, data in {**others, f"{LABEL}.md": text}.items():
+            entries[name] = repository.create_blob(data)
+        builder = repository.TreeBuilder()
+        for name, id in entries.items():
+            builder.insert(name, id, pygit2.GIT_FILEMODE_BLOB)
+        tips[:] = [repository.create_commit("refs/heads/main", who, who, message, builder.write(), tips)]
+
+    return "pygit2", commit
+
+
+def _by_dulwich(folder: Path) -> _Commit:
+    from dulwich.objects import Blob, Commit, Tree
+    from dulwich.repo import Repo
+
+    repository = Repo.init_bare(str(folder))
+    tree = Tree()
+    tips: list[Any] = []
+
+    def commit(others: dict[str, bytes], text: bytes, message: str) -> None:
+        for name, data in {**others, f"{LABEL}.md": text}.items():
+            blob = Blob.from_string(data)
+            repository.object_store.add_object(blob)
+            tree.add(name.encode(), 0o100644, blob.id)
+        repository.object_store.add_object(tree)
+        made = Commit()
+        made.tree, made.parents = tree.id, list(tips)
+        made.author = made.committer = b"Tutor <agent-tutor@ricordo>"
+        made.author_time = made.commit_time = 1_767_225_600
+        made.author_timezone = made.commit_timezone = 0
+        made.message = message.encode()
+        repository.object_store.add_object(made)
+        repository.refs[b"refs/heads/main"] = made.id  # type: ignore[index]
+        tips[:] = [made.id]
+
+    return commit
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(prog="python -m bench.versions", description=__doc__)
+    parser.add_argument("--edits", type=int, default=10_000, help="how often the block is edited")
+    parser.add_argument("--git-edits", type=int, default=1_000, help="how many of those go into git")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(measure(Path(folder), options.edits))
+    with tempfile.TemporaryDirectory() as folder:
+        figures += measure_git(Path(folder), options.git_edits)
+    report.show(figures)
+    print(f"kept in {report.keep(figures)}")
+
+
+if __name__ == "__main__":
+    main()
