@@ -51,6 +51,10 @@ class Conflict(RicordoError):
     """The request meets a state that does not allow it now."""
 
 
+class Stale(Conflict):
+    """The thing changed since the version that the request names."""
+
+
 class Collision(Conflict):
     """A row with the same name or id is already there, or one that this refers to is not."""
 

@@ -202,6 +202,9 @@ class Settings(BaseSettings):
     approval_expiry: float = Field(
         86_400, gt=0, description="Seconds after which calls that nobody approved count as denied."
     )
+    proposal_expiry: float = Field(
+        30, ge=0, description="Days after which a proposed change of memory that nobody decided on expires; 0: never."
+    )
     keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
     stream_hours: float = Field(
         3, gt=0, le=24 * 30, description="Hours after its end that the stream of a background run can be read again."

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ricordo.agents.callbacks import add_callback
 from ricordo.agents.context import renewed
 from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.agents.standing import is_tainted, lineage_of, standing_of
 from ricordo.agents.styles import Next
 from ricordo.agents.tracing import trace_of
 from ricordo.domain.event import Compacted, StepSaved
@@ -24,6 +25,7 @@ from ricordo.domain.run import Run, Step, StopReason, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
+from ricordo.memory.standing import Standing
 from ricordo.memory.summarizing import Summary
 from ricordo.prompt.packaging import event_part, local_time, package_heartbeat, truncate
 from ricordo.runtime import Runtime
@@ -40,7 +42,7 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
     def save(tx: Transaction) -> tuple[Run, Message]:
         run = renewed(turn.run, tx.clock.now())
         runs.save(tx, run)
-        message = _assistant_message(tx, turn, step, reply)
+        message = _assistant_message(tx, turn, step, reply, is_tainted=is_tainted(turn))
         _save_messages(tx, turn, [message], None)
         return run, message
 
@@ -62,21 +64,23 @@ async def save_step(
     Without a reply these are the results of calls that an earlier turn asked for.
     """
     trace = trace_of(runtime, turn, step, reply, coming.stop) if reply else None
+    standing = standing_of(runtime, turn, step)
 
     def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
         run = _progress(tx, turn, step, reply, coming.stop)
         runs.save(tx, run)
         add_callback(tx, run)
-        committed = commit(tx, turn.state, step.memory, turn.request.scope, step.id)
+        committed = commit(tx, turn.state, step.memory, turn.request.scope, standing)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
-            new.append(_assistant_message(tx, turn, step, reply))
+            new.append(_assistant_message(tx, turn, step, reply, is_tainted=standing.is_tainted))
         if results:
-            new.append(_tool_message(tx, turn, step, _corrected(results, committed, turn)))
+            corrected = _corrected(results, committed, step, turn)
+            new.append(_tool_message(tx, turn, step, corrected, is_tainted=standing.is_tainted))
         if coming.heartbeat is not None:
             new.append(_heartbeat(tx, turn, step, coming.heartbeat))
         _save_messages(tx, turn, new, run)
-        record = _record(tx, turn, step, reply, coming.stop) if reply else None
+        record = _record(tx, turn, step, reply, coming.stop, standing) if reply else None
         if record:
             runs.insert_step(tx, record)
         if trace:
@@ -198,28 +202,45 @@ def _ended(tx: Transaction, run: Run, stop: StopReason | None) -> Run:
     return replace(renewed(run, now), status=status_after(stop), stop_reason=stop, ended_at=now, duration_ns=duration)
 
 
-def _corrected(results: Sequence[ToolReturnPart], committed: Committed, turn: TurnContext) -> list[ToolReturnPart]:
+def _corrected(
+    results: Sequence[ToolReturnPart], committed: Committed, step: StepDraft, turn: TurnContext
+) -> list[ToolReturnPart]:
     limits = {tool.name: tool.return_limit for tool in turn.state.tools}
-    return [_correct(result, committed, limits.get(result.name, DEFAULT_RETURN_LIMIT)) for result in results]
+    notes = step.memory.notes
+    return [
+        _correct(result, committed, notes.get(result.call_id), limits.get(result.name, DEFAULT_RETURN_LIMIT))
+        for result in results
+    ]
 
 
-def _correct(result: ToolReturnPart, committed: Committed, limit: int) -> ToolReturnPart:
+def _correct(result: ToolReturnPart, committed: Committed, notes: Sequence[str] | None, limit: int) -> ToolReturnPart:
+    """The result with what became of the call when it was saved, and with what the agent is to know beside it."""
     if error := committed.failed.get(result.call_id):
         return failed_result(ToolCallPart(result.call_id, result.name, ""), error)
-    value = committed.merged.get(result.call_id)
-    return result if value is None else replace(result, content=truncate(value, limit))
+    if (told := committed.told.get(result.call_id)) is not None:
+        result = replace(result, content=truncate(told, limit), is_json=False)
+    if notes and result.status == "success":
+        result = replace(result, content=f"{result.content}\n\n[{' '.join(notes)}]", is_json=False)
+    return result
 
 
-def _assistant_message(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply) -> Message:
+def _assistant_message(
+    tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply, *, is_tainted: bool
+) -> Message:
     model = reply.model or turn.model.info.name
     role: Role = (
         "approval" if any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts) else "assistant"
     )
-    return replace(_message(tx, turn, step, step.message_id), role=role, parts=reply.parts, model=model)
+    message = _message(tx, turn, step, step.message_id)
+    return replace(message, role=role, parts=reply.parts, model=model, is_tainted=is_tainted)
 
 
-def _tool_message(tx: Transaction, turn: TurnContext, step: StepDraft, results: list[ToolReturnPart]) -> Message:
-    return replace(_message(tx, turn, step, new_id("message")), role="tool", parts=tuple(results))
+def _tool_message(
+    tx: Transaction, turn: TurnContext, step: StepDraft, results: list[ToolReturnPart], *, is_tainted: bool
+) -> Message:
+    message = _message(tx, turn, step, new_id("message"))
+    is_tainted = is_tainted or any(result.is_tainted for result in results)
+    return replace(message, role="tool", parts=tuple(results), is_tainted=is_tainted)
 
 
 def _heartbeat(tx: Transaction, turn: TurnContext, step: StepDraft, reason: str) -> Message:
@@ -243,7 +264,14 @@ def _message(tx: Transaction, turn: TurnContext, step: StepDraft, id: str) -> Me
     )
 
 
-def _record(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None) -> Step:
+def _record(
+    tx: Transaction,
+    turn: TurnContext,
+    step: StepDraft,
+    reply: ModelReply,
+    stop: StopReason | None,
+    standing: Standing,
+) -> Step:
     run, info = turn.run, turn.model.info
     return Step(
         id=step.id,
@@ -263,4 +291,6 @@ def _record(tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelRep
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
         step_ns=time.monotonic_ns() - step.began_ns,
+        memory=lineage_of(turn),
+        is_tainted=standing.is_tainted,
     )

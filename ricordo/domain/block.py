@@ -1,9 +1,11 @@
 """Core memory: blocks of text that stand in the system prompt, and the chains of versions they belong to."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ricordo.domain.git_reading import fits_git
 from ricordo.errors import Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
@@ -17,7 +19,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Whose history a block is part of: a user's, an agent's, or its own. `head` is the tip, the compare-and-swap point."""
+    """Whose history a block is part of: a user's, an agent's, or its own.
+
+    `head` is the id of the tip, the compare-and-swap point; `files` holds by label the id of each current text, and how many
+    steps it is from a text that is stored whole.
+    """
 
     id: str
     organization_id: str
@@ -25,11 +31,15 @@ class Chain:
     owner_id: str
     head: bytes | None = None
     versions: int = 0
+    files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block: what agents see and edit. `version` counts its writes; a write names the version it was made from."""
+    """One block: what agents see and edit. `version` counts its writes; a write names the version it was made from.
+
+    `head` is the id of the version that gave it its text. A user's block is seen by all her agents, or by one, or in one course.
+    """
 
     id: str
     organization_id: str
@@ -44,15 +54,26 @@ class Block:
     metadata: dict[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     version: int = 1
+    head: bytes | None = None
+    title: str | None = None
+    schema_ref: str | None = None
+    agent_id: str | None = None
+    course: str | None = None
+    is_tainted: bool = False
     created_by: str | None = None
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
 
     @property
+    def rule(self) -> Policy:
+        """The policy in force: the flag of the retired Letta V1 server stands above it."""
+        return "read_only" if self.read_only else self.policy
+
+    @property
     def is_read_only(self) -> bool:
         """Whether agents may not change it, by its flag or by its policy."""
-        return self.read_only or self.policy == "read_only"
+        return self.rule == "read_only"
 
     def require_fits(self, value: str) -> None:
         """Raise TooLong where the value is longer than the block's limit (both in characters)."""
@@ -70,4 +91,9 @@ def require_label(label: str) -> str:
         raise Invalid(f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for folders.')
     if taken := next((part for part in parts if part.lower() in _RESERVED), None):
         raise Invalid(f'Block label "{label}" cannot be used: "{taken}" has a meaning of its own. Choose another word.')
+    if not fits_git(label):
+        raise Invalid(
+            f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s memory, and git keeps such names for '
+            'itself or could not tell them from others. Choose another word, and no folder that ends in ".md".'
+        )
     return label

@@ -53,7 +53,10 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturnPart:
-    """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words."""
+    """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
+
+    `sources` are the ids of the passages and messages it quotes; `is_tainted` tells that nobody vouches for what it says.
+    """
 
     call_id: str
     name: str
@@ -62,6 +65,8 @@ class ToolReturnPart:
     is_json: bool = False
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    is_tainted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Message:
     sender_id: str | None = None
     group_id: str | None = None
     model: str | None = None
+    # Whether it holds what nobody vouches for, or came of a step that had read such.
+    is_tainted: bool = False
 
     @property
     def text(self) -> str:
@@ -166,7 +173,7 @@ def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
     for row in rows:
         values = dict(row)
         kind = _KINDS[values.pop("kind")]
-        for listed in ("stdout", "stderr", "evicted"):
+        for listed in ("stdout", "stderr", "evicted", "sources"):
             if listed in values:
                 values[listed] = tuple(values[listed])
         parts.append(kind(**values))

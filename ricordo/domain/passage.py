@@ -24,7 +24,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One archived text. `user_id` is whom it is about (None: shared)."""
+    """One archived text. `user_id` is whom it is about (None: shared); `is_tainted` as in a message."""
 
     id: str
     organization_id: str
@@ -35,6 +35,7 @@ class Passage:
     user_id: str | None = None
     created_by: str | None = None
     step_id: str | None = None
+    is_tainted: bool = False
     created_at: int = 0
     updated_at: int = 0
     seq: int = 0

@@ -87,3 +87,6 @@ class Step:
     step_ns: int | None = None
     feedback: Literal["positive", "negative"] | None = None
     tags: tuple[str, ...] = ()
+    # What its prompt held of memory: `blocks`, by id the hex id of the version; `passages`, their ids.
+    memory: dict[str, Any] = field(default_factory=dict)
+    is_tainted: bool = False

@@ -28,18 +28,24 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What the caller may see: one organisation; `subject_id` narrows it to what is about one user (None: no narrowing)."""
-
-    organization_id: str = LOCAL_ORGANIZATION
-    user_id: str = LOCAL_USER
-    subject_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Actor:
     """Who made a change, as it is kept with the change."""
 
     kind: Literal["user", "agent", "system"]
     id: str
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the caller may see: one organisation; `subject_id` narrows it to what is about one user (None: no narrowing)."""
+
+    organization_id: str = LOCAL_ORGANIZATION
+    user_id: str = LOCAL_USER
+    subject_id: str | None = None
+    user_name: str = "Local user"
+
+    @property
+    def actor(self) -> Actor:
+        """The caller as the author of what she changes."""
+        return Actor("user", self.user_id, self.user_name)

@@ -3,47 +3,125 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ricordo.errors import Conflict
+from ricordo.domain.block import Policy
+from ricordo.domain.scope import Actor
+from ricordo.errors import Conflict, Forbidden
 
 ProposalStatus = Literal["open", "approved", "rejected", "superseded", "expired", "conflicted"]
+Verdict = Literal["apply", "propose", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why memory changes, as every version keeps it: who, in which words, and the step that led to it.
+
+    `is_tainted` tells that the step had read what nobody vouches for. `is_quoted` tells that a user of the turn said it, word for
+    word. With `approved_by` an owner took over what `author` had proposed.
+    """
+
+    author: Actor
+    reason: str = ""
+    run_id: str | None = None
+    step_id: str | None = None
+    is_tainted: bool = False
+    is_quoted: bool = False
+    approved_by: str | None = None
+    proposal_id: str | None = None
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether a person stands behind it, whom no policy binds."""
+        return self.author.kind == "user" or self.approved_by is not None
+
+    def verdict(self, policy: Policy) -> Verdict:
+        """What becomes of the change where a block has this policy (design §1.5)."""
+        if self.is_owners:
+            return "apply"
+        match policy:
+            case "direct":
+                return "apply"
+            case "guarded":
+                return "propose" if self.is_tainted else "apply"
+            case "explicit":
+                return "apply" if self.is_quoted else "propose"
+            case "propose":
+                return "propose"
+            case "read_only":
+                return "refuse"
+
+    def require(self, label: str, policy: Policy) -> None:
+        """Raise Forbidden unless the change may be made at once: the last guard, in the store itself."""
+        if self.verdict(policy) != "apply":
+            raise Forbidden(
+                f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may not change it directly. '
+                "Propose the change to its owner."
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class BlockVersion:
-    """One version of one block. `value` is None where the version deleted it; `seq` counts the versions of its chain from 1."""
+    """One version of one block: `blob` is the id of its text, None where it deleted the block.
+
+    `number` counts the versions of its chain from 1. `parents` are ids of git commits. Versions that came by git in one commit
+    share their id.
+    """
 
     id: bytes
     chain_id: str
-    seq: int
+    number: int
     label: str
-    value: str | None
-    author: str
+    blob: bytes | None
+    author: Actor
     reason: str
     created_at: int
     parents: tuple[bytes, ...] = ()
+    old_label: str | None = None
+    approved_by: str | None = None
+    proposal_id: str | None = None
     run_id: str | None = None
     step_id: str | None = None
+    is_tainted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A text that waits for the block's owner. `base` is the version it was made from; `confidence` lies between 0 and 1."""
+    """A change that waits for the block's owner: to `value`, or away where that is None, and to `new_label` where it is renamed.
+
+    `base` is the version it was made from, None where the block is to be made; `base_value` that version's text. `confidence` lies
+    between 0 and 1, times are microseconds. `result` is the version that an approval made; `note` why it was rejected, or what it
+    ran into.
+    """
 
     id: str
+    organization_id: str
     chain_id: str
     label: str
     base: bytes | None
-    value: str
-    author: str
+    base_value: str | None
+    value: str | None
+    author: Actor
     reasoning: str
     created_at: int
     confidence: float | None = None
+    new_label: str | None = None
+    description: str | None = None
     status: ProposalStatus = "open"
+    run_id: str | None = None
     step_id: str | None = None
+    is_tainted: bool = False
+    expires_at: int | None = None
     resolved_at: int | None = None
     resolved_by: str | None = None
+    note: str | None = None
+    result: bytes | None = None
+    superseded_by: str | None = None
 
-    def require_open(self) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether the owner can still decide: it is open, or ran into a conflict that only she can settle."""
+        return self.status in ("open", "conflicted")
+
+    def require_waiting(self) -> None:
         """Raise Conflict unless it still waits."""
-        if self.status != "open":
+        if not self.waits:
             raise Conflict(f"The proposal {self.id} is {self.status} already. Read it again.")

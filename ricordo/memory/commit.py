@@ -4,7 +4,7 @@ A block that someone else changed meanwhile is merged by lines; where that is im
 the agent is told. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.reshaping`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ricordo.domain.agent import AgentState
@@ -14,30 +14,76 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape
+from ricordo.memory.proposing import Proposed, propose_edits
+from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape, told_of_versions
+from ricordo.memory.rotating import rotate
+from ricordo.memory.standing import Standing
 from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
-from ricordo.storage import agents, archives, blocks
+from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.store import Transaction
-
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a step's effects: the memory as it now stands, results to correct and calls that failed, by call id."""
+    """What became of a step's effects: the memory as it now stands, what calls are told in place of their results, and calls that
+    failed, by call id.
+    """
 
     blocks: tuple[Block, ...]
     archives: tuple[Archive, ...]
-    merged: dict[str, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, step_id: str) -> Committed:
-    """Store the step's edits and passages."""
-    texts = _texts_by_block(memory.edits)
-    done = reshape(tx, state, memory.edits, scope) if texts is None else _write_texts(tx, state, texts, scope)
-    held = _store_passages(tx, state, memory.passages, scope, step_id)
-    return Committed(done.blocks, held, done.merged, done.failed)
+def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, standing: Standing) -> Committed:
+    """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
+    direct, waiting = _parted(memory.edits, standing)
+    texts = _texts_by_block(direct)
+    # All chains in the order of their ids, as everyone takes them, also those that only get a proposal.
+    proposed_to = {edit.base.chain_id for edit in waiting}
+    if texts is not None:
+        for chain_id in sorted(proposed_to | {edit.base.chain_id for edit in direct}) if direct and waiting else ():
+            versions.hold(tx, chain_id)
+        done = _write_texts(tx, state, texts, scope, standing)
+    else:
+        done = reshape(tx, state, direct, scope, standing, beside=proposed_to)
+    lost = _lost_with(done.failed, waiting)
+    waiting = [edit for edit in waiting if edit.call_id not in lost]
+    proposed = propose_edits(tx, waiting, standing) if waiting else Proposed()
+    filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
+    kept, rotated = _rotated(tx, state, done.blocks, filled, standing)
+    passages = [*_passages(tx, state, memory.passages, scope, standing), *rotated]
+    held = file_passages(tx, state, passages) if passages else state.archives
+    return Committed(kept, held, proposed.beside(done.told), {**done.failed, **lost, **proposed.failed})
+
+
+def _rotated(
+    tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], standing: Standing
+) -> tuple[tuple[Block, ...], list[Passage]]:
+    """The blocks, those shortened that this step filled up, and what left them. One that its owner filled is hers to shorten."""
+    before = {block.id: block.version for block in state.blocks}
+    kept: list[Block] = []
+    left: list[Passage] = []
+    for block in stored:
+        is_written = block.id in filled and block.version != before.get(block.id)
+        done = rotate(tx, state, block, standing) if is_written else None
+        kept.append(done[0] if done else block)
+        left += [done[1]] if done else []
+    return tuple(kept), left
+
+
+def _parted(edits: Sequence[MemoryEdit], standing: Standing) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
+    """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
+    proposed = {edit.base.id for edit in edits if standing.verdict(edit) == "propose"}
+    return [edit for edit in edits if edit.base.id not in proposed], [
+        edit for edit in edits if edit.base.id in proposed
+    ]
+
+
+def _lost_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
+    """By call id why edits that would wait are not even proposed: their call failed elsewhere, or one that shares a text."""
+    reasons = {edit.base.id: failed[edit.call_id] for edit in waiting if edit.call_id in failed}
+    return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
 
 
 def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] | None:
@@ -52,44 +98,45 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] |
 
 
 def _write_texts(
-    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope
+    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, standing: Standing
 ) -> Reshaped:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
-    merged: dict[str, str] = {}
+    told: dict[str, str] = {}
     failed: dict[str, str] = {}
-    for block_id, edits in texts.items():
+    # In the order of their chains, as everyone takes them, so that no two wait for each other.
+    for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         try:
-            written = _write(tx, scope, edits, by=state.agent.id)
+            written = _write(tx, scope, edits, standing)
         except (NotFound, Forbidden, Invalid) as error:
             failed |= {edit.call_id: str(error) for edit in edits}
             # The next step has to begin with what is there, or its edit would meet the same conflict.
             current[block_id] = _reread(tx, scope, block_id)
             continue
         current[block_id] = written
-        if written.value != edits[-1].value and edits[-1].is_shown:
-            merged[edits[-1].call_id] = written.value
-    return Reshaped(tuple(block for block in current.values() if block), merged, failed)
+        if written.value != edits[-1].value and edits[-1].shown == "text":
+            told[edits[-1].call_id] = written.value
+        told |= told_of_versions(edits, [written], failed)
+    return Reshaped(tuple(block for block in current.values() if block), told, failed)
 
 
-def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], *, by: str) -> Block:
+def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], standing: Standing) -> Block:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     base, value = edits[0].base, edits[-1].value
-    expected = base
-    for _ in range(_ATTEMPTS):
-        if written := blocks.write(tx, expected, value, by=by):
-            return written
-        blocks.hold(tx, base.id)  # so that the next attempt finds what is read here
-        now = _reread(tx, scope, base.id)
-        if now is None:
-            raise NotFound(GONE.format(base.label))
-        expected = now
-        require_writable(expected)
-        merged = merge_lines(base.value, edits[-1].value, expected.value)
-        if merged is None:
-            raise Invalid(CLOSE.format(base.label))
-        expected.require_fits(merged)
-        value = merged
-    raise Invalid(f'Memory block "{base.label}" keeps changing. Read it again and repeat the edit.')
+    cause = standing.cause((edit.why for edit in edits), f"Edit {base.label}")
+    if written := blocks.write(tx, base, value, cause):
+        return written
+    now = _reread(tx, scope, base.id)  # which nobody else can change any more
+    if now is None:
+        raise NotFound(GONE.format(base.label))
+    require_writable(now)
+    merged = merge_lines(base.value, value, now.value)
+    if merged is None:
+        raise Invalid(CLOSE.format(base.label))
+    now.require_fits(merged)
+    written = blocks.write(tx, now, merged, cause)
+    if written is None:
+        raise NotFound(GONE.format(base.label))
+    return written
 
 
 def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
@@ -99,13 +146,11 @@ def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
         return None
 
 
-def _store_passages(
-    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, step_id: str
-) -> tuple[Archive, ...]:
-    if not drafts:
-        return state.archives
+def _passages(
+    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, standing: Standing
+) -> list[Passage]:
     now = tx.clock.now()
-    new = [
+    return [
         Passage(
             id=draft.id,
             organization_id=scope.organization_id,
@@ -114,13 +159,13 @@ def _store_passages(
             tags=draft.tags,
             user_id=state.conversation.user_id,
             created_by=state.agent.id,
-            step_id=step_id,
+            step_id=standing.step_id,
+            is_tainted=standing.is_tainted,
             created_at=now,
             updated_at=now,
         )
         for draft in drafts
     ]
-    return file_passages(tx, state, new)
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:

@@ -4,15 +4,17 @@ It is planned against what is stored now, held still, before anything is written
 a label, stand or fall together: none of them is half done, and what others did meanwhile is not overwritten unseen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
+from ricordo.domain.version import Cause
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
+from ricordo.memory.standing import Standing
 from ricordo.memory.working import (
     BlockCreation,
     BlockDescribed,
@@ -23,7 +25,7 @@ from ricordo.memory.working import (
     require_free,
     require_writable,
 )
-from ricordo.storage import agents, blocks
+from ricordo.storage import agents, blocks, versions
 from ricordo.storage.store import Transaction
 
 GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'
@@ -32,6 +34,7 @@ CLOSE = (
     "Read it again in your instructions and repeat the edit."
 )
 CHANGED = 'Memory block "{}" was changed by someone else in the meantime. Read it again in your instructions first.'
+APPLIED = 'Applied to memory block "{}" as version {}.'
 TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
 
 # Blocks by id, in the order of their attachment.
@@ -40,10 +43,10 @@ _Blocks = Mapping[str, Block]
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """The agent's blocks as they are now, results to correct and calls that failed, by call id."""
+    """The agent's blocks as they are now, what calls are told in place of their results, and calls that failed, by call id."""
 
     blocks: tuple[Block, ...]
-    merged: dict[str, str]
+    told: dict[str, str]
     failed: dict[str, str]
 
 
@@ -54,20 +57,38 @@ class _Ground:
     tx: Transaction
     scope: Scope
     agent_id: str
-    chain_id: str | None
+    chain: Chain | None
     there: _Blocks
+    standing: Standing
+
+    @property
+    def chain_id(self) -> str | None:
+        return self.chain.id if self.chain else None
 
 
-def reshape(tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], scope: Scope) -> Reshaped:
-    """Store the edits, but for those that what others did meanwhile makes impossible."""
+def reshape(
+    tx: Transaction,
+    state: AgentState,
+    edits: Sequence[MemoryEdit],
+    scope: Scope,
+    standing: Standing,
+    *,
+    beside: Collection[str] = (),
+) -> Reshaped:
+    """Store the edits, but for those that what others did meanwhile makes impossible. Chains named `beside` are held too."""
     agent_id = state.agent.id
     agents.hold(tx, scope, agent_id)
-    for block_id in sorted({edit.base.id for edit in edits}):
-        blocks.hold(tx, block_id)
-    there = {block.id: block for block in blocks.of_agent(tx, agent_id)}
-    ground = _Ground(tx, scope, agent_id, blocks.chain_of(tx, "agent", agent_id), there)
+    own = versions.of_owner(tx, Scope(state.agent.organization_id), "agent", agent_id)
+    held = {*beside, *(edit.base.chain_id for edit in edits), *([own.id] if own else [])} - {""}
+    for chain_id in sorted(held):
+        versions.hold(tx, chain_id)
+    there = {
+        block.id: block
+        for block in blocks.of_agent(tx, agent_id, scope.subject_id or state.conversation.user_id, state.agent.course)
+    }
+    ground = _Ground(tx, scope, agent_id, own, there, standing)
     after: _Blocks = there
-    merged: dict[str, str] = {}
+    told: dict[str, str] = {}
     failed: dict[str, str] = {}
     for group in _connected(edits):
         try:
@@ -77,9 +98,21 @@ def reshape(tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], sco
             continue
         for block_id, last in _last_texts(group).items():
             block = after.get(block_id)
-            if last.is_shown and block and block.value != last.value:
-                merged[last.call_id] = block.value
-    return Reshaped(_store(ground, after), merged, failed)
+            if last.shown == "text" and block and block.value != last.value:
+                told[last.call_id] = block.value
+    stored = _store(ground, after, edits)
+    told |= told_of_versions(edits, stored, failed)
+    return Reshaped(stored, told, failed)
+
+
+def told_of_versions(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
+    """Which version their edit became, for the calls that want to know it."""
+    heads = {block.id: block.head for block in stored}
+    return {
+        edit.call_id: APPLIED.format(edit.base.label, (heads.get(edit.base.id) or b"").hex()[:12])
+        for edit in edits
+        if isinstance(edit, BlockEdit) and edit.shown == "version" and edit.call_id not in failed
+    }
 
 
 def _connected(edits: Iterable[MemoryEdit]) -> list[list[MemoryEdit]]:
@@ -126,6 +159,8 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
                 continue  # someone else was faster
             raise NotFound(GONE.format(edit.base.label))
         require_writable(after[id])
+        # The policy may have been tightened since the step began.
+        ground.standing.cause([edit.why], "").require(after[id].label, after[id].rule)
         if isinstance(edit, BlockRemoval):
             _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
             del after[id]
@@ -180,11 +215,17 @@ def _is_own(ground: _Ground, block: Block) -> bool:
     return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [ground.agent_id]
 
 
-def _store(ground: _Ground, after: _Blocks) -> tuple[Block, ...]:
+def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tuple[Block, ...]:
     tx, there = ground.tx, ground.there
+
+    def cause(block: Block, done: str) -> Cause:
+        whys = [edit.why for edit in edits if edit.base.id == block.id]
+        return ground.standing.cause(whys, f"{done} {block.label}")
+
     for id in there.keys() - after.keys():
-        if _is_own(ground, there[id]):
-            blocks.remove(tx, there[id])
+        # A block that nobody attached is the user's, whose policy lets the agent delete it.
+        if _is_own(ground, there[id]) or ground.agent_id not in blocks.agent_ids(tx, id):
+            blocks.remove(tx, there[id], cause(there[id], "Delete"))
         else:
             blocks.detach(tx, ground.agent_id, id)
     stored = {id: there[id] for id in after if id in there}
@@ -193,20 +234,25 @@ def _store(ground: _Ground, after: _Blocks) -> tuple[Block, ...]:
     for block in changed:
         if block.label != stored[block.id].label in wanted:
             # Its old label is another's new one; out of the way, so that blocks can change places.
-            stored[block.id] = blocks.update(tx, stored[block.id], replace(stored[block.id], label=block.id))
+            aside = replace(stored[block.id], label=block.id)
+            stored[block.id] = blocks.update(tx, stored[block.id], aside, cause(block, "Rename"))
     for block in changed:
-        stored[block.id] = blocks.update(tx, stored[block.id], replace(block, updated_by=ground.agent_id))
+        stored[block.id] = blocks.update(tx, stored[block.id], block, cause(block, "Edit"))
     made = [block for id, block in after.items() if id not in there]
-    return (*stored.values(), *_make(ground, made))
+    return (*stored.values(), *_make(ground, made, cause))
 
 
-def _make(ground: _Ground, made: Sequence[Block]) -> list[Block]:
+def _make(ground: _Ground, made: Sequence[Block], cause: Callable[[Block, str], Cause]) -> list[Block]:
     if not made:
         return []
     tx, organization = ground.tx, made[0].organization_id
-    chain = Chain(ground.chain_id or new_id("chain"), organization, "agent", ground.agent_id)
+    chain = ground.chain or Chain(new_id("chain"), organization, "agent", ground.agent_id)
+    new_chains = [] if ground.chain else [chain]
     now = tx.clock.now()
-    new = [replace(block, chain_id=chain.id, created_at=now, updated_at=now) for block in made]
-    blocks.insert_all(tx, new, [] if ground.chain_id else [chain])
-    blocks.attach(tx, ground.agent_id, new)
-    return new
+    stored: list[Block] = []
+    for block in made:
+        new = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
+        stored += blocks.insert_all(tx, [new], new_chains, cause(block, "Make"))
+        new_chains = []
+    blocks.attach(tx, ground.agent_id, stored)
+    return stored

@@ -3,24 +3,47 @@
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
+from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.guarding import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
+
+# What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
+Shown = Literal["text", "version", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What a call says of its edit: a reason, how sure it is (0 to 1), and a user's words that asked for it.
+
+    With `only_proposes` the edit waits for the owner whatever the block's policy is.
+    """
+
+    reason: str = ""
+    confidence: float | None = None
+    quote: str | None = None
+    only_proposes: bool = False
+
+
+NO_REASON = Why()
+# Of lines that stand twice, so many are named to the agent.
+_MOST_NOTED = 3
+REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEdit:
-    """One tool call's change of one block's text: from the block as the step began with it, to the text it should have.
-
-    With `is_shown` that text is the call's result too.
-    """
+    """One tool call's change of one block's text: from the block as the step began with it, to the text it should have."""
 
     call_id: str
     base: Block
     value: str
-    is_shown: bool = True
+    shown: Shown = "text"
+    why: Why = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +52,7 @@ class BlockCreation:
 
     call_id: str
     base: Block
+    why: Why = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,7 @@ class BlockRemoval:
 
     call_id: str
     base: Block
+    why: Why = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +72,7 @@ class BlockRename:
     base: Block
     old: str
     label: str
+    why: Why = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +82,7 @@ class BlockDescribed:
     call_id: str
     base: Block
     description: str
+    why: Why = NO_REASON
 
 
 MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescribed
@@ -72,14 +99,22 @@ class PassageDraft:
 
 
 class WorkingMemory:
-    """The agent's blocks as this step sees them, with the edits and passages its tool calls asked for, in their order."""
+    """The agent's blocks as this step sees them, with the edits and passages its tool calls asked for, in their order.
 
-    def __init__(self, state: AgentState) -> None:
+    `quotes` are the words of users that calls appeal to, and `notes` what calls are told beside their results, both by call id.
+    The `guard` refuses what memory has no use for.
+    """
+
+    def __init__(self, state: AgentState, guard: Guard = NO_GUARD) -> None:
         self._agent = state.agent
+        self._stands = state.blocks
         self._bases = {block.id: block for block in state.blocks}
         self._current = {block.label: block for block in state.blocks}
+        self._guard = guard
         self.edits: list[MemoryEdit] = []
         self.passages: list[PassageDraft] = []
+        self.quotes: dict[str, str] = {}
+        self.notes: dict[str, list[str]] = {}
 
     def block(self, label: str) -> Block:
         """The block with this label, with the step's edits so far; raises NotFound naming the labels there are."""
@@ -89,28 +124,37 @@ class WorkingMemory:
             raise NotFound(f"Block field {label} does not exist (available sections = {', '.join(self._current)})")
         return block
 
+    def stands(self) -> tuple[Block, ...]:
+        """The blocks as they stood when the step began, without what it edited: what may be read as memory."""
+        return self._stands
+
     def find(self, label: str) -> Block | None:
         """The block with this label, with the step's edits so far, if there is one."""
         return self._current.get(label)
 
-    def write(self, label: str, value: str, call_id: str, *, is_shown: bool = True) -> str:
+    def write(self, label: str, value: str, call_id: str, *, shown: Shown = "text", why: Why = NO_REASON) -> str:
         """Give the block another text within this step; returns the text. Raises NotFound, Forbidden, Invalid.
 
-        `is_shown` says that the call's result is this text, so that it has to be corrected if others wrote meanwhile.
+        Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
         """
         block = self.block(label)
         require_writable(block)
-        _refuse_nul(value)
+        _require_storable(value, why.reason)
+        value = self._concealed(value, call_id)
         block.require_fits(value)
         if value != block.value:
+            self._require_new(block, value, call_id)
             self._current[label] = replace(block, value=value)
-            self.edits.append(BlockEdit(call_id, self._bases[block.id], value, is_shown))
+            self.edits.append(BlockEdit(call_id, self._bases[block.id], value, shown, self._why(why, call_id)))
         return value
 
     def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
         """Add a block of the agent's own. Raises Conflict where the label is taken, Invalid."""
+        _require_storable(value, description or "", label)
         require_free(require_label(label), self._current)
-        _refuse_nul(value, description or "")
+        value = self._concealed(value, call_id)
+        self._guard.require_new(value)
+        self._note_repeated(label, "", value, call_id)
         new = Block(
             id=new_id("block"),
             organization_id=self._agent.organization_id,
@@ -123,14 +167,14 @@ class WorkingMemory:
         )
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
-        self.edits.append(BlockCreation(call_id, new))
+        self.edits.append(BlockCreation(call_id, new, self._why(NO_REASON, call_id)))
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
         block = self.block(label)
         require_writable(block)
         del self._current[label]
-        self.edits.append(BlockRemoval(call_id, self._bases[block.id]))
+        self.edits.append(BlockRemoval(call_id, self._bases[block.id], self._why(NO_REASON, call_id)))
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
@@ -138,19 +182,22 @@ class WorkingMemory:
         require_writable(block)
         if new_label == label:
             return
+        _require_storable(new_label)
         require_free(require_label(new_label), self._current)
         renamed = replace(block, label=new_label)
         self._current = {one.label: one for one in (renamed if one is block else one for one in self._current.values())}
-        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label))
+        why = self._why(NO_REASON, call_id)
+        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, why))
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
         block = self.block(label)
         require_writable(block)
-        _refuse_nul(description)
+        _require_storable(description)
         if description != block.description:
             self._current[label] = replace(block, description=description)
-            self.edits.append(BlockDescribed(call_id, self._bases[block.id], description))
+            why = self._why(NO_REASON, call_id)
+            self.edits.append(BlockDescribed(call_id, self._bases[block.id], description, why))
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
@@ -165,9 +212,39 @@ class WorkingMemory:
 
     def archive(self, draft: PassageDraft) -> None:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
-        if any("\0" in text for text in (draft.text, *draft.tags)):
-            raise Invalid("A passage and its tags cannot hold NUL characters. Leave them out.")
-        self.passages.append(draft)
+        _require_storable(draft.text, *draft.tags, what="A passage and its tags")
+        text = self._concealed(draft.text, draft.call_id)
+        self._guard.require_new(text)
+        self.passages.append(replace(draft, text=text))
+
+    def _why(self, why: Why, call_id: str) -> Why:
+        return replace(why, quote=self.quotes[call_id]) if why.quote is None and call_id in self.quotes else why
+
+    def _concealed(self, text: str, call_id: str) -> str:
+        concealed = conceal(text)
+        if concealed.kinds:
+            self._note(call_id, REMOVED.format(", ".join(concealed.kinds)))
+        return concealed.text
+
+    def _require_new(self, block: Block, value: str, call_id: str) -> None:
+        """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""
+        piece = changed_piece(block.value, value)
+        if not says_something(piece):
+            return
+        self._guard.require_new(added_text(block.value, piece), own=block.value)
+        if standing := only_repeats(block.label, block.value, value):
+            raise Invalid(f"Nothing was saved: this {standing.told()}. Change that line, or leave it.")
+        self._note_repeated(block.label, block.value, value, call_id)
+
+    def _note_repeated(self, label: str, before: str, after: str, call_id: str) -> None:
+        others = {name: other.value for name, other in self._current.items() if name != label}
+        for standing in repeated(label, before, after, others)[:_MOST_NOTED]:
+            self._note(call_id, f"What you wrote {standing.told()}. Keep it in one place.")
+
+    def _note(self, call_id: str, note: str) -> None:
+        notes = self.notes.setdefault(call_id, [])
+        if note not in notes:
+            notes.append(note)
 
 
 def require_writable(block: Block) -> None:
@@ -182,6 +259,11 @@ def require_free(label: str, taken: Container[str]) -> None:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 
 
-def _refuse_nul(*texts: str) -> None:
+def _require_storable(*texts: str, what: str = "A memory block") -> None:
+    """Raise Invalid here, where only the call fails by it, and not the step that is saved later."""
     if any("\0" in text for text in texts):
-        raise Invalid("A memory block cannot hold NUL characters. Leave them out.")
+        raise Invalid(f"{what} cannot hold NUL characters. Leave them out.")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{what} cannot hold half a character (a lone surrogate). Write whole characters.") from None

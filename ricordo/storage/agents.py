@@ -77,10 +77,12 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     if not rows:
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
         raise NotFound(f"{what} not found")
+    agent = _agent(dict(zip(_NAMES, rows[0], strict=False)))
+    conversation = conversations.from_values(dict(zip(_THREAD_NAMES, rows[0][_THREAD], strict=True)))
     return AgentState(
-        agent=_agent(dict(zip(_NAMES, rows[0], strict=False))),
-        conversation=conversations.from_values(dict(zip(_THREAD_NAMES, rows[0][_THREAD], strict=True))),
-        blocks=blocks.of_agent(tx, agent_id),
+        agent,
+        conversation,
+        blocks=blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, agent.course),
         tools=tools.of_agent(tx, agent_id),
         archives=tuple(_archive(row) for row in rows if row.archive_id),
     )

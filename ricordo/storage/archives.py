@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, insert, select
 
+from ricordo.domain.concealment import conceal
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.storage import search
@@ -46,6 +48,8 @@ _ATTACHED = select(agents_archives.c.seq).where(
 _DETACH = delete(agents_archives).where(
     agents_archives.c.agent_id == bindparam("agent_id"), agents_archives.c.archive_id == bindparam("archive_id")
 )
+_PASSAGE_NAMES = [column.name for column in passages.c if column.name != "seq"]
+_passage_values = attrgetter(*_PASSAGE_NAMES)
 _INSERT_PASSAGE, _INSERT_TAG = insert(passages), insert(passages_tags)
 _COUNTED = setter(archives, "updated_at", "tags", where=archives.c.id == bindparam("archive_id")).values(
     passage_count=archives.c.passage_count + bindparam("added")
@@ -147,6 +151,7 @@ def insert_passages(
 def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
     if not new:
         return
+    new = [replace(passage, text=conceal(passage.text).text) for passage in new]
     tx.run(_INSERT_PASSAGE, [_values(passage) for passage in new])
     tx.run(
         _INSERT_TAG,
@@ -219,8 +224,9 @@ def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str])
 
 
 def _values(passage: Passage) -> dict[str, Any]:
-    values = {column.name: getattr(passage, column.name) for column in passages.c if column.name != "seq"}
-    return values | {"tags": list(passage.tags)}
+    values = dict(zip(_PASSAGE_NAMES, _passage_values(passage), strict=True))
+    values["tags"] = list(passage.tags)
+    return values
 
 
 def _passage(row: Row[Any]) -> Passage:

@@ -1,71 +1,111 @@
-"""Blocks, the chains they belong to, and their attachment to agents."""
+"""Blocks as they are now, and their attachment to agents.
+
+This is the one door to core memory: whoever writes a block's text or label here gives the cause, its policy is asked, secrets are
+taken out, and the chain it belongs to gets a version in the same transaction.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, insert, select
+from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
 
-from ricordo.domain.block import Block, Chain
+from ricordo.domain.block import Block, Chain, OwnerKind
+from ricordo.domain.concealment import conceal
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
+from ricordo.domain.version import Cause
+from ricordo.errors import Conflict, NotFound
+from ricordo.storage import proposals, versions
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Overtaken, Transaction, each
-from ricordo.storage.tables import agents_blocks, blocks, blocks_tags, chains
+from ricordo.storage.tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
+from ricordo.storage.versions import Change
 
 _COLUMNS = [column for column in blocks.c if column.name != "seq"]
+_NAMES = tuple(column.name for column in _COLUMNS)
 _SELECT = select(*_COLUMNS)
 _BY_IDS = _SELECT.where(
     blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
     blocks.c.organization_id == bindparam("organization_id"),
 )
+_LABELLED = _SELECT.where(blocks.c.chain_id == bindparam("chain_id"), blocks.c.label == bindparam("label"))
 _HELD = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
+# A user's own block that was attached to an agent, and another user talks with it, or nobody in particular.
+_IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
+_IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
+    "is_others"
+)
 _OF_AGENT = (
-    _SELECT.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+    select(*_COLUMNS, _IS_A_USERS)
+    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+    .join(chains, chains.c.id == blocks.c.chain_id)
     .where(agents_blocks.c.agent_id == bindparam("agent_id"))
     .order_by(agents_blocks.c.seq)
+)
+_OF_AGENT_AND_USER = (
+    select(*_COLUMNS, _IS_ANOTHERS, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
+    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+    .join(chains, chains.c.id == blocks.c.chain_id)
+    .where(agents_blocks.c.agent_id == bindparam("agent_id"))
+    .union_all(
+        select(*_COLUMNS, literal_column("0"), literal_column("1"), blocks.c.seq)
+        .join(chains, chains.c.id == blocks.c.chain_id)
+        .where(
+            chains.c.owner_kind == "user",
+            chains.c.owner_id == bindparam("user_id"),
+            or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("agent_id")),
+            or_(blocks.c.course.is_(None), blocks.c.course == bindparam("course")),
+        )
+    )
+    .order_by("rank", "place")
 )
 _TAGS = (
     select(blocks_tags.c.block_id, blocks_tags.c.tag)
     .where(blocks_tags.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))))
     .order_by(blocks_tags.c.tag)
 )
-_CHAIN_OF = select(chains.c.id).where(
-    chains.c.owner_kind == bindparam("owner_kind"), chains.c.owner_id == bindparam("owner_id")
-)
-_INSERT, _INSERT_CHAIN, _INSERT_TAG, _ATTACH = (
+_INSERT, _INSERT_TAG, _INSERT_LOG, _ATTACH = (
     insert(blocks),
-    insert(chains),
     insert(blocks_tags),
+    insert(blocks_log),
     insert(agents_blocks),
 )
+_WRITTEN = ("value", "version", "head", "is_tainted", "updated_by", "updated_at")
 _WRITE = setter(
     blocks,
-    "value",
-    "version",
-    "updated_by",
-    "updated_at",
+    *_WRITTEN,
     where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected")),
 )
-_CHANGED = (
-    "label",
-    "value",
+# What lies outside the tree, whose changes are logged.
+_SETTINGS = (
     "description",
     "limit",
     "read_only",
+    "policy",
     "hidden",
     "metadata",
-    "version",
-    "updated_by",
-    "updated_at",
+    "title",
+    "schema_ref",
+    "agent_id",
+    "course",
 )
+_CHANGED = ("label", *_WRITTEN, *_SETTINGS)
 _UPDATE = setter(
     blocks, *_CHANGED, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
 )
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
-_DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"))
+_DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), blocks.c.version == bindparam("expected"))
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
+_OF_USER = (
+    _SELECT.join(chains, chains.c.id == blocks.c.chain_id)
+    .where(
+        chains.c.owner_kind == "user",
+        chains.c.owner_id == bindparam("user_id"),
+        blocks.c.organization_id == bindparam("organization_id"),
+    )
+    .order_by(blocks.c.label)
+)
 _DELETE_TAGS = delete(blocks_tags).where(blocks_tags.c.block_id == bindparam("block_id"))
 _DETACH = delete(agents_blocks).where(
     agents_blocks.c.agent_id == bindparam("agent_id"), agents_blocks.c.block_id == bindparam("block_id")
@@ -92,30 +132,28 @@ class BlockFilter:
 ONE = Page(limit=1)
 
 
-def insert_all(tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain]) -> None:
-    """Store new blocks, and the chains that are new with them."""
-    tx.run(
-        _INSERT_CHAIN,
-        [
-            {
-                "id": chain.id,
-                "organization_id": chain.organization_id,
-                "owner_kind": chain.owner_kind,
-                "owner_id": chain.owner_id,
-                "head": chain.head,
-                "versions": chain.versions,
-            }
-            for chain in chains_of
-        ],
-    )
-    tx.run(_INSERT, [_values(block) for block in new])
-    tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in new for tag in block.tags])
-
-
-def chain_of(tx: Transaction, owner_kind: str, owner_id: str) -> str | None:
-    """The id of the chain this owner has, if any."""
-    row = tx.first(_CHAIN_OF, {"owner_kind": owner_kind, "owner_id": owner_id})
-    return row.id if row else None
+def insert_all(tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain], cause: Cause) -> list[Block]:
+    """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict."""
+    begun = {chain.id: chain for chain in chains_of}
+    new, cause = [_without_secrets(block) for block in new], cause_without_secrets(cause)
+    stored: dict[str, Block] = {}
+    for chain_id in sorted({block.chain_id for block in new}):
+        group = [block for block in new if block.chain_id == chain_id]
+        for block in group:
+            cause.require(block.label, block.rule)
+        changes = [Change(block.label, block.value, before=None) for block in group]
+        if chain := begun.pop(chain_id, None):
+            ids = versions.begin(tx, chain, changes, cause)
+        else:
+            _, ids = versions.record(tx, _held(tx, chain_id), changes, cause)
+        for block, id in zip(group, ids, strict=True):
+            stored[block.id] = replace(block, head=id, is_tainted=cause.is_tainted and not cause.is_owners)
+    for chain in begun.values():
+        versions.insert_chain(tx, chain)
+    made = [stored[block.id] for block in new]
+    tx.run(_INSERT, [_values(block) for block in made])
+    tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags])
+    return made
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
@@ -132,14 +170,46 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     return _with_tags(tx, [rows[id] for id in ids])
 
 
+def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
+    """The chain's block with this label, if there is one."""
+    found = _with_tags(tx, tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
+    return found[0] if found else None
+
+
+def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
+    """By the id of its chain, whose memory it is: the kind of the owner, and her id."""
+    statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
+    rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
+    return {row.id: (row.owner_kind, row.owner_id) for row in rows}
+
+
 def hold(tx: Transaction, id: str) -> None:
     """Let nobody else change the block until this transaction ends."""
     tx.hold(_HELD, {"id": id})
 
 
-def of_agent(tx: Transaction, agent_id: str) -> tuple[Block, ...]:
-    """The blocks attached to the agent, in the order of attachment, without their tags."""
-    return tuple(_block(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+def is_there(tx: Transaction, id: str) -> bool:
+    """Whether there is a block with this id, in whichever organisation; it stays so until this transaction ends."""
+    return tx.first(_HELD, {"id": id}) is not None
+
+
+def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
+    """The user's own blocks by their labels, without their tags."""
+    values = {"user_id": user_id, "organization_id": scope.organization_id}
+    return tuple(_block(row) for row in tx.all(_OF_USER, values))
+
+
+def of_agent(
+    tx: Transaction, agent_id: str, user_id: str | None = None, course: str | None = None
+) -> tuple[Block, ...]:
+    """The blocks attached to the agent, in the order of attachment, and those of the user it talks with; without their tags.
+
+    The user's own stands in the place of one of the agent's with the same label. Another user's is tainted: they are her words.
+    """
+    if user_id is None:
+        return tuple(_of_somebody(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+    rows = tx.all(_OF_AGENT_AND_USER, {"agent_id": agent_id, "user_id": user_id, "course": course})
+    return tuple({row.label: _of_somebody(row) for row in rows}.values())
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
@@ -168,34 +238,116 @@ def count(tx: Transaction, scope: Scope) -> int:
     return int(tx.all(statement)[0][0])
 
 
-def write(tx: Transaction, block: Block, value: str, *, by: str) -> Block | None:
-    """Make `value` the block's text if nobody wrote since `block` was read; None where somebody did."""
-    written = replace(block, value=value, version=block.version + 1, updated_by=by, updated_at=tx.clock.now())
-    values = new_values({name: getattr(written, name) for name in ("value", "version", "updated_by", "updated_at")})
-    done = tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version})
-    return written if done else None
+def write(tx: Transaction, block: Block, value: str, cause: Cause) -> Block | None:
+    """Make `value` the block's text if nobody wrote since `block` was read; None where somebody did, and then nobody else can
+    until this transaction ends. Raises Forbidden.
+    """
+    cause.require(block.label, block.rule)
+    value, cause = conceal(value).text, cause_without_secrets(cause)
+    chain = versions.hold(tx, block.chain_id)
+    if chain is None:
+        return None
+    changes = [Change(block.label, value, before=block.value)]
+    planned = versions.plan(chain, changes, cause, tx.clock.now())
+    written = _written(tx, replace(block, value=value), block, cause, planned.ids[0])
+    values = new_values({name: getattr(written, name) for name in _WRITTEN})
+    if not tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version}):
+        return None
+    versions.store(tx, chain, changes, cause, planned)
+    return written
 
 
-def update(tx: Transaction, block: Block, changed: Block) -> Block:
-    """Store changed fields of a block that was read in this transaction; tags are replaced, attachments follow its label."""
-    changed = replace(changed, version=block.version + 1, updated_at=tx.clock.now())
+def update(tx: Transaction, block: Block, changed: Block, cause: Cause) -> Block:
+    """Store changed fields of a block that was read in this transaction; tags are replaced, attachments follow its label.
+
+    Raises Forbidden, Overtaken.
+    """
+    cause.require(block.label, block.rule)
+    changed, cause = _without_secrets(changed, block), cause_without_secrets(cause)
+    new_version = None
+    if (changed.value, changed.label) != (block.value, block.label):
+        old_label = block.label if changed.label != block.label else None
+        change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
+        _, (new_version,) = versions.record(tx, _held(tx, block.chain_id), [change], cause)
+    changed = _written(tx, changed, block, cause, new_version)
     values = {name: getattr(changed, name) for name in _CHANGED}
     if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
         tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
+        proposals.follow(tx, block.chain_id, block.label, changed.label)
     if changed.tags != block.tags:
         tx.run(_DELETE_TAGS, {"block_id": block.id})
         tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in changed.tags])
+    settings = {name: getattr(changed, name) for name in _SETTINGS if getattr(changed, name) != getattr(block, name)}
+    if settings:
+        _log(tx, block, settings, cause)
     return changed
 
 
-def remove(tx: Transaction, block: Block) -> None:
-    """Delete the block, its attachments and tags, and a chain that was its own."""
-    tx.run(_DELETE, {"block_id": block.id})
-    tx.run(
-        _DELETE_CHAIN.where(chains.c.owner_kind == "block", chains.c.owner_id == block.id), {"chain_id": block.chain_id}
+def remove(tx: Transaction, block: Block, cause: Cause) -> None:
+    """Delete the block as it was read in this transaction, its attachments and tags, and a chain that was its own.
+
+    The chain of a user or an agent keeps its history and what it takes to restore it. Raises Forbidden, Overtaken.
+    """
+    cause.require(block.label, block.rule)
+    cause = cause_without_secrets(cause)
+    chain = _held(tx, block.chain_id)
+    if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
+        if not is_there(tx, block.id):
+            return  # somebody else was faster
+        # Under another label, or with another text, its last version would tell of what was not there.
+        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+    if chain.owner_kind == "block":
+        tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
+        return
+    versions.record(tx, chain, [Change(block.label, None, before=block.value)], cause)
+    _log(tx, block, {"deleted": {name: getattr(block, name) for name in _SETTINGS}}, cause)
+
+
+def cause_without_secrets(cause: Cause) -> Cause:
+    """The cause with a reason that may be kept, and leave with a clone."""
+    concealed = conceal(cause.reason)
+    return replace(cause, reason=concealed.text) if concealed.kinds else cause
+
+
+def _without_secrets(block: Block, before: Block | None = None) -> Block:
+    """The block without secrets in what it has that `before` had not."""
+    value, description = block.value, block.description
+    if before is None or value != before.value:
+        value = conceal(value).text
+    if description and (before is None or description != before.description):
+        description = conceal(description).text
+    is_clean = (value, description) == (block.value, block.description)
+    return block if is_clean else replace(block, value=value, description=description)
+
+
+def _held(tx: Transaction, chain_id: str) -> Chain:
+    chain = versions.hold(tx, chain_id)
+    if chain is None:
+        raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")
+    return chain
+
+
+def _written(tx: Transaction, changed: Block, block: Block, cause: Cause, new_version: bytes | None) -> Block:
+    """The block as it is stored: a person's word clears it of what nobody vouched for, a version that changes nothing does not."""
+    is_tainted = block.is_tainted
+    if new_version:
+        is_tainted = not cause.is_owners and (cause.is_tainted or block.is_tainted)
+    return replace(
+        changed,
+        version=block.version + 1,
+        head=new_version or block.head,
+        is_tainted=is_tainted,
+        updated_by=cause.author.id,
+        updated_at=tx.clock.now(),
     )
+
+
+def _log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
+    row = {"chain_id": block.chain_id, "block_id": block.id, "changed": {"label": block.label, **changed}}
+    author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
+    tx.run(_INSERT_LOG, {**row, **author, "created_at": tx.clock.now()})
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
@@ -217,8 +369,13 @@ def _values(block: Block) -> dict[str, Any]:
     return {column.name: getattr(block, column.name) for column in _COLUMNS}
 
 
-def _block(row: Row[Any]) -> Block:
-    return Block(**row._asdict())
+def _block(row: Sequence[Any]) -> Block:
+    return Block(**dict(zip(_NAMES, row, strict=True)))
+
+
+def _of_somebody(row: Sequence[Any]) -> Block:
+    block = _block(row[: len(_COLUMNS)])
+    return replace(block, is_tainted=True) if row[len(_COLUMNS)] else block
 
 
 def _with_tags(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Block]:

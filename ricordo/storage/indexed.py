@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import String, bindparam, cast, delete, func, literal, null, select, union_all
 
@@ -17,6 +17,9 @@ from ricordo.storage.index.tables import search_spaces, search_tail, search_vect
 from ricordo.storage.index.tail import unpack
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, archives, messages, passages
+
+if TYPE_CHECKING:
+    from ricordo.storage.index.merge import Packed
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
@@ -111,6 +114,27 @@ def merge(tx: Transaction, kind: str, owner_id: str) -> int:
     from ricordo.storage.index import merge as merging
 
     return merging.merge(tx, kind, owner_id)
+
+
+def packed(tx: Transaction, kind: str, owner_id: str) -> "Packed | None":
+    """The oldest rows of a space's tail, ready for `write_packed`; None where there is none. It only reads."""
+    from ricordo.storage.index import merge as merging
+
+    return merging.packed(tx, kind, owner_id)
+
+
+def has_few_waiting(tx: Transaction, owner_id: str) -> bool:
+    """Whether rows wait in a space's tail, but fewer than one merge takes."""
+    from ricordo.storage.index import merge as merging
+
+    return 0 < merging.waiting(tx, owner_id) < merging.MERGED_AT_ONCE
+
+
+def write_packed(tx: Transaction, packed: "Packed") -> bool:
+    """Write what was packed; False, and nothing is changed, where another was quicker."""
+    from ricordo.storage.index import merge as merging
+
+    return merging.write(tx, packed)
 
 
 def home_of(tx: Transaction, owner_id: str) -> Home | None:

@@ -4,10 +4,11 @@ first use and then goes straight to the driver, which takes half of what SQLAlch
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Dialect, Executable, Insert, LargeBinary, SelectBase
+from sqlalchemy import Dialect, Executable, Float, Insert, LargeBinary, SelectBase
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Convert = Callable[[Any], Any]
@@ -16,7 +17,7 @@ Convert = Callable[[Any], Any]
 class Prepared:
     """One statement as the driver takes it, with the conversions of its parameters and of its rows."""
 
-    __slots__ = ("_converts", "_defaults", "_names", "_positional", "_reads", "_row", "cursor", "sql")
+    __slots__ = ("_as_they_are", "_converts", "_defaults", "_names", "_positional", "_reads", "_row", "cursor", "sql")
 
     def __init__(self, statement: Executable, compiled: SQLCompiler, dialect: Dialect) -> None:
         self.sql = str(compiled)
@@ -24,17 +25,28 @@ class Prepared:
         self._names = tuple(compiled.positiontup or () if compiled.positional else compiled.binds)
         self._defaults = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
         converts = (
-            (name, bind.type.dialect_impl(dialect).bind_processor(dialect)) for name, bind in compiled.binds.items()
+            (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
+            for name, bind in compiled.binds.items()
+            if not isinstance(bind.type, LargeBinary)  # every driver takes bytes as they are
         )
         self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
+        # Of several names this gives a tuple of their values, of one the value alone.
+        is_plain = compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
+        self._as_they_are = itemgetter(*self._names) if is_plain else None
         columns = list(statement.selected_columns) if isinstance(statement, SelectBase) else []
         # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
         has_bytes = any(isinstance(column.type, LargeBinary) for column in columns)
         self.cursor: dict[str, Any] = {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
-        reads = (column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns)
+        # Floats come as they are, and what would convert them asks for a code that only a cursor with rows has.
+        kinds = (None if isinstance(column.type, Float) else column.type for column in columns)
+        reads = (kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None for kind in kinds)
         self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
+
+    def bind_all(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The parameters of several rows as the driver takes them."""
+        return list(map(self._as_they_are or self.bind, rows))
 
     def bind(self, values: Mapping[str, Any]) -> Any:
         """The parameters as the driver takes them: in order, or by name."""

@@ -76,6 +76,9 @@ steps = Table(
     number("step_ns", null=True),
     words("feedback"),
     json_value("tags", "'[]'"),
+    # What its prompt held of memory: ids of versions by block, and of passages.
+    json_value("memory"),
+    flag("is_tainted"),
     Index("steps_by_run", "run_id", "seq"),
     Index("steps_by_agent", "agent_id", "created_at", "seq"),
 )

@@ -20,6 +20,7 @@ _RUN_FIELDS = [column.name for column in runs.c if column.name not in (_USAGE | 
 _STEP_FIELDS = [column.name for column in steps.c if column.name not in (_USAGE | {"seq"})]
 _CHANGING = [
     *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
+    "user_id",
     *sorted(_USAGE),
 ]
 _INSERT, _INSERT_STEP = insert(runs), insert(steps)

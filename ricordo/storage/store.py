@@ -53,7 +53,7 @@ class Transaction:
         if isinstance(values, Mapping):
             cursor.execute(prepared.sql, prepared.bind(values))
         else:
-            cursor.executemany(prepared.sql, [prepared.bind(one) for one in values])
+            cursor.executemany(prepared.sql, prepared.bind_all(values))
         return int(cursor.rowcount)
 
     def all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Any]:

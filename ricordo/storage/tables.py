@@ -4,7 +4,7 @@
 microseconds UTC. What is filtered, joined or counted is a column; the rest is JSON.
 """
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Index, String, Table, UniqueConstraint
 
 from ricordo.storage.columns import (
     error,
@@ -20,6 +20,18 @@ from ricordo.storage.columns import (
     seq,
     words,
 )
+from ricordo.storage.memory_tables import (
+    agents_blocks,
+    blobs,
+    blocks,
+    blocks_log,
+    blocks_tags,
+    chains,
+    commits,
+    git_objects,
+    memory_remotes,
+    proposals,
+)
 from ricordo.storage.run_tables import expenses, run_events, runs, steps, traces
 
 __all__ = [
@@ -29,17 +41,23 @@ __all__ = [
     "agents_tags",
     "agents_tools",
     "archives",
+    "blobs",
     "blocks",
+    "blocks_log",
     "blocks_tags",
     "chains",
+    "commits",
     "conversations",
     "expenses",
+    "git_objects",
     "jobs",
+    "memory_remotes",
     "messages",
     "metadata",
     "organizations",
     "passages",
     "passages_tags",
+    "proposals",
     "providers",
     "run_events",
     "runs",
@@ -155,66 +173,12 @@ messages = Table(
     words("group_id"),
     words("model"),
     moment("created_at"),
+    flag("is_tainted"),
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
     Index("messages_by_run", "run_id"),
     sqlite_autoincrement=True,
-)
-
-chains = Table(
-    "chains",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    words("owner_kind", null=False),
-    words("owner_id", null=False),
-    Column("head", LargeBinary, nullable=True),
-    number("versions"),
-    UniqueConstraint("owner_kind", "owner_id"),
-)
-blocks = Table(
-    "blocks",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    reference("chain_id", "chains"),
-    words("label", null=False),
-    words("value", null=False),
-    words("description"),
-    Column("limit", BigInteger, nullable=False),
-    flag("read_only"),
-    words("policy", null=False),
-    flag("hidden"),
-    json_value("metadata"),
-    number("version"),
-    words("created_by"),
-    words("updated_by"),
-    moment("created_at"),
-    moment("updated_at"),
-    UniqueConstraint("chain_id", "label"),
-    Index("blocks_by_time", "organization_id", "created_at", "seq"),
-)
-blocks_tags = Table(
-    "blocks_tags",
-    metadata,
-    reference("block_id", "blocks"),
-    Column("tag", String, nullable=False),
-    UniqueConstraint("block_id", "tag"),
-    Index("blocks_tags_by_tag", "tag", "block_id"),
-)
-agents_blocks = Table(
-    "agents_blocks",
-    metadata,
-    seq(),
-    reference("agent_id", "agents"),
-    reference("block_id", "blocks"),
-    Column("label", Text, nullable=False),
-    UniqueConstraint("agent_id", "block_id"),
-    UniqueConstraint("agent_id", "label"),
-    Index("agents_blocks_by_block", "block_id"),
 )
 
 tools = Table(
@@ -292,6 +256,7 @@ passages = Table(
     words("step_id"),
     moment("created_at"),
     moment("updated_at"),
+    flag("is_tainted"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
     sqlite_autoincrement=True,
 )

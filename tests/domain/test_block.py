@@ -32,6 +32,15 @@ def test_words_with_a_meaning_in_paths_or_routes_are_refused_by_name(label: str)
         require_label(label)
 
 
+@pytest.mark.parametrize(
+    "label",
+    ["git~1", ".git./x", ".gitmodules", ".GIT \u200b".strip(), "a/.g\u200cit", "a\\.git", "notes.md/b", "a.MD/b/c"],
+)
+def test_what_no_clone_could_hold_is_refused(label: str) -> None:
+    with pytest.raises(Invalid, match="cannot be used"):
+        require_label(label)
+
+
 def test_a_text_of_just_the_limit_fits_and_one_more_character_does_not() -> None:
     block = make.block("human", limit=4)
     block.require_fits("été ")

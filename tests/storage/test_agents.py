@@ -160,6 +160,8 @@ async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along
         "messages": 2,
         # What has an owner of its own, or can be shared, stays.
         "chains": 1,
+        "commits": 1,
+        "blobs": 1,
         "blocks": 1,
         "tools": 1,
         "archives": 1,
@@ -230,14 +232,14 @@ async def test_tools_are_attached_once_and_taken_away(store: SqliteStore) -> Non
     assert await store.read(lambda tx: tools.of_agent(tx, state.agent.id)) == ()
 
 
-async def test_creating_an_agent_with_blocks_and_tools_costs_nine_inserts_however_many_they_are(
+async def test_creating_an_agent_with_blocks_and_tools_costs_eleven_inserts_however_many_they_are(
     store: SqliteStore,
 ) -> None:
     shown, usable = [make.block(str(number)) for number in range(5)], [make.tool(str(number)) for number in range(5)]
     with count_statements(store) as counted:
         await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a"])
     inserts = [sql for sql in counted.statements if sql.startswith("INSERT")]
-    assert (len(inserts), len(counted.statements), counted.transactions) == (9, 13, 1)
+    assert (len(inserts), len(counted.statements), counted.transactions) == (11, 15, 1)
 
 
 async def test_archives_attached_to_two_agents_are_seen_by_both(store: SqliteStore, scope: Scope) -> None:

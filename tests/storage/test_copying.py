@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from pydantic import SecretStr
 from sqlalchemy import LargeBinary, delete, insert, select, update
 
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
 from ricordo.memory.indexing import Indexing
+from ricordo.memory.proposing import Draft, propose
 from ricordo.memory.recall import Recall
 from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import copying, jobs, messages, runs
 from ricordo.storage.check import Broken, check_database, check_postgres
 from ricordo.storage.content import TABLES, Digest, hash_of, portions
@@ -30,7 +33,17 @@ from ricordo.storage.database import open_store
 from ricordo.storage.held import hold, reading
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import agents, archives, blocks, expenses, providers, run_events, traces
+from ricordo.storage.tables import (
+    agents,
+    archives,
+    blocks,
+    expenses,
+    git_objects,
+    memory_remotes,
+    providers,
+    run_events,
+    traces,
+)
 from ricordo.storage.tables import messages as messages_table
 from tests.support import make, postgres
 from tests.support.serving import serving
@@ -147,6 +160,14 @@ async def fill(settings: Settings) -> str:
         tx.run(
             insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
         )
+        told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
+        stored_blocks.update(tx, told, replace(told, description="Who she is."), make.cause())
+        draft = Draft(told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
+        propose(tx, draft, make.cause(agent.id))
+        in_chain = {"chain_id": told.chain_id}
+        tx.run(insert(git_objects), {**in_chain, "id": bytes(range(20)), "kind": "tree", "data": b"\0\xff"})
+        address = {"kind": "git", "address": "/srv/ada.git", "settings": {"odd": ODD}}
+        tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
         # These wait in the tail, behind numbers that a deletion left free.
         messages.insert_all(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])

@@ -151,7 +151,7 @@ def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() ->
     )
     kinds = {kind for kind, _ in columns}
     assert {collation for kind, collation in columns if kind in ("text", "character varying")} == {"C"}
-    assert kinds == {"bigint", "boolean", "bytea", "character varying", "json", "text"}
+    assert kinds == {"bigint", "boolean", "bytea", "character varying", "double precision", "json", "text"}
 
 
 async def test_several_servers_may_start_at_once_on_an_empty_database(empty_database: str, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lo
 
             def work(tx: Transaction) -> Block | None:
                 now = blocks.get(tx, Scope(), block.id)
-                return blocks.write(tx, now, str(int(now.value) + 1), by="user-1")
+                return blocks.write(tx, now, str(int(now.value) + 1), make.cause("user-1"))
 
             if await which.write(work):
                 return conflicts
@@ -297,9 +297,9 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
         now = blocks.get(tx, Scope(), block.id)
         tries.append(now.value)
         if len(tries) == 1:
-            wrote = other.write(lambda its: blocks.write(its, now, "new", by="agent-1"))
+            wrote = other.write(lambda its: blocks.write(its, now, "new", make.cause("agent-1")))
             asyncio.run_coroutine_threadsafe(wrote, loop).result(LIMIT)
-        return blocks.update(tx, now, replace(now, description="Described."))
+        return blocks.update(tx, now, replace(now, description="Described."), make.cause())
 
     changed = await store.write(change)
     assert tries == ["old", "new"]
@@ -310,7 +310,7 @@ async def test_a_change_that_always_meets_another_ends_as_a_conflict(store: Post
     (block,) = await make.stored_blocks(store, make.block())
     stale = replace(block, version=99)
     with pytest.raises(Conflict, match="changed since you read it"):
-        await store.write(lambda tx: blocks.update(tx, stale, stale))
+        await store.write(lambda tx: blocks.update(tx, stale, stale, make.cause()))
 
 
 async def test_a_held_run_is_not_ended_behind_its_owners_back(
@@ -366,7 +366,7 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore
         def work(tx: Transaction) -> None:
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)
-                assert blocks.write(tx, now, now.value + "+", by="agent-1")
+                assert blocks.write(tx, now, now.value + "+", make.cause("agent-1"))
                 if place == 0 and is_first_try:
                     is_first_try.clear()
                     both.wait(LIMIT)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from ricordo.errors import Unavailable
 from ricordo.storage.migrations import fill
+from ricordo.storage.migrations.history import begin_history
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -51,12 +52,19 @@ def add_threads_and_ledger(connection: Connection) -> None:
     run_file(connection, "0005")
 
 
+def add_versions(connection: Connection) -> None:
+    """Versions of memory, proposals and remotes; every block that stands gets its first version."""
+    run_file(connection, "0006")
+    begin_history(connection)
+
+
 MIGRATIONS: Sequence[Migration] = (
     create_spine,
     create_index_and_jobs,
     create_tickets,
     create_pgvector,
     add_threads_and_ledger,
+    add_versions,
 )
 
 

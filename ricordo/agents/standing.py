@@ -1,0 +1,83 @@
+"""In whose name, and in what circumstances, a step of a turn edits memory; and what of memory it had before it."""
+
+from typing import Any
+
+from ricordo.agents.request import NewMessage, StepDraft, TurnContext, TurnRequest
+from ricordo.domain.clock import SECOND
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import unique
+from ricordo.domain.message import Message
+from ricordo.domain.scope import Actor
+from ricordo.memory.guarding import Guard, Sources, recalled_in
+from ricordo.memory.standing import Standing
+from ricordo.prompt.packaging import is_event
+from ricordo.runtime import Runtime
+from ricordo.settings import Settings
+
+DAY = 86_400 * SECOND
+
+
+def standing_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> Standing:
+    """The agent, with what users said in this turn and whether the step's prompt held what nobody vouches for."""
+    agent = turn.state.agent
+    return Standing(
+        Actor("agent", agent.id, agent.name),
+        turn.run.id,
+        step.id,
+        is_tainted=is_tainted(turn),
+        expires_after=expiry_of(runtime.settings),
+        said=said_in(turn),
+    )
+
+
+def said_in(turn: TurnContext) -> tuple[str, ...]:
+    """What the conversation's user said in this turn, which began before the calls that waited for an answer."""
+    begins = turn.first
+    if turn.answered:
+        begins = min(begins, len(turn.window) - 1)  # a compaction may have left nothing of the turn
+    while turn.answered and begins > 1 and not _is_said(turn.window[begins]):
+        begins -= 1
+    return tuple(one.text for one in turn.window[begins:] if _is_said(one) and not one.is_tainted)
+
+
+def guard_of(turn: TurnContext) -> Guard:
+    """What keeps the agent from filing what it only looked up, or its own instructions."""
+
+    def read() -> Sources:
+        system = (turn.state.agent.system, turn.request.system or "")
+        return Sources(system, recalled_in(turn.window), said_in(turn))
+
+    return Guard(read)
+
+
+def is_others(said: NewMessage, request: TurnRequest, conversation: Conversation) -> bool:
+    """Whether somebody else than the conversation's user says this: another sender, or, where none is named, another name."""
+    if said.role != "user":
+        return False
+    scope = request.scope
+    users = {scope.subject_id, conversation.user_id} - {None} or {scope.user_id}
+    if said.sender_id:
+        return said.sender_id not in users
+    return bool(said.name) and said.name not in users | {scope.user_name}
+
+
+def _is_said(message: Message) -> bool:
+    return message.role == "user" and not is_event(message)
+
+
+def expiry_of(settings: Settings) -> int | None:
+    """How long proposals wait, in microseconds; None: for ever."""
+    return int(settings.proposal_expiry * DAY) or None
+
+
+def is_tainted(turn: TurnContext) -> bool:
+    """Whether the step's prompt holds what nobody vouches for: in its messages, or in a block whose text came of such."""
+    return any(message.is_tainted for message in turn.window) or any(block.is_tainted for block in turn.state.blocks)
+
+
+def lineage_of(turn: TurnContext) -> dict[str, Any]:
+    """What the step's prompt held of memory: the version of each block by the block's id, and the passages that were found."""
+    versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
+    found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
+    passages = [source for source in unique(found) if source.startswith("passage-")]
+    return {name: held for name, held in (("blocks", versions), ("passages", passages)) if held}

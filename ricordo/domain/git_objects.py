@@ -1,0 +1,93 @@
+"""The ids of git objects, computed without git: what a version's id is made of (the format is git's own).
+
+An object's id is the SHA-1 of `<kind> <size in bytes>`, a NUL and its body. Ids are 20 raw bytes here, 40 hex digits outside.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.scope import Actor
+
+Kind = Literal["blob", "tree", "commit"]
+SUFFIX = ".md"
+_FILE, _FOLDER = b"100644", b"40000"
+# Git refuses these in names, and what it would cut off at their ends must not be all of one.
+_NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The tree of a chain's current blocks: its id, and the bodies of all its folders by id, the leaves first."""
+
+    id: bytes
+    bodies: Mapping[bytes, bytes]
+
+
+def object_id(kind: Kind, body: bytes) -> bytes:
+    """The id of an object.
+
+    >>> object_id("blob", b"Name: Ada\\n").hex()
+    '2273db61e2992c4e5b35786f6b4396069998020a'
+    """
+    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(body)) + body, usedforsecurity=False).digest()
+
+
+def blob_id(text: str) -> bytes:
+    """The id of a text, as UTF-8 and exactly as it is."""
+    return object_id("blob", text.encode())
+
+
+def path_of(label: str) -> str:
+    """The file of a block: `courses/maths` → `courses/maths.md`."""
+    return label + SUFFIX
+
+
+def tree_of(blobs: Mapping[str, bytes]) -> Tree:
+    """The tree of blocks' texts, by label; a `/` in a label makes a folder, and a folder without files is not there."""
+    bodies: dict[bytes, bytes] = {}
+    root = _store(_folders(blobs), bodies)
+    return Tree(root, bodies)
+
+
+def commit_body(tree: bytes, parents: tuple[bytes, ...], who: str, at: int, message: str) -> bytes:
+    """A commit's body; `at` is in microseconds, of which git keeps the seconds. Author and committer are the same."""
+    stamp = f"{who} {at // SECOND} +0000"
+    lines = [f"tree {tree.hex()}", *(f"parent {parent.hex()}" for parent in parents)]
+    return "\n".join([*lines, f"author {stamp}", f"committer {stamp}", "", message]).encode()
+
+
+def signature(actor: Actor) -> str:
+    """The author as git writes one: `Ada <user-1@ricordo>`."""
+    name = _NOT_IN_NAMES.sub(" ", actor.name or actor.id).strip(" .,:;\"'\\") or actor.kind
+    mail = re.sub(r"[^\w.+@/-]+", "-", actor.id) or actor.kind
+    return f"{name} <{mail}@ricordo>"
+
+
+def _folders(blobs: Mapping[str, bytes]) -> dict[str, object]:
+    root: dict[str, object] = {}
+    for label, blob in blobs.items():
+        *parents, name = path_of(label).split("/")
+        folder = root
+        for parent in parents:
+            folder = folder.setdefault(parent, {})  # type: ignore[assignment]
+        folder[name] = blob
+    return root
+
+
+def _store(folder: Mapping[str, object], bodies: dict[bytes, bytes]) -> bytes:
+    entries: list[tuple[bytes, bytes]] = []
+    for name, item in folder.items():
+        raw = name.encode()
+        if isinstance(item, dict):
+            # A folder stands where it would if its name ended in a slash.
+            entries.append((raw + b"/", b"%s %s\0" % (_FOLDER, raw) + _store(item, bodies)))
+        else:
+            entries.append((raw, b"%s %s\0" % (_FILE, raw) + item))  # type: ignore[operator]
+    body = b"".join(entry for _, entry in sorted(entries))
+    id = object_id("tree", body)
+    bodies[id] = body
+    return id

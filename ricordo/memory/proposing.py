@@ -1,0 +1,156 @@
+"""Proposing: what a policy does not let an agent do at once waits for the block's owner, and is seen by nobody else until then."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ricordo.domain.block import Block
+from ricordo.domain.ids import new_id
+from ricordo.domain.version import Cause, Proposal
+from ricordo.errors import Conflict, NotFound
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.standing import Standing
+from ricordo.memory.working import (
+    BlockCreation,
+    BlockDescribed,
+    BlockEdit,
+    BlockRemoval,
+    BlockRename,
+    MemoryEdit,
+)
+from ricordo.storage import proposals, versions
+from ricordo.storage.store import Transaction
+
+WAITS = (
+    'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
+    "You will not be told what becomes of it."
+)
+NOT_A_TEXT = (
+    'Memory block "{}" belongs to somebody who decides about its changes, and its description is hers alone. '
+    "Propose changes of its text instead."
+)
+_BESIDE = "The rest was applied."
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A change to be proposed: of `block`, or a new one where that is None; `value` is None for one that shall go."""
+
+    chain_id: str
+    organization_id: str
+    label: str
+    value: str | None
+    block: Block | None = None
+    new_label: str | None = None
+    description: str | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What became of edits that had to wait: what their calls are told, and those that failed, by call id."""
+
+    told: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def beside(self, told: Mapping[str, str]) -> dict[str, str]:
+        """With what other edits' calls are told; a call that did both hears of both."""
+        return {**told, **{id: f"{text} {_BESIDE}" if id in told else text for id, text in self.told.items()}}
+
+
+def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], standing: Standing) -> Proposed:
+    """Make a proposal of each block's edits in one step."""
+    told: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    by_block: dict[str, list[MemoryEdit]] = {}
+    for edit in edits:
+        by_block.setdefault(edit.base.id, []).append(edit)
+    # In the order of their chains, as everyone takes them, so that no two wait for each other.
+    for group in sorted(by_block.values(), key=lambda group: group[0].base.chain_id):
+        block = group[0].base
+        if any(isinstance(edit, BlockDescribed) for edit in group):
+            failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
+            continue
+        cause = standing.cause((edit.why for edit in group), f"Edit {block.label}")
+        try:
+            proposal = propose(tx, _draft(block, group), cause, standing.expires_after)
+        except (NotFound, Conflict) as error:
+            failed |= {edit.call_id: str(error) for edit in group}
+            continue
+        for edit in group:
+            sentence = WAITS.format(block.label, proposal.id)
+            told[edit.call_id] = f"{told[edit.call_id]} {sentence}" if edit.call_id in told else sentence
+    return Proposed(told, failed)
+
+
+def propose(tx: Transaction, draft: Draft, cause: Cause, expires_after: int | None = None) -> Proposal:
+    """Store a proposal; an older one of the same author for the same block is superseded. Raises NotFound where all is erased.
+
+    What the older proposed in the same run and in other lines goes into the newer, since its author did not see it in the block.
+    `expires_after` is in microseconds; None: it waits for ever.
+    """
+    chain = versions.hold(tx, draft.chain_id)
+    if chain is None:
+        raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
+    now = tx.clock.now()
+    block = draft.block
+    older = proposals.waiting_by(tx, chain.id, draft.label, cause.author)
+    value = draft.value
+    for one in older:
+        value = _with_older(value, one, cause)
+    proposal = Proposal(
+        id=new_id("proposal"),
+        organization_id=draft.organization_id,
+        chain_id=chain.id,
+        label=draft.label,
+        base=block.head if block else None,
+        base_value=block.value if block else None,
+        value=value,
+        author=cause.author,
+        reasoning=cause.reason,
+        created_at=now,
+        confidence=draft.confidence,
+        new_label=draft.new_label,
+        description=draft.description,
+        run_id=cause.run_id,
+        step_id=cause.step_id,
+        is_tainted=cause.is_tainted,
+        expires_at=None if expires_after is None else now + expires_after,
+    )
+    file = chain.files.get(draft.label)
+    # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
+    is_current = file is not None and block is not None and versions.is_text_of(block.value, file)
+    proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
+    for one in older:
+        proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
+    return proposal
+
+
+def _with_older(value: str | None, older: Proposal, cause: Cause) -> str | None:
+    is_same_run = cause.run_id is not None and older.run_id == cause.run_id
+    if value is None or older.value is None or older.base_value is None or not is_same_run:
+        return value
+    merged = merge_lines(older.base_value, value, older.value)
+    return value if merged is None else merged
+
+
+def _draft(block: Block, edits: Sequence[MemoryEdit]) -> Draft:
+    value: str | None = block.value
+    new_label = None
+    for edit in edits:
+        match edit:
+            case BlockEdit() | BlockCreation():
+                value = edit.value if isinstance(edit, BlockEdit) else edit.base.value
+            case BlockRemoval():
+                value = None
+            case BlockRename():
+                new_label = edit.label
+    sure = [edit.why.confidence for edit in edits if edit.why.confidence is not None]
+    return Draft(
+        block.chain_id,
+        block.organization_id,
+        block.label,
+        value,
+        block,
+        new_label if new_label != block.label else None,
+        confidence=min(sure, default=None),
+    )

@@ -1,0 +1,56 @@
+"""In whose name, and in what circumstances, memory is edited: what the store decides by, and every version keeps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ricordo.domain.scope import Actor
+from ricordo.domain.version import Cause, Verdict
+from ricordo.memory.working import MemoryEdit, Why
+
+# A shorter quote could stand anywhere, unless it is all that was said.
+_SHORTEST_QUOTE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
+
+    `expires_after` is how long a proposal waits, in microseconds (None: for ever).
+    """
+
+    author: Actor
+    run_id: str | None = None
+    step_id: str | None = None
+    is_tainted: bool = False
+    said: tuple[str, ...] = ()
+    expires_after: int | None = None
+
+    def cause(self, whys: Iterable[Why], otherwise: str) -> Cause:
+        """The cause of one change that these calls made together; `otherwise` is the reason where they gave none."""
+        given = list(whys)
+        reasons = dict.fromkeys(why.reason.strip() for why in given if why.reason.strip())
+        return Cause(
+            author=self.author,
+            reason="; ".join(reasons) or otherwise,
+            run_id=self.run_id,
+            step_id=self.step_id,
+            is_tainted=self.is_tainted,
+            is_quoted=bool(given) and all(self._said(why.quote) for why in given),
+        )
+
+    def verdict(self, edit: MemoryEdit) -> Verdict:
+        """What becomes of an edit, by its block's policy and by what it asks for itself."""
+        verdict = self.cause([edit.why], "").verdict(edit.base.rule)
+        return "propose" if verdict == "apply" and edit.why.only_proposes else verdict
+
+    def _said(self, quote: str | None) -> bool:
+        words = " ".join((quote or "").split())
+        if not words:
+            return False
+        told = [" ".join(text.split()) for text in self.said]
+        return words in told or (len(words) >= _SHORTEST_QUOTE and any(words in text for text in told))
+
+
+def agent_standing(agent_id: str, name: str) -> Standing:
+    """An agent that edits outside a turn."""
+    return Standing(Actor("agent", agent_id, name))

@@ -1,0 +1,217 @@
+"""Commits that an owner made with git become versions of her memory, with the ids they have: beside `blocks`, the other door.
+
+All of a push happens in one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of every block that it
+changes is asked, as it is for any other writer.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import bindparam, delete, insert
+
+from ricordo.domain.block import Block, Chain, Policy
+from ricordo.domain.git_reading import Commit, GitObject
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import Cause
+from ricordo.errors import Conflict, Stale
+from ricordo.storage import blobs, history, proposals, versions
+from ricordo.storage import blocks as blocks_now
+from ricordo.storage.index.upsert import Missing
+from ricordo.storage.rows import new_values, setter
+from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.tables import agents_blocks, blocks, blocks_log, chains, commits, git_objects
+from ricordo.storage.versions import Change
+
+_POLICY: Policy = "propose"  # of a user's new block
+_SETTINGS = (
+    *("title", "description", "limit", "policy", "schema_ref", "agent_id", "course", "metadata", "hidden", "read_only"),
+)
+_COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
+_INSERT, _INSERT_COMMIT, _INSERT_LOG = insert(blocks), insert(commits), insert(blocks_log)
+_INSERT_RAW = Missing(git_objects)
+_WRITTEN = ("label", "value", "version", "head", "is_tainted", "updated_by", "updated_at")
+_WRITE = setter(
+    blocks, *_WRITTEN, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
+)
+_RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
+_RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
+_DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), blocks.c.version == bindparam("expected"))
+_ADVANCE = setter(chains, "head", "versions", "files", where=chains.c.id == bindparam("chain_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """One commit of the main line, and what it changes against the one before it, as changes of blocks in order."""
+
+    commit: Commit
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a push brings to a chain whose tip is `expected`.
+
+    `main` are the commits from there to the new tip, the oldest first; `beside` the commits that were merged, with all their
+    trees, and `texts` the texts in these.
+    """
+
+    expected: bytes | None
+    main: tuple[Adopted, ...]
+    beside: tuple[GitObject, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, cause: Cause) -> Chain:
+    """Make the commits versions of a user's chain; `cause` tells whose credential brought them.
+
+    Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
+    has twice then.
+    """
+    chain = versions.hold(tx, chain_id)
+    if chain is None:
+        raise Conflict("This memory was erased a moment ago. Nothing was changed.")
+    if chain.head != adoption.expected:
+        raise Stale("The memory changed since you fetched it. Fetch and merge first, then push again.")
+    if chain.owner_kind != "user":
+        raise Conflict("Only the memory of a user can be pushed to.")
+    now = {block.label: block for block in blocks_now.of_user(tx, scope, chain.owner_id)}
+    after = _after(tx, chain, now, adoption.main, cause)
+    rows: list[dict[str, Any]] = []
+    for adopted in adoption.main:
+        chain = _versions(tx, chain, adopted, cause, rows)
+    tx.run(_INSERT_COMMIT, rows)
+    raw = [_raw(chain_id, adopted.commit) for adopted in adoption.main]
+    raw += [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in adoption.beside]
+    tx.run(_INSERT_RAW, raw)
+    for text in adoption.texts:
+        blobs.put(tx, chain_id, text, None)
+    files = {label: [blob.hex(), depth] for label, (blob, depth) in chain.files.items()}
+    tip = new_values({"head": chain.head, "versions": chain.versions, "files": files})
+    tx.run(_ADVANCE, {**tip, "chain_id": chain_id})
+    _store_blocks(tx, {block.id: block for block in now.values()}, after, cause)
+    return chain
+
+
+def _after(
+    tx: Transaction, chain: Chain, now: Mapping[str, Block], main: Sequence[Adopted], cause: Cause
+) -> dict[str, Block]:
+    """The blocks by id as they are after the commits. Asks the policy of each that is touched, and its limit."""
+    live = dict(now)
+    gone: dict[str, Block] = {}
+    for adopted in main:
+        for change in adopted.changes:
+            block = live.pop(change.old_label or change.label, None) or gone.pop(change.label, None)
+            if block is None and change.value is not None:
+                # Also an id that went in this push may come back yet, under the label that it had.
+                taken = {one.id for one in (*now.values(), *live.values(), *gone.values())}
+                block = _new(tx, chain, change.label, cause, taken)
+            if block is None:
+                continue
+            cause.require(block.label, block.rule)
+            if change.value is None:
+                gone[change.label] = block
+                continue
+            block.require_fits(change.value)
+            live[change.label] = replace(block, label=change.label, value=change.value, head=adopted.commit.id)
+    return {block.id: block for block in live.values()}
+
+
+def _new(tx: Transaction, chain: Chain, label: str, cause: Cause, taken: Collection[str]) -> Block:
+    """A block that was not there; one that was deleted comes back with the settings it had, and its id unless that is taken."""
+    block_id, settings = new_id("block"), dict[str, Any]()
+    if deleted := history.last_deleted(tx, chain.id, label):
+        block_id = block_id if deleted.block_id in taken else deleted.block_id
+        settings = {name: value for name, value in deleted.settings.items() if name in _SETTINGS}
+    now = tx.clock.now()
+    return Block(
+        id=block_id,
+        organization_id=chain.organization_id,
+        chain_id=chain.id,
+        label=label,
+        value="",
+        created_by=cause.author.id,
+        updated_by=cause.author.id,
+        created_at=now,
+        updated_at=now,
+        **{"policy": _POLICY, **settings},
+    )
+
+
+def _versions(tx: Transaction, chain: Chain, adopted: Adopted, cause: Cause, rows: list[dict[str, Any]]) -> Chain:
+    """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
+    files = dict(chain.files)
+    commit = adopted.commit
+    other = next((parent for parent in commit.parents if parent != chain.head), None)
+    for place, change in enumerate(adopted.changes, 1):
+        before = files.pop(change.old_label or change.label, None)
+        blob = None
+        if change.value is not None:
+            base = (*before, change.before) if before and change.before is not None else None
+            files[change.label] = blobs.put(tx, chain.id, change.value, base)
+            blob = files[change.label][0]
+        rows.append(
+            {
+                "chain_id": chain.id,
+                "number": chain.versions + place,
+                "id": commit.id,
+                "parent": chain.head,
+                "other_parent": other,
+                "label": change.label,
+                "old_label": change.old_label,
+                "blob": blob,
+                **versions.cause_values(replace(cause, reason=commit.message)),
+                "created_at": tx.clock.now(),
+            }
+        )
+    return replace(chain, head=commit.id, versions=chain.versions + len(adopted.changes), files=files)
+
+
+def _raw(chain_id: str, commit: Commit) -> dict[str, Any]:
+    return {"chain_id": chain_id, "id": commit.id, "kind": "commit", "data": commit.body}
+
+
+def _store_blocks(tx: Transaction, now: Mapping[str, Block], after: Mapping[str, Block], cause: Cause) -> None:
+    """Bring the rows of blocks from what they are now to what they are after, both by id."""
+    for id, block in now.items():
+        if id not in after:
+            _remove(tx, block, cause)
+    renamed = [block for id, block in after.items() if id in now and block.label != now[id].label]
+    for statement in (_RELABEL, _RELABEL_ATTACHED):
+        # By way of names that nobody has: two blocks may have exchanged theirs.
+        tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
+    tx.run(_RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed])
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, now[block.id].label, block.id)
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, block.id, block.label)
+    moment = tx.clock.now()
+    for id, block in after.items():
+        before = now.get(id)
+        if before is None:
+            values = {name: getattr(replace(block, version=1), name) for name in _COLUMNS}
+            tx.run(_INSERT, values)
+        elif block != before:
+            written = replace(
+                block,
+                version=before.version + 1,
+                is_tainted=block.is_tainted and not cause.is_owners,
+                updated_by=cause.author.id,
+                updated_at=moment,
+            )
+            values = new_values({name: getattr(written, name) for name in _WRITTEN})
+            _require_written(tx.run(_WRITE, {**values, "block_id": id, "expected": before.version}), before)
+
+
+def _remove(tx: Transaction, block: Block, cause: Cause) -> None:
+    _require_written(tx.run(_DELETE, {"block_id": block.id, "expected": block.version}), block)
+    changed = {"label": block.label, "deleted": {name: getattr(block, name) for name in _SETTINGS}}
+    row = {"chain_id": block.chain_id, "block_id": block.id, "changed": changed, "created_at": tx.clock.now()}
+    author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
+    tx.run(_INSERT_LOG, {**row, **author})
+
+
+def _require_written(rows: int, block: Block) -> None:
+    if not rows:
+        raise Overtaken(f'Block "{block.label}" changed a moment ago. Fetch and merge, then push again.')

@@ -1,0 +1,235 @@
+"""The versions of memory as they are read: pages, one by its id, a text as it was, what a run or a step changed, what was deleted.
+
+A block keeps its history when it is renamed, so a label is followed back through the names that the block had before.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, select
+
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion
+from ricordo.errors import Conflict, NotFound
+from ricordo.storage import blobs
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import blocks, blocks_log, chains, commits
+
+SHORTEST_ID = 7
+_ID = re.compile(rf"[0-9a-f]{{{SHORTEST_ID},40}}")
+_NEWEST = 1 << 62  # more than any chain has versions
+_COLUMNS = [column for column in commits.c if column.name != "seq"]
+_SELECT = select(*_COLUMNS)
+_IN_CHAIN = commits.c.chain_id == bindparam("chain_id")
+_PAGE = (
+    _SELECT.where(_IN_CHAIN, commits.c.number < bindparam("before"))
+    .order_by(commits.c.number.desc())
+    .limit(bindparam("limit"))
+)
+_LABELLED = (
+    _SELECT.where(
+        _IN_CHAIN,
+        commits.c.label == bindparam("label"),
+        commits.c.number > bindparam("after"),
+        commits.c.number < bindparam("before"),
+    )
+    .order_by(commits.c.number.desc())
+    .limit(bindparam("limit"))
+)
+_BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindparam("high")))
+_FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
+_LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
+_END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, commits.c.id == bindparam("id"))
+_RENAMES = (
+    select(commits.c.number, commits.c.label, commits.c.old_label)
+    .where(_IN_CHAIN, commits.c.old_label.is_not(None))
+    .order_by(commits.c.number.desc())
+)
+_IN_SCOPE = select(*_COLUMNS).join(chains, chains.c.id == commits.c.chain_id)
+_OF_ORGANIZATION = chains.c.organization_id == bindparam("organization_id")
+_IN_ORDER = (commits.c.chain_id, commits.c.number)
+_OF_RUN = _IN_SCOPE.where(_OF_ORGANIZATION, commits.c.run_id == bindparam("run_id")).order_by(*_IN_ORDER)
+_OF_STEPS = _IN_SCOPE.where(
+    _OF_ORGANIZATION, commits.c.step_id.op("IN")(each(bindparam("ids", type_=blocks_log.c.changed.type)))
+).order_by(*_IN_ORDER)
+_CHAINS_OF = select(blocks.c.id, blocks.c.chain_id).where(
+    blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
+    blocks.c.organization_id == bindparam("organization_id"),
+)
+_CHAINS_OF_GONE = (
+    select(blocks_log.c.block_id, blocks_log.c.chain_id)
+    .join(chains, chains.c.id == blocks_log.c.chain_id)
+    .where(blocks_log.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))), _OF_ORGANIZATION)
+)
+_LOG = (
+    select(blocks_log.c.block_id, blocks_log.c.changed)
+    .where(blocks_log.c.chain_id == bindparam("chain_id"))
+    .order_by(blocks_log.c.seq.desc())
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A block that was deleted: its id, and its settings at that time."""
+
+    block_id: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """The versions between two numbers, neither included, in which a block had one label."""
+
+    label: str
+    after: int
+    before: int
+
+
+def page(
+    tx: Transaction, chain_id: str, *, label: str | None = None, limit: int = 50, before: int | None = None
+) -> list[BlockVersion]:
+    """Versions of a chain, newest first, below the number `before`; with `label`, of the block that is called so, or was last."""
+    end = _NEWEST if before is None else before
+    if label is None:
+        return [_version(row) for row in tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})]
+    found: list[BlockVersion] = []
+    for stretch in _stretches(tx, chain_id, label):
+        if len(found) < limit and stretch.after + 1 < end:
+            found += _labelled(tx, chain_id, stretch, limit - len(found), end)
+    return found
+
+
+def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
+    """The version with this id: 40 hex digits, or the first of them, at least 7. Raises NotFound, Conflict for more than one.
+
+    Of several that came in one commit, the last.
+    """
+    wanted = id.lower()
+    if not _ID.fullmatch(wanted):
+        raise NotFound(
+            f'There is no version "{id[:40]}". An id has 40 hex digits, of which at least {SHORTEST_ID} are needed.'
+        )
+    ends = {name: bytes.fromhex(wanted.ljust(40, digit)) for name, digit in (("low", "0"), ("high", "f"))}
+    row = tx.first(_FIRST, {"chain_id": chain_id, **ends})
+    if row is None:
+        raise NotFound(f"There is no version {wanted} of this memory.")
+    if len(wanted) < 40 and tx.first(_LAST, {"chain_id": chain_id, **ends}).id != row.id:
+        raise Conflict(f"Several versions begin with {wanted}. Give more of the id.")
+    return _version(row)
+
+
+def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
+    """The text at a version of the block that has this label now, under whatever label it had then; None where it was not there.
+
+    Where the block that has it now was made later, the text of the one that had it then.
+    """
+    there = block_at(tx, chain_id, label, version)
+    return None if there is None or there.blob is None else blobs.read(tx, chain_id, there.blob)
+
+
+def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> BlockVersion | None:
+    """The newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
+    # Versions of one commit share its id and its tree.
+    end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
+    renames = tx.all(_RENAMES, {"chain_id": chain_id})
+    for upper in (_NEWEST, end + 1):
+        for stretch in _followed(renames, label, upper):
+            if stretch.after < end and (rows := _labelled(tx, chain_id, stretch, 1, end + 1)):
+                return rows[0]
+    return None
+
+
+def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
+    """The same block's version before this one, under whatever label; None where this one made it."""
+    renames = tx.all(_RENAMES, {"chain_id": version.chain_id})
+    stretches = _followed(renames, version.old_label or version.label, version.number)
+    found = (_labelled(tx, version.chain_id, stretch, 1, version.number) for stretch in stretches)
+    return next((rows[0] for rows in found if rows), None)
+
+
+def label_now(tx: Transaction, version: BlockVersion) -> str:
+    """What the block is called today that this version is of."""
+    label = version.label
+    for rename in reversed(tx.all(_RENAMES, {"chain_id": version.chain_id})):
+        if rename.number > version.number and rename.old_label == label:
+            label = rename.label
+    return label
+
+
+def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
+    """What a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
+    rows = tx.all(_OF_RUN, {"organization_id": scope.organization_id, "run_id": run_id})
+    return [_version(row) for row in rows]
+
+
+def of_steps(tx: Transaction, scope: Scope, step_ids: Sequence[str]) -> list[BlockVersion]:
+    """What these steps changed, in whichever chains, the oldest of each chain first."""
+    rows = tx.all(_OF_STEPS, {"organization_id": scope.organization_id, "ids": list(step_ids)})
+    return [_version(row) for row in rows]
+
+
+def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
+    """By block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out."""
+    values = {"ids": list(ids), "organization_id": scope.organization_id}
+    chain_ids = {row.block_id: row.chain_id for row in tx.all(_CHAINS_OF_GONE, values)}
+    chain_ids |= {row.id: row.chain_id for row in tx.all(_CHAINS_OF, values)}
+    found = {}
+    for block_id, chain_id in chain_ids.items():
+        id = bytes.fromhex(ids[block_id])
+        if row := tx.first(_FIRST, {"chain_id": chain_id, "low": id, "high": id}):
+            found[block_id] = _version(row)
+    return found
+
+
+def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
+    """The block that was deleted last under this label, if any was."""
+    for row in tx.all(_LOG, {"chain_id": chain_id}):
+        if row.changed.get("label") == label and "deleted" in row.changed:
+            return Deleted(row.block_id, row.changed["deleted"])
+    return None
+
+
+def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:
+    values = {"label": stretch.label, "after": stretch.after, "before": min(stretch.before, end), "limit": limit}
+    return [_version(row) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+
+
+def _stretches(tx: Transaction, chain_id: str, label: str) -> list[_Stretch]:
+    return _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST)
+
+
+def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]:
+    """Where the block stands that had this label last, before a version, in all its labels, newest first."""
+    stretches: list[_Stretch] = []
+    for rename in renames:
+        if rename.number >= before:
+            continue
+        if rename.old_label == label:
+            # Another block went away with this label: ours was made after that.
+            return [*stretches, _Stretch(label, rename.number, before)]
+        if rename.label == label:
+            stretches.append(_Stretch(label, rename.number - 1, before))
+            label, before = rename.old_label, rename.number
+    return [*stretches, _Stretch(label, 0, before)]
+
+
+def _version(row: Row[Any]) -> BlockVersion:
+    return BlockVersion(
+        id=row.id,
+        chain_id=row.chain_id,
+        number=row.number,
+        label=row.label,
+        blob=row.blob,
+        author=Actor(row.author_kind, row.author_id, row.author_name),
+        reason=row.reason,
+        created_at=row.created_at,
+        parents=tuple(parent for parent in (row.parent, row.other_parent) if parent is not None),
+        old_label=row.old_label,
+        approved_by=row.approved_by,
+        proposal_id=row.proposal_id,
+        run_id=row.run_id,
+        step_id=row.step_id,
+        is_tainted=row.is_tainted,
+    )

@@ -1,0 +1,210 @@
+"""Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, insert, select, update
+
+from ricordo.domain.concealment import conceal
+from ricordo.domain.git_objects import blob_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Proposal, ProposalStatus
+from ricordo.errors import NotFound
+from ricordo.storage import blobs
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.rows import new_values, setter
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import proposals
+
+_SELECT = select(proposals)
+_BY_ID = _SELECT.where(proposals.c.id == bindparam("id"), proposals.c.organization_id == bindparam("organization_id"))
+_HELD = select(proposals.c.id).where(proposals.c.id == bindparam("id")).with_for_update()
+_OF_STEP = _SELECT.where(
+    proposals.c.step_id == bindparam("step_id"), proposals.c.organization_id == bindparam("organization_id")
+).order_by(proposals.c.seq)
+_WAITING = _SELECT.where(
+    proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"])
+).order_by(proposals.c.seq)
+_WAITING_BY = _SELECT.where(
+    proposals.c.chain_id == bindparam("chain_id"),
+    proposals.c.status.in_(["open", "conflicted"]),
+    proposals.c.label == bindparam("label"),
+    proposals.c.author_kind == bindparam("author_kind"),
+    proposals.c.author_id == bindparam("author_id"),
+).order_by(proposals.c.seq)
+_WAITING_IDS = (
+    select(proposals.c.id)
+    .where(proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"]))
+    .order_by(proposals.c.seq)
+)
+_COUNTS = (
+    select(proposals.c.label, func.count().label("waiting"))
+    .where(proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"]))
+    .group_by(proposals.c.label)
+)
+_DUE = (
+    select(proposals.c.id)
+    .where(proposals.c.status.in_(["open", "conflicted"]), proposals.c.expires_at <= bindparam("now"))
+    .limit(500)
+)
+_FOLLOW = (
+    update(proposals)
+    .where(
+        proposals.c.chain_id == bindparam("of_chain"),
+        proposals.c.label == bindparam("old_label"),
+        proposals.c.status.in_(["open", "conflicted"]),
+    )
+    .values(label=bindparam("relabelled"))
+)
+_INSERT = insert(proposals)
+_SETTLED = ("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
+_SETTLE = setter(proposals, *_SETTLED, where=proposals.c.id == bindparam("proposal_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalFilter:
+    """Which proposals are wanted; None means: any. With `waits` those that the owner can still decide on."""
+
+    chain_id: str | None = None
+    label: str | None = None
+    status: ProposalStatus | None = None
+    author_id: str | None = None
+    run_id: str | None = None
+    waits: bool = False
+
+
+def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> None:
+    """Store a proposal, without secrets; `base` is the text its own is a difference from, where the block is there."""
+    proposal = replace(
+        proposal,
+        value=None if proposal.value is None else conceal(proposal.value).text,
+        reasoning=conceal(proposal.reasoning).text,
+        description=proposal.description and conceal(proposal.description).text,
+    )
+    blob = None if proposal.value is None else blobs.put(tx, proposal.chain_id, proposal.value, base)[0]
+    tx.run(
+        _INSERT,
+        {
+            **{name: getattr(proposal, name) for name in _PLAIN},
+            "base_blob": None if proposal.base_value is None else blob_id(proposal.base_value),
+            "blob": blob,
+            "author_kind": proposal.author.kind,
+            "author_id": proposal.author.id,
+            "author_name": proposal.author.name,
+        },
+    )
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
+    """One proposal; raises NotFound."""
+    row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
+    if row is None:
+        raise NotFound(f"Proposal with ID {id} not found")
+    return _proposal(tx, row)
+
+
+def hold(tx: Transaction, scope: Scope, id: str) -> Proposal:
+    """One proposal as it is now; nobody else changes it until this transaction ends. Raises NotFound."""
+    tx.hold(_HELD, {"id": id})
+    return get(tx, scope, id)
+
+
+def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
+    """What a step proposed, the oldest first."""
+    rows = tx.all(_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
+    return [_proposal(tx, row) for row in rows]
+
+
+def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
+    """Let the proposals that wait for a block go with it to its new label."""
+    tx.run(_FOLLOW, {"of_chain": chain_id, "old_label": old_label, "relabelled": label})
+
+
+def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
+    """The proposals of this chain that the owner can still decide on, the oldest first."""
+    return [_proposal(tx, row) for row in tx.all(_WAITING, {"chain_id": chain_id})]
+
+
+def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
+    """Those among them that this author made for this block."""
+    values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
+    return [_proposal(tx, row) for row in tx.all(_WAITING_BY, values)]
+
+
+def waiting_ids(tx: Transaction, chain_id: str) -> list[str]:
+    """The ids of those that wait, the oldest first."""
+    return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id})]
+
+
+def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
+    """How many proposals wait, by the label of their block."""
+    return {row.label: row.waiting for row in tx.all(_COUNTS, {"chain_id": chain_id})}
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
+    """One page of the proposals that pass the filter."""
+    statement = _SELECT.where(proposals.c.organization_id == scope.organization_id)
+    equal: Mapping[str, str | None] = {
+        "chain_id": which.chain_id,
+        "label": which.label,
+        "status": which.status,
+        "author_id": which.author_id,
+        "run_id": which.run_id,
+    }
+    for name, value in equal.items():
+        if value is not None:
+            statement = statement.where(proposals.c[name] == value)
+    if which.waits:
+        statement = statement.where(proposals.c.status.in_(["open", "conflicted"]))
+    return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
+
+
+def settle(tx: Transaction, proposal: Proposal) -> None:
+    """Store what became of a proposal: its status, when and by whom, and the rest of what is known only then."""
+    values = new_values({name: getattr(proposal, name) for name in _SETTLED})
+    tx.run(_SETTLE, {**values, "proposal_id": proposal.id})
+
+
+def expire(tx: Transaction) -> int:
+    """Mark some of those whose time is over; returns how many there were."""
+    ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
+    if ids:
+        # One that was decided since it was found stays as it is.
+        done = update(proposals).where(proposals.c.id.in_(ids), proposals.c.status.in_(["open", "conflicted"]))
+        tx.run(done.values(status="expired", resolved_at=tx.clock.now()))
+    return len(ids)
+
+
+_PLAIN = (
+    "id",
+    "organization_id",
+    "chain_id",
+    "label",
+    "new_label",
+    "base",
+    "description",
+    "reasoning",
+    "confidence",
+    "status",
+    "run_id",
+    "step_id",
+    "is_tainted",
+    "created_at",
+    "expires_at",
+    "resolved_at",
+    "resolved_by",
+    "note",
+    "result",
+    "superseded_by",
+)
+
+
+def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
+    values = {name: getattr(row, name) for name in _PLAIN}
+    return Proposal(
+        **values,
+        base_value=None if row.base_blob is None else blobs.read(tx, row.chain_id, row.base_blob),
+        value=None if row.blob is None else blobs.read(tx, row.chain_id, row.blob),
+        author=Actor(row.author_kind, row.author_id, row.author_name),
+    )

@@ -1,0 +1,117 @@
+"""After rows were deleted: leaving nothing of them in the database's files, and looking into copies of the database.
+
+A database marks deleted rows as free and keeps their bytes until something else is written there. What makes the files anew is
+SQLite's VACUUM and PostgreSQL's VACUUM FULL.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ricordo.errors import Unavailable
+from ricordo.storage.store import Store, Transaction
+from ricordo.storage.tables import metadata
+
+# A larger table is not written anew while servers work: all who read it would wait for seconds.
+MOST_REWRITTEN = 256 * 1024 * 1024
+# Of these every erasure leaves something behind.
+_ALWAYS = ("users", "conversations", "messages", "jobs", "search_")
+# What goes, or changes, with the rows of another table.
+_WITH = {"passages": {"passages_tags", "archives"}, "blocks": {"blocks_tags", "agents_blocks"}}
+_OUTSIDE = ("search_pgvector",)
+_IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "updated_by")
+
+
+async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
+    """Write the files of the database anew, where rows were deleted from these tables; returns what could not be done.
+
+    Meanwhile nobody writes on SQLite, and nobody uses the one table that is at work on PostgreSQL. Raises Unavailable, and then it
+    is to be done again.
+    """
+    touched = set(tables)
+    touched.update(*(_WITH.get(name, ()) for name in touched))
+    wanted = [name for name in metadata.tables if name in touched or name.startswith(_ALWAYS)]
+    left: list[str] = []
+
+    def begin(tx: Transaction) -> None:
+        _forget_index(tx)
+        cursor: Any = tx.connection.connection.cursor
+        # Once this transaction is over, in the thread that writes: there nothing else waits for the lock that this takes.
+        if tx.connection.dialect.name == "sqlite":
+            tx.followers.append(lambda: _scrub_sqlite(cursor()))
+        else:
+            tx.followers.append(lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE])))
+
+    begin.__qualname__ = "scrub: VACUUM after an erasure"
+    await store.write(begin)
+    return left
+
+
+def holds(path: Path, user_id: str) -> bool | None:
+    """Whether a copy of an SQLite database names this user anywhere; None where that cannot be told."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
+            names = [name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return any(_names(copy, name, user_id) for name in names)
+    except sqlite3.Error:
+        return None
+
+
+def _names(copy: sqlite3.Connection, table: str, user_id: str) -> bool:
+    quoted = '"{}"'.format(table.replace('"', '""'))
+    columns = [row[1] for row in copy.execute(f"PRAGMA table_info({quoted})") if row[1] in _IDS]
+    if not columns:
+        return False
+    wanted = " OR ".join(f'"{name}" = ?' for name in columns)
+    statement = f"SELECT 1 FROM {quoted} WHERE {wanted} LIMIT 1"  # noqa: S608 - names of the copy's own schema
+    return copy.execute(statement, [user_id] * len(columns)).fetchone() is not None
+
+
+def _forget_index(tx: Transaction) -> None:
+    """Let this process forget the words it remembers of the index; a search reads them again."""
+    from ricordo.storage.index.remembering import Memory
+
+    tx.memory.pop(Memory, None)
+
+
+def _scrub_sqlite(cursor: Any) -> None:
+    # In memory the copy that VACUUM makes would be as large as the database.
+    cursor.execute("PRAGMA temp_store = FILE")
+    try:
+        cursor.execute("VACUUM")
+    finally:
+        cursor.execute("PRAGMA temp_store = MEMORY")
+    if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        raise Unavailable(
+            "The database's log could not be emptied, since somebody reads from it for long. It is tried again."
+        )
+
+
+def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
+    left = []
+    # Whoever comes after one that waits for a table waits with it.
+    cursor.execute("SET lock_timeout = '2s'")
+    try:
+        for name in tables:
+            cursor.execute("SELECT pg_total_relation_size(to_regclass(%s))", (name,))
+            size = cursor.fetchone()[0]
+            if size is None:
+                continue
+            is_small = size <= MOST_REWRITTEN
+            cursor.execute(f'VACUUM ({"FULL, " if is_small else ""}ANALYZE) "{name}"'.encode())
+            if not is_small:
+                left.append(
+                    f"The files of the table {name} are too large to be written anew while servers work. Bytes of deleted rows may "
+                    f"stay there until others take their place; in a quiet hour run: VACUUM FULL {name}"
+                )
+        # What the planner remembers of values is taken from them word for word.
+        cursor.execute("VACUUM FULL pg_statistic")
+    finally:
+        cursor.execute("SET lock_timeout = '10s'")
+    left.append(
+        "PostgreSQL's own log of changes (pg_wal, archives of it), replicas and dumps are not Ricordo's: they hold what was "
+        "deleted until you recycle or remove them."
+    )
+    return left

@@ -1,0 +1,196 @@
+"""Chains of versions: one owner's history, written in the transaction that changes the blocks it is about.
+
+Every write of a block's text goes through `store`, which the repository of blocks alone calls. The chain's row is locked
+first, so writers of one chain follow each other, and its `files` are the tree that the next id is made of.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Row, bindparam, insert, select
+
+from ricordo.domain.block import Chain
+from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import Cause
+from ricordo.errors import Invalid
+from ricordo.storage import blobs
+from ricordo.storage.rows import new_values, setter
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import chains, commits
+
+_COLUMNS = [column for column in chains.c if column.name != "seq"]
+_HELD = select(*_COLUMNS).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
+_OF_OWNER = select(*_COLUMNS).where(
+    chains.c.owner_kind == bindparam("owner_kind"),
+    chains.c.owner_id == bindparam("owner_id"),
+    chains.c.organization_id == bindparam("organization_id"),
+)
+_UNKNOWN = -1
+_INSERT, _INSERT_COMMIT = insert(chains), insert(commits)
+_ADVANCE = setter(chains, "head", "versions", "files", where=chains.c.id == bindparam("chain_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A block's next state in its chain: its text, or None where it goes; `before` is the text it has now, None where it is new.
+
+    `old_label` is what it was called until now, where that changes.
+    """
+
+    label: str
+    value: str | None
+    before: str | None
+    old_label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A chain as changes will leave it, but for the depth of new texts, the id of each change's version, and the time in them."""
+
+    chain: Chain
+    ids: tuple[bytes | None, ...]
+    at: int
+
+
+def insert_chain(tx: Transaction, chain: Chain) -> None:
+    """Store a new chain; its versions are for whoever does this."""
+    tx.run(_INSERT, {**_values(chain), "files": _stored_files(chain)})
+
+
+def hold(tx: Transaction, chain_id: str) -> Chain | None:
+    """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone."""
+    row = tx.first(_HELD, {"chain_id": chain_id})
+    return _chain(row) if row else None
+
+
+def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
+    """The owner's chain, if there is one."""
+    values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
+    row = tx.first(_OF_OWNER, values)
+    return _chain(row) if row else None
+
+
+def plan(chain: Chain, changes: Sequence[Change], cause: Cause, now: int) -> Plan:
+    """What the changes will make of a chain that was held. One that leaves text and label as they were makes no version.
+
+    Raises Invalid for a reason that no git commit can hold.
+    """
+    if "\0" in cause.reason:
+        raise Invalid("The reason of a change of memory cannot hold NUL characters. Leave them out.")
+    ids: list[bytes | None] = []
+    for change in changes:
+        files = dict(chain.files)
+        before = files.pop(change.old_label or change.label, None)
+        if change.value is not None:
+            blob = blob_id(change.value)
+            # How deep it will lie is found out when it is stored.
+            files[change.label] = before if before and before[0] == blob else (blob, _UNKNOWN)
+        if files == chain.files:
+            ids.append(None)
+            continue
+        tree = tree_of({label: blob for label, (blob, _) in files.items()}).id
+        parents = (chain.head,) if chain.head else ()
+        body = commit_body(tree, parents, signature(cause.author), now, cause.reason)
+        chain = replace(chain, head=object_id("commit", body), versions=chain.versions + 1, files=files)
+        ids.append(chain.head)
+    return Plan(chain, tuple(ids), now)
+
+
+def store(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause, planned: Plan) -> Chain:
+    """Store what was planned for the chain; returns it as it is then."""
+    rows = []
+    for change, id in zip(changes, planned.ids, strict=True):
+        if id is None:
+            continue
+        files = dict(chain.files)
+        before = files.pop(change.old_label or change.label, None)
+        if change.value is not None:
+            base = (*before, change.before) if before and change.before is not None else None
+            files[change.label] = blobs.put(tx, chain.id, change.value, base)
+        rows.append(_commit_row(chain, change, cause, id, files.get(change.label, (None,))[0], planned.at))
+        chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
+    if rows:
+        tx.run(_INSERT_COMMIT, rows)
+        values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
+        tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
+    return chain
+
+
+def begin(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause) -> tuple[bytes | None, ...]:
+    """Store a new chain with its first versions, all of new blocks; returns their ids."""
+    planned = plan(chain, changes, cause, tx.clock.now())
+    files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
+    insert_chain(tx, replace(planned.chain, files=files))
+    blobs.put_first(tx, chain.id, [change.value or "" for change in changes])
+    rows = []
+    for change, id in zip(changes, planned.ids, strict=True):
+        rows.append(_commit_row(chain, change, cause, id or b"", files[change.label][0], planned.at))
+        chain = replace(chain, head=id, versions=chain.versions + 1)
+    tx.run(_INSERT_COMMIT, rows)
+    return planned.ids
+
+
+def is_text_of(text: str, file: tuple[bytes, int]) -> bool:
+    """Whether a chain's file holds this text."""
+    return blob_id(text) == file[0]
+
+
+def record(
+    tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
+) -> tuple[Chain, tuple[bytes | None, ...]]:
+    """Plan and store: the chain as it is then, and the changes' versions, None for one that changed nothing."""
+    planned = plan(chain, changes, cause, tx.clock.now())
+    return store(tx, chain, changes, cause, planned), planned.ids
+
+
+def _commit_row(chain: Chain, change: Change, cause: Cause, id: bytes, blob: bytes | None, now: int) -> dict[str, Any]:
+    return {
+        "chain_id": chain.id,
+        "number": chain.versions + 1,
+        "id": id,
+        "parent": chain.head,
+        "other_parent": None,
+        "label": change.label,
+        "old_label": change.old_label,
+        "blob": blob if change.value is not None else None,
+        **cause_values(cause),
+        "created_at": now,
+    }
+
+
+def cause_values(cause: Cause) -> dict[str, Any]:
+    """The columns of a commit that hold its cause."""
+    return {
+        "author_kind": cause.author.kind,
+        "author_id": cause.author.id,
+        "author_name": cause.author.name,
+        "reason": cause.reason,
+        "approved_by": cause.approved_by,
+        "proposal_id": cause.proposal_id,
+        "run_id": cause.run_id,
+        "step_id": cause.step_id,
+        "is_tainted": cause.is_tainted,
+    }
+
+
+def _values(chain: Chain) -> dict[str, Any]:
+    return {
+        "id": chain.id,
+        "organization_id": chain.organization_id,
+        "owner_kind": chain.owner_kind,
+        "owner_id": chain.owner_id,
+        "head": chain.head,
+        "versions": chain.versions,
+    }
+
+
+def _stored_files(chain: Chain) -> dict[str, list[object]]:
+    return {label: [blob.hex(), depth] for label, (blob, depth) in chain.files.items()}
+
+
+def _chain(row: Row[Any]) -> Chain:
+    values = row._asdict()
+    files: Mapping[str, tuple[str, int]] = values.pop("files")
+    return Chain(**values, files={label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()})

@@ -1,0 +1,104 @@
+"""Schemas of blocks: what a field takes, and which schemas cannot be."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from ricordo.domain.block_schema import KINDS, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
+from ricordo.errors import Invalid
+
+GOOD: dict[FieldKind, list[FieldValue]] = {
+    "string": ["", "Ada", "## Ada"],
+    "text": ["", "a\nb"],
+    "list": [(), ("a", ""), ("a\nb",)],
+    "integer": [None, 0, -(2**63) + 1],
+    "number": [None, 1, -2.5],
+    "boolean": [None, True, False],
+    "date": [None, date(2026, 5, 31)],
+}
+BAD: dict[FieldKind, list[object]] = {
+    "string": [None, 1, ("a",), "a\nb"],
+    "text": [None, 1, ()],
+    "list": [None, "a", (1,), ("a", None)],
+    "integer": [True, 1.0, "1", 2**63, ""],
+    "number": [False, "1", float("inf"), float("nan"), 10**400],
+    "boolean": [0, 1, "yes"],
+    "date": ["2026-05-31", datetime(2026, 5, 31, tzinfo=UTC), 20260531],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_takes_values_of_its_kind_and_no_others(kind: FieldKind) -> None:
+    field = SchemaField("x", kind)
+    assert [value for value in GOOD[kind] if field.fault(value)] == []
+    assert [value for value in BAD[kind] if not field.fault(value)] == []  # type: ignore[arg-type]
+    assert field.fault(field.empty) is None
+
+
+def test_a_value_that_is_too_long_is_told_by_how_much() -> None:
+    assert SchemaField("x", max_length=3).fault("abcd") == "has 4 characters and may have 3. Shorten it."
+    assert SchemaField("x", "list", max_items=1).fault(("a", "b", "c")) == "has 3 items and may have 1. Take 2 out."
+    assert SchemaField("x", "list", max_length=1).fault(("a", "bc")) == (
+        "has an item of 2 characters and may have 1. Shorten it."
+    )
+    assert SchemaField("x", "list", max_items=2, max_length=1).fault(("a", "b")) is None
+
+
+def test_a_required_field_lacks_what_is_empty_or_only_spaces() -> None:
+    field = SchemaField("x", "text", required=True)
+    assert [value for value in (None, "", " \n", ()) if not field.lacks(value)] == []
+    assert not field.lacks("a")
+    assert not SchemaField("x", "boolean", required=True).lacks(False)
+    assert not SchemaField("x", "integer", required=True).lacks(0)
+    assert not SchemaField("x").lacks("")
+
+
+def test_a_field_without_a_title_is_titled_by_its_name() -> None:
+    assert SchemaField("engagement_strategy").title == "Engagement strategy"
+    assert SchemaField("name", title="Full name").title == "Full name"
+
+
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        (SchemaField("1x"), ""),
+        (SchemaField("a-b"), ""),
+        (SchemaField("body"), ""),
+        (SchemaField("x" * 101), ""),
+        (SchemaField("x", title=" A"), "title"),
+        (SchemaField("x", title="A\nB"), "title"),
+        (SchemaField("x", title="A" * 201), "title"),
+        (SchemaField("x", "words"), "kind"),  # type: ignore[arg-type]
+        (SchemaField("x", "integer", max_length=1), "max_length"),
+        (SchemaField("x", "string", max_items=1), "max_items"),
+        (SchemaField("x", "list", max_items=0), "max_items"),
+        (SchemaField("x", "integer", default="12"), "default"),
+        (SchemaField("x", "string", max_length=2, default="abc"), "default"),
+    ],
+)
+def test_a_field_that_cannot_be_names_the_key_that_is_wrong(field: SchemaField, key: str) -> None:
+    assert [found for found, _ in field.faults()] == [key]
+    with pytest.raises(Invalid, match='block schema "s" cannot be used'):
+        BlockSchema("s", "S", (field,))
+
+
+def test_two_fields_whose_headings_look_alike_cannot_be_in_one_schema() -> None:
+    fields = (SchemaField("full_name"), SchemaField("name", title="FULL  name"))
+    assert [(each.name, sentence) for each, sentence in same_headings(fields)] == [
+        ("name", '"name" and "full_name" cannot be told apart. Change a title.')
+    ]
+    with pytest.raises(Invalid, match="cannot be told apart"):
+        BlockSchema("s", "S", fields)
+
+
+def test_a_schema_needs_a_field() -> None:
+    with pytest.raises(Invalid, match="has no fields"):
+        BlockSchema("s", "S", ())
+
+
+def test_a_field_is_found_by_its_name_and_by_what_its_heading_may_say() -> None:
+    field = SchemaField("grade", title="School grade")
+    schema = BlockSchema("s", "S", (field,))
+    assert schema.field("grade") is field
+    assert schema.field("School grade") is None
+    assert schema.by_heading() == {"grade": field, "school grade": field}

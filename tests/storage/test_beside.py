@@ -1,0 +1,46 @@
+"""Reading beside a server: the same data, no lock, no write, no migration."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.settings import Settings
+from ricordo.storage.beside import open_for_reading
+from ricordo.storage.sqlite import open_sqlite
+
+DATABASES = ("sqlite",)
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(data_dir=folder, find_local_models=False)
+
+
+async def test_what_a_server_wrote_is_read_while_it_runs(tmp_path: Path) -> None:
+    server = open_sqlite(tmp_path / "ricordo.db")
+    beside = open_for_reading(settings(tmp_path))
+    try:
+        (row,) = await beside.read(lambda tx: tx.all(text("SELECT count(*) AS found FROM organizations")))
+        assert row.found == 1
+        with pytest.raises(Unavailable, match="readonly"):
+            await beside.read(lambda tx: tx.run(text("DELETE FROM users")))
+    finally:
+        await beside.close()
+    with pytest.raises(Conflict, match="Another Ricordo server"):
+        open_sqlite(tmp_path / "ricordo.db")  # the server's lock is still its own
+    await server.close()
+
+
+async def test_where_nothing_is_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="There is no database"):
+        open_for_reading(settings(tmp_path / "empty"))
+    assert not (tmp_path / "empty").exists()
+
+
+async def test_another_schema_is_not_read(tmp_path: Path) -> None:
+    server = open_sqlite(tmp_path / "ricordo.db")
+    await server.write(lambda tx: tx.run(text("DELETE FROM schema_versions WHERE version > 1")))
+    await server.close()
+    with pytest.raises(Conflict, match="has schema 1"):
+        open_for_reading(settings(tmp_path))

@@ -1,0 +1,62 @@
+"""Rows of a forgotten user: what others' memory is made of stays whole without them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ricordo.domain.block import Chain
+from ricordo.domain.erasure import Erasure
+from ricordo.domain.git_reading import GitObject
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
+from ricordo.errors import NotFound
+from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.pushing import Push
+from ricordo.memory.repository import refreshed
+from ricordo.storage import adopting, blobs, blocks, erased_rows, erasing, versions
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make
+from tests.support.git import fsck
+from tests.support.objects import commit_of
+
+BOB = Actor("user", "user-bob", "Bob")
+THEIRS, MERGED, ALONE = "Name: Ada B.", "Name: Ada Byron", "Name: Augusta"
+
+
+async def pushed(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Chain:
+    adoption = Push(new, lambda _: None).adoption(chain.head, tip)
+    return await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.cause()))
+
+
+async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_proposal(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    chain = make.chain("user", "user-1")
+    await store.write(lambda tx: versions.insert_chain(tx, chain))
+    root, new = commit_of({"human": "Name: Ada"})
+    after = await pushed(store, chain, root, new)
+
+    def offer(tx: Transaction) -> list[bytes]:
+        block = blocks.labelled(tx, chain.id, "human")
+        cause = replace(make.cause(), author=BOB)
+        made = []
+        for label, text in (("human", THEIRS), ("other", ALONE)):
+            propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, label, text, block if label == "human" else None), cause)
+            made.append(blobs.put(tx, chain.id, text, None)[0])
+        return made
+
+    theirs, alone = await store.write(offer)
+    # She fetches his branch, and merges it with a text of her own.
+    side, more = commit_of({"human": THEIRS}, root)
+    tip, merge = commit_of({"human": MERGED}, root, side)
+    await pushed(store, after, tip, new | more | merge)
+
+    erasure = Erasure("receipt-1", BOB.id, LOCAL_ORGANIZATION, "", (), 0)
+    found = await store.read(lambda tx: erasing.some(tx, erasing.LOOKS["proposals"], BOB.id, 0))
+    done = await store.write(lambda tx: erased_rows.remove_proposals(tx, erasure, [row.seq for row in found]))
+    assert done.removed == {"proposals": 2, "blobs": 1}
+    assert await store.read(lambda tx: blobs.read(tx, chain.id, theirs)) == THEIRS
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: blobs.read(tx, chain.id, alone))
+    assert fsck(await refreshed(store, tmp_path, chain.id)) == ""

@@ -1,0 +1,195 @@
+"""Versions as they are read: pages, ids and their beginnings, texts as they were, runs and steps, what was deleted."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import BlockVersion
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.storage import blobs, blocks, history
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.tables import commits
+from tests.support import make
+from tests.support.overlap import overlapped
+from tests.support.statements import count_statements
+
+
+async def stored(store: SqliteStore, *labels: str) -> tuple[Chain, list[Block]]:
+    chain = make.chain("user", "user-1")
+    new = [make.block(label, f"{label} 1", chain_id=chain.id) for label in labels]
+    return chain, await store.write(lambda tx: blocks.insert_all(tx, new, [chain], make.cause()))
+
+
+async def write(store: SqliteStore, block: Block, **fields: Any) -> Block:
+    cause = make.cause(**{name: fields.pop(name) for name in ("run_id", "step_id") if name in fields})
+    return await store.write(lambda tx: blocks.update(tx, block, replace(block, **fields), cause))
+
+
+async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]:
+    found = await store.read(lambda tx: history.page(tx, chain.id, **options))
+    return [version.number for version in found]
+
+
+async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a_number(store: SqliteStore) -> None:
+    chain, (human, goals) = await stored(store, "human", "goals")
+    for number in range(2, 5):
+        human = await write(store, human, value=f"human {number}")
+        goals = await write(store, goals, value=f"goals {number}")
+    assert await numbers(store, chain) == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert await numbers(store, chain, limit=3) == [8, 7, 6]
+    assert await numbers(store, chain, limit=3, before=6) == [5, 4, 3]
+    assert await numbers(store, chain, label="goals") == [8, 6, 4, 2]
+    assert await numbers(store, chain, label="goals", limit=2, before=6) == [4, 2]
+    assert await numbers(store, chain, label="goals", before=1) == []
+    assert await numbers(store, chain, label="gone") == []
+    assert await store.read(lambda tx: history.page(tx, "chain-gone")) == []
+
+
+async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(store: SqliteStore) -> None:
+    chain, (one,) = await stored(store, "a")
+    one = await write(store, one, label="b")  # 2
+    (two,) = await store.write(
+        lambda tx: blocks.insert_all(tx, [make.block("a", "other", chain_id=chain.id)], [], make.cause())
+    )  # 3
+    two = await write(store, two, label="aside")  # 4: they change places
+    one = await write(store, one, label="a")  # 5
+    two = await write(store, two, label="b")  # 6
+    assert await numbers(store, chain, label="a") == [5, 2, 1]
+    assert await numbers(store, chain, label="a", limit=1, before=5) == [2]
+    assert await numbers(store, chain, label="b") == [6, 4, 3]
+    versions = {one.number: one for one in await store.read(lambda tx: history.page(tx, chain.id))}
+
+    async def text(label: str, number: int) -> str | None:
+        return await store.read(lambda tx: history.text_at(tx, chain.id, label, versions[number]))
+
+    assert [await text("a", number) for number in range(1, 7)] == ["a 1"] * 6
+    assert [await text("b", number) for number in range(3, 7)] == ["other"] * 4
+    # Before it was made: what had the label then.
+    assert [await text("b", number) for number in (1, 2)] == [None, "a 1"]
+    assert [await text("aside", number) for number in (3, 4, 5, 6)] == [None, "other", "other", None]
+    before = await store.read(lambda tx: [history.before(tx, versions[number]) for number in (6, 5, 3, 1)])
+    assert [one and one.number for one in before] == [4, 2, None, None]
+    now = await store.read(lambda tx: [history.label_now(tx, versions[number]) for number in range(1, 7)])
+    assert now == ["a", "a", "b", "b", "a", "b"]
+
+
+async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteStore) -> None:
+    chain, (human,) = await stored(store, "human")
+    await write(store, human, value="2")
+    version = (await store.read(lambda tx: history.page(tx, chain.id)))[-1]
+    for length in (40, 12, 8, 7):
+        name = version.id.hex()[:length]
+        assert await store.read(lambda tx, name=name: history.get(tx, chain.id, name)) == version  # type: ignore[misc]
+    assert await store.read(lambda tx: history.get(tx, chain.id, version.id.hex().upper())) == version
+    for name in (version.id.hex()[:6], "", "xyz" * 4, version.id.hex() + "0", "0" * 40, "HEAD~1", "'; --"):
+        with pytest.raises(NotFound, match="no version"):
+            await store.read(lambda tx, name=name: history.get(tx, chain.id, name))  # type: ignore[misc]
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: history.get(tx, "chain-other", version.id.hex()))
+
+
+async def test_a_beginning_that_several_versions_share_is_a_conflict(store: SqliteStore) -> None:
+    chain, _ = await stored(store, "human")
+    version = (await store.read(lambda tx: history.page(tx, chain.id)))[0]
+    twin = bytes([*version.id[:4], version.id[4] ^ 1, *version.id[5:]])
+
+    def copy(tx: Transaction) -> None:
+        row = tx.first(commits.select().where(commits.c.chain_id == chain.id))._asdict()
+        del row["seq"]
+        tx.run(commits.insert(), {**row, "id": twin, "number": 2})
+
+    await store.write(copy)
+    with pytest.raises(Conflict, match="Several versions begin with"):
+        await store.read(lambda tx: history.get(tx, chain.id, version.id.hex()[:8]))
+    found = await store.read(lambda tx: history.get(tx, chain.id, version.id.hex()[:10]))
+    assert found.id == version.id
+
+
+async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_organisation(
+    store: SqliteStore, scope: Scope
+) -> None:
+    chain, (human,) = await stored(store, "human")
+    (loose,) = await make.stored_blocks(store, make.block("loose"))
+    await write(store, human, value="2", run_id="run-1", step_id="step-1")
+    await write(store, loose, value="3", run_id="run-1", step_id="step-2")
+
+    async def labels(found: list[BlockVersion]) -> list[str]:
+        return sorted(version.label for version in found)
+
+    assert await labels(await store.read(lambda tx: history.of_run(tx, scope, "run-1"))) == ["human", "loose"]
+    assert await labels(await store.read(lambda tx: history.of_steps(tx, scope, ["step-2", "step-9"]))) == ["loose"]
+    elsewhere = Scope(organization_id="org-2")
+    assert await store.read(lambda tx: history.of_run(tx, elsewhere, "run-1")) == []
+    assert await store.read(lambda tx: history.of_steps(tx, elsewhere, ["step-1"])) == []
+    heads = {human.id: (human.head or b"").hex(), loose.id: (loose.head or b"").hex()}
+    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause()))
+    held = await store.read(lambda tx: history.of_blocks(tx, scope, heads))
+    assert {id: (version.label, version.chain_id) for id, version in held.items()} == {
+        human.id: ("human", chain.id),
+        loose.id: ("loose", loose.chain_id),
+    }
+    assert await store.read(lambda tx: history.of_blocks(tx, elsewhere, heads)) == {}
+
+
+async def test_the_block_that_was_deleted_last_under_a_label_is_remembered(store: SqliteStore, scope: Scope) -> None:
+    chain, (human, _) = await stored(store, "human", "goals")
+    assert await store.read(lambda tx: history.last_deleted(tx, chain.id, "human")) is None
+    human = await write(store, human, title="You", limit=70)
+    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause()))
+    gone = await store.read(lambda tx: history.last_deleted(tx, chain.id, "human"))
+    assert gone
+    assert (gone.block_id, gone.settings["title"], gone.settings["limit"]) == (human.id, "You", 70)
+    assert await store.read(lambda tx: history.last_deleted(tx, chain.id, "goals")) is None
+
+
+async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore) -> None:
+    chain, (human,) = await stored(store, "human")
+    for number in range(80):
+        human = await write(store, human, value=f"line\n{number}\nübrig 🍵")
+    versions = await store.read(lambda tx: history.page(tx, chain.id, limit=100))
+    ids = [version.blob for version in versions if version.blob]
+
+    def work(tx: Transaction) -> None:
+        assert blobs.read_all(tx, chain.id, ids) == {id: blobs.read(tx, chain.id, id) for id in ids}
+        assert blobs.read_all(tx, chain.id, []) == {}
+        with pytest.raises(NotFound):
+            blobs.read_all(tx, chain.id, [b"\0" * 20])
+
+    await store.read(work)
+    with count_statements(store) as counted:
+        await store.read(lambda tx: blobs.read_all(tx, chain.id, ids))
+    assert len(counted.statements) <= 4
+
+
+async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
+    store: SqliteStore, scope: Scope
+) -> None:
+    chain, (human,) = await stored(store, "human")
+
+    def rename(tx: Transaction) -> Block:
+        block = blocks.get(tx, scope, human.id)
+        return blocks.update(tx, block, replace(block, label="profile"), make.cause())
+
+    def remove(tx: Transaction) -> None:
+        blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause())
+
+    one, two = await overlapped(store, rename, remove)
+    assert (one.label, two) == ("profile", None)
+    last, *_ = await store.read(lambda tx: history.page(tx, chain.id))
+    assert (last.label, last.blob) == ("profile", None)
+    with pytest.raises((Overtaken, Conflict)):
+        await store.write(lambda tx: blocks.update(tx, human, replace(human, value="x"), make.cause()))
+
+
+async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_written(
+    store: SqliteStore, scope: Scope
+) -> None:
+    chain, (human,) = await stored(store, "human")
+    with pytest.raises(Invalid, match="cannot hold NUL"):
+        await store.write(lambda tx: blocks.write(tx, human, "x", make.cause(reason="be\0cause")))
+    assert await store.read(lambda tx: blocks.get(tx, scope, human.id)) == human
+    assert await numbers(store, chain) == [1]

@@ -1,0 +1,112 @@
+"""Proposals in storage: read back as they were, counted while they wait, taken along by a new label, and ended in time."""
+
+from dataclasses import replace
+
+import pytest
+
+from ricordo.domain.block import Chain
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
+from ricordo.domain.version import Proposal
+from ricordo.errors import NotFound
+from ricordo.memory.proposing import Draft, propose
+from ricordo.storage import blocks, proposals
+from ricordo.storage.paging import Page
+from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make
+from tests.support.clock import START
+from tests.support.statements import count_statements
+
+
+async def stored(store: SqliteStore, *new: Proposal) -> Chain:
+    chain = make.chain("user", "user-1")
+
+    def work(tx: Transaction) -> Chain:
+        blocks.insert_all(tx, [make.block("human", "tea", chain_id=chain.id)], [chain], make.cause())
+        for one in new:
+            proposals.insert_one(tx, replace(one, chain_id=chain.id), None)
+        return chain
+
+    return await store.write(work)
+
+
+def proposal(text: str | None = "rum", **fields: object) -> Proposal:
+    values: dict[str, object] = {
+        "id": new_id("proposal"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "chain_id": "",
+        "label": "human",
+        "base": None,
+        "base_value": None,
+        "author": Actor("agent", "agent-1", "Tutor"),
+        "reasoning": "She said so",
+        "created_at": START,
+    }
+    return Proposal(value=text, **values | fields)  # type: ignore[arg-type]
+
+
+async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
+    one = proposal(
+        "Übt 🍵", confidence=0.25, new_label="you", description="Who", run_id="run-1", step_id="step-1", is_tainted=True
+    )
+    two = proposal(None, label="goals")
+    chain = await stored(store, one, two)
+    for sent in (one, two):
+        read = await store.read(lambda tx, id=sent.id: proposals.get(tx, scope, id))  # type: ignore[misc]
+        assert read == replace(sent, chain_id=chain.id)
+        assert await store.write(lambda tx, id=sent.id: proposals.hold(tx, scope, id)) == read  # type: ignore[misc]
+    assert [found.id for found in await store.read(lambda tx: proposals.of_step(tx, scope, "step-1"))] == [one.id]
+    elsewhere = Scope(organization_id="org-2")
+    assert await store.read(lambda tx: proposals.of_step(tx, elsewhere, "step-1")) == []
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: proposals.hold(tx, elsewhere, one.id))
+
+
+async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: SqliteStore, scope: Scope) -> None:
+    done, stuck = proposal(status="rejected"), proposal(status="conflicted")
+    chain = await stored(store, proposal(), stuck, done, proposal(label="goals"))
+    counts = await store.read(lambda tx: proposals.waiting_counts(tx, chain.id))
+    assert counts == {"human": 2, "goals": 1}
+    await store.write(lambda tx: proposals.follow(tx, chain.id, "human", "profile"))
+    await store.write(lambda tx: proposals.follow(tx, "chain-other", "goals", "aims"))
+    counts = await store.read(lambda tx: proposals.waiting_counts(tx, chain.id))
+    assert counts == {"profile": 2, "goals": 1}
+    # What was decided tells of the label it was decided under.
+    assert (await store.read(lambda tx: proposals.get(tx, scope, done.id))).label == "human"
+
+
+async def test_only_those_that_wait_expire_when_their_time_is_over(store: SqliteStore, scope: Scope) -> None:
+    over, later, never, decided = (
+        proposal(expires_at=START),
+        proposal(expires_at=START + 10**12),
+        proposal(),
+        proposal(expires_at=START, status="approved"),
+    )
+    await stored(store, over, later, never, decided)
+    assert await store.write(proposals.expire) == 1
+    assert await store.write(proposals.expire) == 0
+    found = await store.read(lambda tx: proposals.page(tx, scope, Page(order="asc"), ProposalFilter()))
+    assert {one.id: one.status for one in found} == {
+        over.id: "expired",
+        later.id: "open",
+        never.id: "open",
+        decided.id: "approved",
+    }
+
+
+async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteStore) -> None:
+    others = [proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", "")) for number in range(20)]
+    chain = await stored(store, *others)
+    block = await store.read(lambda tx: blocks.labelled(tx, chain.id, "human"))
+    cause = replace(make.cause(), author=Actor("agent", "agent-0", ""))
+    with count_statements(store) as counted:
+        await store.write(lambda tx: propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), cause))
+    assert len(counted.statements) <= 7
+    found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
+    assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]
+    assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id)) == [one.id for one in found]
+    which = ProposalFilter(chain_id=chain.id, waits=True)
+    paged = await store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=2), which))
+    assert paged == found[:-3:-1]

@@ -1,0 +1,72 @@
+"""Leaving nothing of deleted rows in the database's files, and looking into copies."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.storage import scrubbing
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make, postgres
+from tests.support.canaries import CANARY, in_files
+
+
+async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
+    store: SqliteStore, tmp_path: Path, database: str
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    await make.stored_messages(store, *(make.message(agent, f"{CANARY} {n} " * 50) for n in range(200)))
+    for table in ("messages", "search_tail", "jobs"):
+        await store.write(lambda tx, table=table: tx.run(text(f"DELETE FROM {table}")))  # type: ignore[misc]  # noqa: S608
+    assert files(tmp_path, database)
+
+    left = await scrubbing.scrub(store, ["messages"])
+
+    assert files(tmp_path, database) == []
+    assert [sentence for sentence in left if "log of changes" not in sentence] == []
+    # What the process remembers of the index goes too, and is read again.
+    assert await store.read(lambda tx: [key for key in tx.memory if getattr(key, "__name__", "") == "Memory"]) == []
+
+
+async def test_a_table_that_is_too_large_is_left_and_named(
+    store: SqliteStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "MOST_REWRITTEN", 0)
+    left = await scrubbing.scrub(store, ["messages"])
+    named = [sentence for sentence in left if "VACUUM FULL messages" in sentence]
+    assert len(named) == (1 if database == "postgresql" else 0)
+
+
+async def test_a_scrub_leaves_connections_as_they_were(store: SqliteStore, database: str) -> None:
+    await scrubbing.scrub(store, [])
+    statement = "PRAGMA temp_store" if database == "sqlite" else "SHOW lock_timeout"
+
+    def setting(tx: Transaction) -> object:
+        return tx.all(text(statement))[0][0]
+
+    assert await store.write(setting) == (2 if database == "sqlite" else "10s")
+
+
+async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path: Path, database: str) -> None:
+    if database != "sqlite":
+        pytest.skip("copies are files of SQLite")
+    agent = (await make.stored_agent(store)).agent
+    await make.stored_messages(store, make.message(agent, "Tea.", sender_id="user-ada"))
+    path = tmp_path / "ricordo.db"
+    assert scrubbing.holds(path, "user-ada") is True
+    assert scrubbing.holds(path, "user-bob") is False
+    (tmp_path / "other.db").write_text("This is no database at all, but it is as long as one might be. " * 40)
+    assert scrubbing.holds(tmp_path / "other.db", "user-ada") is None
+    assert scrubbing.holds(tmp_path / "missing.db", "user-ada") is None
+
+
+def files(folder: Path, database: str) -> list[str]:
+    """The files of the database that hold the canary; on PostgreSQL without its log of changes."""
+    if database == "sqlite":
+        return in_files(folder)
+    server = postgres.server()
+    server.run("CHECKPOINT")
+    name = postgres.name_in(server.shared_database())
+    ((oid,),) = server.run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608
+    return in_files(server.folder / "data" / "base" / str(oid))
