@@ -116,7 +116,7 @@ async def make_room(
         room=summary_room(turn.state.agent.context_window, turn.token_percent),
         timezone=turn.state.agent.timezone,
     )
-    message = _message(runtime, turn, summary)
+    message = _message(runtime, turn, found, summary)
     part = _part(turn, request, found, message)
     return await save_compaction(runtime, turn, found, replace(message, parts=(*message.parts, part)), summary, stop)
 
@@ -194,8 +194,10 @@ def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
     )
 
 
-def _message(runtime: Runtime, turn: TurnContext, summary: Summary) -> Message:
+def _message(runtime: Runtime, turn: TurnContext, found: Cut, summary: Summary) -> Message:
     run = turn.run
+    # Who wrote it may have read memory too.
+    is_tainted = any(one.is_tainted for one in found.evicted) or any(block.is_tainted for block in turn.state.blocks)
     return Message(
         id=new_id("message"),
         agent_id=run.agent_id,
@@ -207,6 +209,7 @@ def _message(runtime: Runtime, turn: TurnContext, summary: Summary) -> Message:
         user_id=run.user_id,
         run_id=run.id,
         model=summary.model,
+        is_tainted=is_tainted,
     )
 
 

@@ -12,6 +12,7 @@ from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothin
 from ricordo.agents.budgets import require_budget
 from ricordo.agents.closing import heal
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
+from ricordo.agents.standing import is_others
 from ricordo.agents.styles import called, rulebook
 from ricordo.agents.threads import effective, system_message, with_model
 from ricordo.domain.agent import AgentState
@@ -61,6 +62,8 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     state = _as_asked(
         effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id)), runtime, request
     )
+    # What is said in a user's thread is about her, and stays with her.
+    run = replace(run, user_id=run.user_id or state.conversation.user_id)
     require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not _goes_on(request, window):
@@ -102,15 +105,17 @@ def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[
 def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
-    said = [_stored(tx, item, run) for item in request.messages]
+    thread = turn.state.conversation
+    said = [_stored(tx, item, run, is_tainted=is_others(item, request, thread)) for item in request.messages]
     before: list[Message] = []
     if request.approval:
         if request.approval.otid and messages.by_otids(tx, run.conversation_id, [request.approval.otid]):
             raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
-        parts = _decided(turn.window, request.approval)
+        parts = tuple(_by_client(part) for part in _decided(turn.window, request.approval))
         turn.answered = answered(turn.window, parts)
         turn.called = called_before(turn.window)
-        before = [_stored(tx, NewMessage("approval", parts, request.approval.otid), run)]
+        answer = NewMessage("approval", parts, request.approval.otid)
+        before = [_stored(tx, answer, run, is_tainted=bool(turn.answered.returns))]
         turn.waiting = said
     elif late := require_nothing_waits(turn.window, now, expiry):
         results = tuple(given_up(late, EXPIRED))
@@ -129,6 +134,11 @@ def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
     if request and asked and asked != request.id:
         raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{asked}'.")
     return to_all(window, approval.decision.approves, approval.decision.reason)
+
+
+def _by_client(part: Part) -> Part:
+    """A result of the client's own, which nobody here vouches for."""
+    return replace(part, is_tainted=True) if isinstance(part, ToolReturnPart) else part
 
 
 def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> AgentState:
@@ -221,7 +231,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
     )
 
 
-def _stored(tx: Transaction, item: NewMessage, run: Run) -> Message:
+def _stored(tx: Transaction, item: NewMessage, run: Run, *, is_tainted: bool = False) -> Message:
     return Message(
         id=new_id("message"),
         agent_id=run.agent_id,
@@ -236,6 +246,7 @@ def _stored(tx: Transaction, item: NewMessage, run: Run) -> Message:
         name=item.name,
         sender_id=item.sender_id,
         group_id=item.group_id,
+        is_tainted=is_tainted,
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.request import NewMessage
-from ricordo.agents.threads import cancel_run, deny_waiting, system_message
+from ricordo.agents.threads import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.agents.types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
-from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
+from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
 from ricordo.domain.clock import zone
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
@@ -19,7 +19,9 @@ from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
+from ricordo.domain.version import Cause
 from ricordo.errors import Busy, Conflict, Invalid
+from ricordo.memory.rotating import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, conversations, messages, runs, tools
 from ricordo.storage.gone import empty_conversation
@@ -38,6 +40,7 @@ class BlockSpec:
     hidden: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    policy: Policy = "direct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class AgentSpec:
     # What the thread begins with, in place of what is usual for its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
+    # Whose memory its thread sees beside its own, by id or by name.
+    user: str | None = None
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
@@ -133,6 +138,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> 
         description=spec.description,
         limit=spec.limit,
         read_only=spec.read_only,
+        policy=spec.policy,
         hidden=spec.hidden,
         metadata=spec.metadata,
         tags=tuple(dict.fromkeys(spec.tags)),
@@ -142,6 +148,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> 
         updated_at=now,
     )
     block.require_fits(block.value)
+    read_rotation(block.metadata)
     return block
 
 
@@ -169,9 +176,10 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     attached = (*made, *shared)
     _require_different_labels(attached)
     given = _wanted_tools(tx, scope, spec)
-    conversation = _default_thread(tx, agent)
+    conversation = replace(_default_thread(tx, agent), user_id=require_subject(tx, scope, spec.user))
     agent = replace(agent, tool_rules=_rules(spec, given))
-    state = AgentState(agent, conversation, attached, given, (), tuple(sorted(set(spec.tags))))
+    seen = _with_users(tx, scope, conversation.user_id, agent, attached)
+    state = AgentState(agent, conversation, seen, given, (), tuple(sorted(set(spec.tags))))
     begun, key = _beginning(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)
     conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
@@ -179,10 +187,21 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     agents.insert_one(tx, agent, state.tags)
     conversations.insert_one(tx, state.conversation)
     messages.insert_all(tx, begun)
-    blocks.insert_all(tx, made, [chain] if made else [])
+    made = blocks.insert_all(tx, made, [chain] if made else [], Cause(scope.actor, f"Make {agent.name}"))
+    attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    return state
+    return replace(state, blocks=_with_users(tx, scope, conversation.user_id, agent, attached))
+
+
+def _with_users(
+    tx: Transaction, scope: Scope, user_id: str | None, agent: Agent, attached: Sequence[Block]
+) -> tuple[Block, ...]:
+    """What a thread of the new agent with this user sees: a block of hers stands in the place of one with its label."""
+    own = blocks.of_user(tx, scope, user_id) if user_id else ()
+    hers = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
+    hers.sort(key=lambda block: block.created_at)
+    return tuple({block.label: block for block in (*attached, *hers)}.values())
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:

@@ -13,6 +13,7 @@ from ricordo.agents.compacting import calibrate, compact_only, fitted, is_too_lo
 from ricordo.agents.deltas import Deltas
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
+from ricordo.agents.standing import guard_of
 from ricordo.agents.styles import (
     REMINDER,
     Next,
@@ -48,7 +49,9 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     """Take steps until the style or a rule says stop, or the limit is reached; the last step's save ends the run."""
     style, coming = style_of(turn.state.agent.agent_type), Next()
     if turn.request.compaction:
-        async for event in compact_only(runtime, turn, _assemble(runtime, turn, _offer(turn, style), is_first=True)):
+        async for event in compact_only(
+            runtime, turn, _assemble(runtime, turn, _offer(runtime, turn, style), is_first=True)
+        ):
             yield event
         return
     if turn.answered:
@@ -57,8 +60,8 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     for number in range(1, turn.request.max_steps + 1):
         if coming.stop:
             break
-        step = StepDraft(number, WorkingMemory(turn.state), runtime.store.clock.now())
-        offer = _offer(turn, style)
+        step = StepDraft(number, WorkingMemory(turn.state, guard_of(turn)), runtime.store.clock.now())
+        offer = _offer(runtime, turn, style)
         reply: ModelReply | None = None
         async for item in _ask(runtime, turn, step, offer):
             if isinstance(item, ModelReply):
@@ -83,8 +86,9 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
 
 async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, Next]:
     """Run what was approved, take what the client did, and go on where the turn waited; what else was said comes after that."""
-    step = StepDraft(0, WorkingMemory(turn.state), runtime.store.clock.now(), id=answer.request.step_id or "")
-    reading = read_again(answer, _offer(turn, style), turn.rules, _client_tools(turn))
+    memory = WorkingMemory(turn.state, guard_of(turn))
+    step = StepDraft(0, memory, runtime.store.clock.now(), id=answer.request.step_id or "")
+    reading = read_again(answer, _offer(runtime, turn, style), turn.rules, _client_tools(turn))
     results = answer.results(await _run_tools(runtime, turn, step, reading))
     coming = decide(style, turn.rules, reading, results, turn.called)
     if turn.waiting:
@@ -147,12 +151,18 @@ async def _answer(
                 yield event
 
 
-def _offer(turn: TurnContext, style: Style) -> Offer:
-    """What the model is offered now: the agent's tools and the caller's, as far as the rules allow them."""
+def _offer(runtime: Runtime, turn: TurnContext, style: Style) -> Offer:
+    """What the model is offered now: the agent's tools and the caller's, as far as the rules allow them.
+
+    Where a block is changed in the user's own words alone, the tools that edit memory take these words too.
+    """
     theirs = turn.request.client_tools
     names = {tool.name for tool in theirs}
     tools = (*(schema_of(tool) for tool in turn.state.tools if tool.name not in names), *theirs)
-    return style.present(tools, turn.rules.allowed(turn.called), turn.rules, turn.state.agent)
+    quoting: frozenset[str] = frozenset()
+    if any(block.rule == "explicit" for block in turn.state.blocks):
+        quoting = frozenset(tool.name for tool in turn.state.tools if runtime.toolbox.edits_memory(tool.name)) - names
+    return style.present(tools, turn.rules.allowed(turn.called), turn.rules, turn.state.agent, quoting)
 
 
 def _assemble(runtime: Runtime, turn: TurnContext, offer: Offer, *, is_first: bool) -> ModelRequest:
@@ -208,6 +218,7 @@ async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, readi
     if not reading.calls:
         return list(reading.refused)
     began = time.monotonic_ns()
+    step.memory.quotes.update(reading.quotes)
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(call_id, turn.state, step.memory, runtime.store, turn.request.scope, runtime.recall)

@@ -1,7 +1,7 @@
 """How an agent talks: what it is offered, what its reply means, whether it goes on. Two small values; the loop is the same."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ricordo.agents.approvals import Answered
@@ -31,7 +31,8 @@ class Offer:
 class Reading:
     """A reply, understood: its parts as they are kept, the calls to run, and results of those that must not be run.
 
-    `calls` hold what the tools get. `stop` is set where the reply itself ends the turn.
+    `calls` hold what the tools get, `quotes` by call id the words of a user's that calls appeal to. `stop` is set where the reply
+    itself ends the turn.
     """
 
     parts: tuple[Part, ...]
@@ -39,6 +40,7 @@ class Reading:
     refused: tuple[ToolReturnPart, ...] = ()
     wants_heartbeat: bool = False
     stop: StopReason | None = None
+    quotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_waiting(self) -> bool:
@@ -57,8 +59,15 @@ class Next:
 class Style(Protocol):
     """One way of talking."""
 
-    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:
-        """The tools as the model is offered them, and whether it must call one."""
+    def present(
+        self,
+        tools: Sequence[ToolSchema],
+        allowed: Allowed,
+        rules: Rulebook,
+        agent: Agent,
+        quoting: frozenset[str] = frozenset(),
+    ) -> Offer:
+        """The tools as the model is offered them, and whether it must call one; those in `quoting` may quote a user."""
         ...
 
     def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:
@@ -74,9 +83,16 @@ class Style(Protocol):
 class NativeStyle:
     """Plain text speaks to the user and ends the turn; tool calls are run and the model is asked again."""
 
-    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:  # noqa: ARG002
+    def present(
+        self,
+        tools: Sequence[ToolSchema],
+        allowed: Allowed,
+        rules: Rulebook,
+        agent: Agent,  # noqa: ARG002
+        quoting: frozenset[str] = frozenset(),
+    ) -> Offer:
         """Every allowed tool as it is; the model may call one or not, unless a rule wants a call."""
-        return _offer(tools, allowed, rules, Presenting(), "required" if allowed.must_call else "auto")
+        return _offer(tools, allowed, rules, Presenting(quoting=quoting), "required" if allowed.must_call else "auto")
 
     def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:  # noqa: ARG002
         """Text ends the turn, as does an answer that was cut off at its length limit."""
@@ -91,13 +107,21 @@ class NativeStyle:
 class HeartbeatStyle:
     """The agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat."""
 
-    def present(self, tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, agent: Agent) -> Offer:
+    def present(
+        self,
+        tools: Sequence[ToolSchema],
+        allowed: Allowed,
+        rules: Rulebook,
+        agent: Agent,
+        quoting: frozenset[str] = frozenset(),
+    ) -> Offer:
         """Every allowed tool, with the heartbeat among its arguments; one must be called, where there is any."""
         settings = agent.model_settings
         how = Presenting(
             heartbeat=True,
             thinks_in_arguments=bool(settings.thinks_in_arguments),
             response_format=settings.response_format,
+            quoting=quoting,
         )
         return _offer(tools, allowed, rules, how, "required")
 
@@ -141,6 +165,7 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
+    quotes: dict[str, str] = {}
     wants_heartbeat = False
     stop: StopReason | None = None
     for part in reply.parts:
@@ -151,6 +176,8 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
         wants_heartbeat |= taken.wants_heartbeat
+        if taken.quote:
+            quotes[part.call_id] = taken.quote
         kept = taken.call
         if part.name not in offer.tools:
             refused.append(_refusal(part, offer))
@@ -167,13 +194,14 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
                 kept = replace(kept, is_gated=True) if is_gated else kept
                 calls.append(replace(run, is_gated=is_gated))
         parts.append(kept)
-    return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop)
+    return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop, quotes)
 
 
 def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
     """A reply that waited, now that its answer is there: the calls that may be run, and results of those that must not."""
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
+    quotes: dict[str, str] = {}
     for call in answer.calls_to_run():
         if call.name not in offer.tools:
             refused.append(_refusal(call, offer))
@@ -186,8 +214,9 @@ def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Ma
         else:
             taken = take_apart(call, offer.how, offer.bare.get(call.name))
             calls.append(replace(call, arguments=taken.arguments))
+            quotes[call.call_id] = taken.quote
     wants_heartbeat = any(take_apart(call, offer.how).wants_heartbeat for call in answer.request.tool_calls)
-    return Reading(answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat)
+    return Reading(answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat, quotes=quotes)
 
 
 def decide(

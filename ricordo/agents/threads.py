@@ -20,7 +20,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.prompt.assemble import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage import agents, blocks, conversations, messages, runs, users
 from ricordo.storage.store import Transaction
 
 DEFAULT = "default"
@@ -37,6 +37,8 @@ class ThreadSpec:
     context_window: int | None = None
     is_hidden: bool = False
     is_archived: bool = False
+    # Whose memory it sees, by id or by name; None: the same user's as the agent's own thread.
+    user: str | None = None
 
 
 def effective(state: AgentState) -> AgentState:
@@ -145,6 +147,11 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
     return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}
 
 
+def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
+    """The id of the user whose memory a thread shall see, who is made where she is new. Raises NotFound for one out of scope."""
+    return scope.subject_id if name is None else users.find_or_make(tx, scope, name).id
+
+
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
     """Deny the calls that wait in the thread, unless a turn has taken up the answer meanwhile; None where none waits."""
     conversations.hold(tx, conversation_id)
@@ -191,11 +198,12 @@ def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: 
 def _create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, spec: ThreadSpec) -> Conversation:
     state = agents.load(tx, scope, agent_id)
     now = tx.clock.now()
+    user_id = require_subject(tx, scope, spec.user) or state.conversation.user_id
     thread = Conversation(
         id=new_id("conv"),
         organization_id=state.agent.organization_id,
         agent_id=agent_id,
-        user_id=scope.subject_id,
+        user_id=user_id,
         summary=spec.summary,
         description=spec.description,
         model=spec.model,
@@ -208,7 +216,8 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, spec
         updated_at=now,
         message_count=1,
     )
-    system, key = system_message(tx, runtime, replace(state, conversation=thread))
+    seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)
+    system, key = system_message(tx, runtime, replace(state, conversation=thread, blocks=seen))
     return _stored(tx, replace(thread, window=(system.id,), prompt_key=key), system)
 
 

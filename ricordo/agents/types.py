@@ -23,9 +23,10 @@ FIRST_WORDS = "Here I am. What is on your mind?"
 _TALKING = (SPEECH, "conversation_search", "archival_memory_insert", "archival_memory_search")
 _CORE_MEMORY = ("core_memory_append", "core_memory_replace", "memory", "memory_apply_patch")
 _LINE_MEMORY = ("memory_replace", "memory_insert")
+_OWNED = ("list_memory_blocks", "read_memory_block", "edit_memory_block", "propose_memory_edit")
 _KEEPING = (*_LINE_MEMORY, "memory_rethink", "memory_finish_edits")
 _ENDING = frozenset({SPEECH, "send_message_to_agent_async", "memory_finish_edits"})
-_CONTINUING = frozenset({*_TALKING, *_CORE_MEMORY, *_KEEPING}) - _ENDING
+_CONTINUING = frozenset({*_TALKING, *_CORE_MEMORY, *_KEEPING, *_OWNED}) - _ENDING
 # Some local models want a user's message before any call.
 _LOGIN_FIRST = frozenset({"lmstudio"})
 

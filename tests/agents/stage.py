@@ -96,8 +96,9 @@ class Stage:
         self.store = store
         self.hooks = hooks
         self.model = ScriptedModel(self._next)
-        settings = Settings(data_dir=folder, find_local_models=False)
-        models = Models(settings, ProviderSettings())
+        # Built without reading the environment: that takes longer than a turn, and what is set there is no test's business.
+        settings = Settings.model_construct(data_dir=folder, find_local_models=False)
+        models = Models(settings, ProviderSettings.model_construct())
         models.add(self.model)
         plugins = Plugins([("builtin", BUILTIN), ("hooks", hooks)])
         self.runtime = Runtime(settings, store, models, Toolbox(plugins.tools()), plugins)

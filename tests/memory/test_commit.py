@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import insert
 
 from ricordo.domain.agent import AgentState
-from ricordo.domain.block import Block
+from ricordo.domain.block import Block, Chain
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.working import PassageDraft, WorkingMemory
-from ricordo.storage import agents, archives, blocks
+from ricordo.storage import agents, archives, blocks, proposals, versions
 from ricordo.storage.search import PassageFilter, Query, find_passages
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -34,7 +35,7 @@ async def agent_with(store: SqliteStore, *new: Block) -> AgentState:
 
 
 async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, step_id))
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state, step_id=step_id)))
 
 
 async def block_now(store: SqliteStore, id: str) -> Block:
@@ -44,7 +45,7 @@ async def block_now(store: SqliteStore, id: str) -> Block:
 async def someone_else(store: SqliteStore, id: str, change: Callable[[Block], Block]) -> None:
     def work(tx: Transaction) -> None:
         block = blocks.get(tx, SCOPE, id)
-        blocks.update(tx, block, replace(change(block), updated_by="user-else"))
+        blocks.update(tx, block, change(block), make.cause("user-else"))
 
     await store.write(work)
 
@@ -72,12 +73,13 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     memory.write("human", "a2", "call-3")
     with count_statements(store) as counted:
         committed = await save(store, state, memory)
-    assert [statement.split()[0] for statement in counted.statements] == ["UPDATE", "UPDATE"]
+    once = ["SELECT", "UPDATE", "INSERT", "INSERT", "UPDATE"]  # the chain, the block, the text, the version, the tip
+    assert [statement.split()[0] for statement in counted.statements] == once * 2
     assert [(block.label, block.value, block.version) for block in committed.blocks] == [
         ("human", "a2", 2),
         ("persona", "b1", 2),
     ]
-    assert (committed.merged, committed.failed) == ({}, {})
+    assert (committed.told, committed.failed) == ({}, {})
 
 
 async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> None:
@@ -99,7 +101,7 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
     # Only the last of the step's results shows the block as it stands; the one before was true when it was given.
-    assert (committed.merged, committed.failed) == ({"call-2": both}, {})
+    assert (committed.told, committed.failed) == ({"call-2": both}, {})
 
 
 async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(store: SqliteStore) -> None:
@@ -110,7 +112,7 @@ async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(
     await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
-    assert committed.merged == {}
+    assert committed.told == {}
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version, stored.updated_by) == (TEXT.replace("tea", "water"), 2, "user-else")
 
@@ -137,7 +139,7 @@ async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStor
     memory = WorkingMemory(state)
     memory.write("human", "a1", "call-1")
     memory.write("persona", "b1", "call-2")
-    await store.write(lambda tx: blocks.remove(tx, state.blocks[0]))
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.cause()))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": GONE}
     assert [(block.label, block.value) for block in committed.blocks] == [("persona", "b1")]
@@ -161,7 +163,7 @@ async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(s
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0].id, lambda block: replace(block, description="The user"))
     committed = await save(store, state, memory)
-    assert (committed.merged, committed.failed) == ({}, {})
+    assert (committed.told, committed.failed) == ({}, {})
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.description, stored.version) == ("Name: Eve", "The user", 3)
     assert committed.blocks == (stored,)
@@ -184,7 +186,7 @@ async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: Sq
     memory = WorkingMemory(state)
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0].id, to("Name: Bob"))
-    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), "step-1"))
+    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), make.standing(state)))
     assert committed.failed == {"call-1": GONE}
     assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
 
@@ -308,3 +310,47 @@ async def test_filing_in_an_archive_of_the_agents_costs_as_much_as_filing_in_any
         await save(store, state, archiving(state, "new"))
     written = [sql for sql in counted.statements if "INTO jobs" not in sql]
     assert [sql.split()[0] for sql in written] == ["SELECT", "INSERT", "INSERT", "UPDATE"]
+
+
+@pytest.mark.parametrize("makes_one", [False, True])
+async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_proposal(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, makes_one: bool
+) -> None:
+    state = await make.stored_agent(store)
+    loose = [
+        make.block(label, label, policy=policy) for label, policy in zip("abcd", ["direct", "propose"] * 2, strict=True)
+    ]
+    chain_ids = [f"chain-{number}" for number in (2, 1, 4, 3)]
+    made = await make.stored_blocks(
+        store, *(replace(block, chain_id=id) for block, id in zip(loose, chain_ids, strict=True))
+    )
+    await store.write(lambda tx: blocks.attach(tx, state.agent.id, made))
+    state = replace(state, blocks=tuple(made))
+    memory = WorkingMemory(state)
+    for label in "dcba":
+        memory.write(label, f"more of {label}", f"call-{label}")
+    if makes_one:
+        memory.create("new", "text", None, "call-new")
+    hold, taken = versions.hold, list[str]()
+
+    def noted(tx: Transaction, chain_id: str) -> Chain | None:
+        taken.append(chain_id)
+        return hold(tx, chain_id)
+
+    monkeypatch.setattr(versions, "hold", noted)
+    assert (await save(store, state, memory)).failed == {}
+    first = [id for id in dict.fromkeys(taken) if id in chain_ids]
+    assert first == sorted(chain_ids)
+
+
+async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(store: SqliteStore) -> None:
+    state = await agent_with(store, make.block("human", TEXT), make.block("rules", "Be kind.", policy="propose"))
+    memory = WorkingMemory(state)
+    memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
+    memory.write("rules", "Be brief.", "call-1")
+    memory.write("rules", "Be brief and kind.", "call-2")
+    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
+    assert committed.told == {}
+    assert await store.read(lambda tx: proposals.waiting(tx, state.blocks[1].chain_id)) == []

@@ -150,7 +150,7 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
 
 async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_texts(library: Library) -> None:
     state = await make.stored_agent(library.store)
-    texts = [f"{number} {'tea ' * 25_000}" for number in range(12)]
+    texts = [f"{number} {'tea' * 33_000}" for number in range(12)]
     wanted = MessageFilter((state.agent.id,))
     await library.recall.messages("jasmine", wanted, 5)
     tracemalloc.start()

@@ -13,7 +13,7 @@ from ricordo.errors import NotFound
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.reshaping import _connected
 from ricordo.memory.working import BlockEdit, MemoryEdit, WorkingMemory
-from ricordo.storage import agents, blocks
+from ricordo.storage import agents, blocks, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make
@@ -31,7 +31,7 @@ async def agent_with(store: SqliteStore, *labels: str) -> AgentState:
 
 
 async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, "step-1"))
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state)))
 
 
 async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
@@ -47,7 +47,7 @@ async def whole(store: SqliteStore, state: AgentState) -> tuple[Block, ...]:
 async def someone_else(store: SqliteStore, block: Block, change: Callable[[Block], Block]) -> None:
     def work(tx: Transaction) -> None:
         stored = blocks.get(tx, SCOPE, block.id)
-        blocks.update(tx, stored, replace(change(stored), updated_by="user-else"))
+        blocks.update(tx, stored, change(stored), make.cause("user-else"))
 
     await store.write(work)
 
@@ -94,7 +94,9 @@ async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: Sqlite
         state = replace(state, blocks=(await save(store, state, memory)).blocks)
     first, second = state.blocks
     assert first.chain_id == second.chain_id
-    assert await store.read(lambda tx: blocks.chain_of(tx, "agent", state.agent.id)) == first.chain_id
+    chain = await store.read(lambda tx: versions.of_owner(tx, SCOPE, "agent", state.agent.id))
+    assert chain is not None
+    assert chain.id == first.chain_id
 
 
 async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(store: SqliteStore) -> None:
@@ -168,25 +170,25 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store:
     committed = await save(store, state, memory)
     both = "Name: Ada L.\nDrink: tea\nCity: Rome"
     assert await now(store, state) == {"ada": both}
-    assert (committed.merged, committed.failed) == ({"call-2": both}, {})
+    assert (committed.told, committed.failed) == ({"call-2": both}, {})
 
 
 async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: SqliteStore) -> None:
     state = await make.stored_agent(store, with_blocks=[make.block("human", "a\nb\nc"), make.block("plans", "a")])
     memory = WorkingMemory(state)
-    memory.write("human", "A\nb\nc", "call-1", is_shown=False)
-    memory.write("plans", "b", "call-1", is_shown=False)
+    memory.write("human", "A\nb\nc", "call-1", shown="nothing")
+    memory.write("plans", "b", "call-1", shown="nothing")
     await someone_else(store, state.blocks[0], lambda block: replace(block, value="a\nb\nC"))
     committed = await save(store, state, memory)
-    assert (committed.merged, committed.failed) == ({}, {})
+    assert (committed.told, committed.failed) == ({}, {})
     assert await now(store, state) == {"human": "A\nb\nC", "plans": "b"}
 
 
 async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
     state = await agent_with(store, "human", "persona", "plans")
     memory = WorkingMemory(state)
-    memory.write("persona", "Kind.", "call-1", is_shown=False)
-    memory.write("human", "Ada.", "call-1", is_shown=False)
+    memory.write("persona", "Kind.", "call-1", shown="nothing")
+    memory.write("human", "Ada.", "call-1", shown="nothing")
     memory.write("plans", "Rest.", "call-2")
     await someone_else(store, state.blocks[0], lambda block: replace(block, value="About Eve"))
     committed = await save(store, state, memory)
@@ -224,7 +226,7 @@ async def test_what_someone_else_removed_first_is_removed(store: SqliteStore) ->
     state = await agent_with(store)
     memory = WorkingMemory(state)
     memory.remove("human", "call-1")
-    await store.write(lambda tx: blocks.remove(tx, state.blocks[0]))
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.cause()))
     committed = await save(store, state, memory)
     assert (committed.failed, [block.label for block in committed.blocks]) == ({}, ["persona"])
 
@@ -234,7 +236,7 @@ async def test_what_someone_else_removed_is_neither_renamed_nor_described(store:
     memory = WorkingMemory(state)
     memory.rename("human", "ada", "call-1")
     memory.describe("persona", "Who I am", "call-2")
-    await store.write(lambda tx: [blocks.remove(tx, block) for block in state.blocks])
+    await store.write(lambda tx: [blocks.remove(tx, block, make.cause()) for block in state.blocks])
     committed = await save(store, state, memory)
     assert committed.blocks == ()
     assert {call: "was deleted while you edited it" in told for call, told in committed.failed.items()} == {
@@ -314,6 +316,18 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN}
     assert "team" in await now(store, other)
+
+
+async def test_a_policy_that_was_tightened_meanwhile_fails_the_calls_and_not_the_step(store: SqliteStore) -> None:
+    state = await agent_with(store)
+    memory = WorkingMemory(state)
+    memory.write("human", "About Eve", "call-1")
+    memory.create("plans", "Rest", None, "call-2")
+    await someone_else(store, state.blocks[0], lambda block: replace(block, policy="propose"))
+    committed = await save(store, state, memory)
+    assert list(committed.failed) == ["call-1"]
+    assert "policy propose" in committed.failed["call-1"]
+    assert await now(store, state) == {"human": "About human", "persona": "About persona", "plans": "Rest"}
 
 
 def test_edits_that_share_nothing_stand_alone() -> None:

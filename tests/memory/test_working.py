@@ -11,6 +11,7 @@ from ricordo.memory.working import (
     BlockRemoval,
     BlockRename,
     PassageDraft,
+    Why,
     WorkingMemory,
 )
 from tests.support import make
@@ -66,6 +67,23 @@ def test_a_text_over_the_limit_is_refused_and_one_of_just_the_limit_is_not() -> 
     )
     assert memory.block("human").value == "é" * 10
     assert len(memory.edits) == 1
+
+
+def test_half_characters_are_refused_where_they_are_written() -> None:
+    memory = WorkingMemory(STATE)
+    for write in (
+        lambda: memory.write("human", "Ada \ud83d", "call-1"),
+        lambda: memory.write("human", "Ada L.", "call-1", why=Why("\ud83d")),
+        lambda: memory.create("new", "\ud83d", None, "call-1"),
+        lambda: memory.create("new\ud83d", "text", None, "call-1"),
+        lambda: memory.rename("human", "new\ud83d", "call-1"),
+        lambda: memory.describe("human", "\ud83d", "call-1"),
+        lambda: memory.archive(PassageDraft("call-1", "passage-1", "\ud83d", ())),
+        lambda: memory.archive(PassageDraft("call-1", "passage-1", "text", ("\ud83d",))),
+    ):
+        with pytest.raises(Invalid, match="whole characters"):
+            write()
+    assert (memory.edits, memory.passages) == ([], [])
 
 
 def test_nul_characters_are_refused() -> None:

@@ -1,0 +1,79 @@
+"""What lies in the data folder beside the database: repositories that were made for cloning, backups, other databases."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.erasure import Erasure
+from ricordo.errors import Unavailable
+from ricordo.storage.scrubbing import holds
+
+REPOSITORIES, BACKUPS = "repositories", "backups"
+_ALWAYS = (
+    "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
+    "folder are not Ricordo's to delete.",
+    "Providers of models keep what they were sent by their own rules.",
+    "What others said or noted of her is theirs and stays, as do agents' own blocks: no version can leave a history whose ids are "
+    "git's. `agents` counts the versions there that came of her turns.",
+)
+
+
+@dataclass(slots=True)
+class Files:
+    """What was done with which file, by its path in the data folder; and sentences about what lies out of reach."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=lambda: list(_ALWAYS))
+
+
+def remove_files(data_dir: Path, database: Path | None, erasure: Erasure) -> Files:
+    """Remove her repositories, and the backups that hold her; `database` is the file in use, None with PostgreSQL.
+
+    Raises Unavailable where one cannot be removed.
+    """
+    done = Files()
+    try:
+        for chain_id in erasure.chains:
+            _remove_repository(data_dir, chain_id, done)
+        for path in _backups(data_dir, database):
+            # What is no SQLite file, as a dump, cannot be looked into: one from before she came is without her.
+            is_hers = holds(path, erasure.user_id) if path.suffix == ".db" else None
+            if is_hers is None:
+                is_hers = erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
+            if is_hers:
+                path.unlink()
+                done.files[_name(path, data_dir)] = "removed, since it held her"
+        for path in sorted(data_dir.glob("*.db")):
+            if path != database and holds(path, erasure.user_id):
+                done.elsewhere.append(
+                    f"{path.name} in the data folder is another database that holds her. Forget her there too, with "
+                    "RICORDO_DATABASE_URL naming it, or remove the file."
+                )
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
+        ) from error
+    return done
+
+
+def _remove_repository(data_dir: Path, chain_id: str, done: Files) -> None:
+    for path in sorted((data_dir / REPOSITORIES).glob(f"{chain_id}.git*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        done.files[_name(path, data_dir)] = "removed"
+
+
+def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
+    folders = {data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}
+    for folder in sorted(folders):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.name.endswith(("-wal", "-shm")):
+                yield path
+
+
+def _name(path: Path, data_dir: Path) -> str:
+    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)

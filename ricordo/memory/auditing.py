@@ -1,0 +1,246 @@
+"""How good memory is: junk, lines that stand twice, lines that nobody said, secrets, what nobody vouches for, and growth.
+
+Only reads. Whether a line is supported is told by its words: the version that brought it names its step, and what users said in
+that conversation up to then must hold most of them. What a person wrote or approved needs no support.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ricordo.domain.block import Block
+from ricordo.domain.concealment import conceal
+from ricordo.domain.passage import Passage
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import BlockVersion
+from ricordo.memory.guarding import repeated
+from ricordo.memory.history import blame
+from ricordo.prompt.memory import disarm
+from ricordo.prompt.packaging import is_event
+from ricordo.storage import archives, blocks, history, messages
+from ricordo.storage.index.words import query_terms, terms
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Transaction
+
+Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "tainted"]
+KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "tainted")
+# Of a line's telling words, at least so many were said by users.
+_SUPPORTED = 0.5
+_LEAST_WORDS = 2
+_MOST_SAID = 500  # messages of a conversation that are looked through
+_SHOWN = 80
+_NOTHING = re.compile(
+    r"(?i)^[\W_]*(?:todo|tbd|n/?a|none|null|nil|unknown|undefined|empty|placeholder|lorem ipsum.*|\[?(?:insert|fill in)\b.*)?"
+    r"[\W_]*$"
+)
+_OF_A_MODEL = re.compile(
+    r"^\s*\d+→|</?think>|<\|\w+\|>|\"status\":\s*\"(?:OK|Failed)\"|\"?request_heartbeat\"?\s*:|^\s*[{\[]\"(?:type|role|name)\":"
+    r"|(?i:\bas an ai (?:language )?model\b|\bi (?:have )?(?:updated|saved) (?:your|the|my) memory\b)"
+)
+_HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s*|```.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to look at: a line (from 1; 0: the whole block) of a block, or a passage by its id. `why` says what it is about."""
+
+    kind: Kind
+    owner: str
+    place: str
+    line: int
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How one block came to its size: characters when it was made and now, how many versions, and what agents added a version."""
+
+    owner: str
+    label: str
+    policy: str
+    began: int
+    characters: int
+    limit: int
+    versions: int
+
+    @property
+    def per_version(self) -> float:
+        """Characters gained a version."""
+        return (self.characters - self.began) / max(1, self.versions - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was looked at, and what was found."""
+
+    blocks: int
+    lines: int
+    passages: int
+    findings: tuple[Finding, ...] = ()
+    growth: tuple[Growth, ...] = ()
+    counts: dict[Kind, int] = field(default_factory=dict)
+
+
+def audit(tx: Transaction, scope: Scope) -> Audit:
+    """Look through all blocks and passages of the organisation."""
+    findings: list[Finding] = []
+    growth: list[Growth] = []
+    lines = count = 0
+    said: dict[str, set[str]] = {}
+    by_chain: dict[str, list[Block]] = {}
+    for block in _all_blocks(tx, scope):
+        by_chain.setdefault(block.chain_id, []).append(block)
+    owners = blocks.owners(tx, scope)
+    for chain_id, group in by_chain.items():
+        owner = " ".join(owners[chain_id])
+        for place, block in enumerate(group):
+            count += 1
+            lines += len(_lines(block.value))
+            findings += _of_block(block, owner)
+            findings += _repeats(block, group[:place], owner)
+            findings += _unsupported(tx, scope, block, owner, said)
+            growth.append(_growth(tx, block, owner))
+    passages, of_passages = _of_passages(tx, scope)
+    findings += of_passages
+    counts: Counter[Kind] = Counter(one.kind for one in findings)
+    growth.sort(key=lambda one: one.characters / max(1, one.limit), reverse=True)
+    return Audit(count, lines, passages, tuple(findings), tuple(growth), {kind: counts[kind] for kind in KINDS})
+
+
+def _all_blocks(tx: Transaction, scope: Scope) -> Iterator[Block]:
+    after: str | None = None
+    while page := blocks.page(tx, scope, Page(limit=500, order="asc", after=after), blocks.BlockFilter()):
+        yield from page
+        after = page[-1].id
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _of_block(block: Block, owner: str) -> Iterator[Finding]:
+    if block.is_tainted:
+        yield Finding("tainted", owner, block.label, 0, _short(block.value), "came of what nobody vouches for")
+    for number, line in _lines(block.value):
+        if why := junk_in(line, block.label):
+            yield Finding("junk", owner, block.label, number, _short(line), why)
+        if kinds := conceal(line).kinds:
+            yield Finding("secret", owner, block.label, number, _short(conceal(line).text), ", ".join(kinds))
+
+
+def junk_in(line: str, label: str = "") -> str | None:
+    """Why a line is no memory; None for one that may be."""
+    if _NOTHING.match(line):
+        return None if _HEADING.match(line) else "says nothing"
+    if _OF_A_MODEL.search(line):
+        return "left by a model or a tool"
+    if disarm(line, "value", "description", "metadata", *([label] if label else [])) != line:
+        return "a forged tag"
+    return None
+
+
+def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Finding]:
+    """Lines that stand further up in the block, or in a block before it."""
+    texts = {one.label: one.value for one in before}
+    kept: list[str] = []
+    for number, line in _lines(block.value):
+        others = {**texts, block.label: "\n".join(kept)}
+        for standing in repeated("", "", line, others)[:1]:
+            kind: Kind = "duplicate" if standing.is_same else "near-duplicate"
+            where = f"line {standing.line} of {standing.label}" if standing.label != block.label else "a line above it"
+            yield Finding(kind, owner, block.label, number, _short(line), f"as {where}")
+        kept.append(line)
+
+
+def _unsupported(
+    tx: Transaction, scope: Scope, block: Block, owner: str, said: dict[str, set[str]]
+) -> Iterator[Finding]:
+    for one in blame(tx, block.chain_id, block.label):
+        words = set(query_terms(one.text))
+        version = one.version
+        if (
+            len(words) < _LEAST_WORDS
+            or _HEADING.match(one.text)
+            or version.author.kind != "agent"
+            or version.approved_by
+        ):
+            continue
+        if version.step_id is None and version.run_id is None:
+            why = "its version names no step"
+        elif _share(words, _said_before(tx, scope, version, said)) < _SUPPORTED:
+            why = "no user said anything like it before"
+        else:
+            continue
+        yield Finding("unsupported", owner, block.label, one.number, _short(one.text), why)
+
+
+def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, known: dict[str, set[str]]) -> set[str]:
+    """The words that users had said in the conversation when the version was made."""
+    key = version.step_id or version.run_id or ""
+    if key not in known:
+        known[key] = set()
+        of_run = messages.of_run(tx, version.run_id) if version.run_id else []
+        if of_run:
+            thread, end = of_run[0].conversation_id, version.created_at
+            wanted = Page(limit=_MOST_SAID, order="desc", before=None)
+            for message in [*messages.page(tx, scope, wanted, conversation_id=thread, role="user"), *of_run]:
+                if message.role == "user" and message.created_at <= end and not is_event(message):
+                    known[key].update(terms(message.text))
+    return known[key]
+
+
+def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
+    """What the block's history says of its size; a block of many versions is followed to its first."""
+    count, first = 0, None
+    before: int | None = None
+    while page := history.page(tx, block.chain_id, label=block.label, limit=200, before=before):
+        count += len(page)
+        first = page[-1]
+        before = first.number
+    began = history.text_at(tx, block.chain_id, block.label, first) if first else None
+    return Growth(owner, block.label, block.rule, len(began or ""), len(block.value), block.limit, max(count, 1))
+
+
+def _of_passages(tx: Transaction, scope: Scope) -> tuple[int, list[Finding]]:
+    findings: list[Finding] = []
+    count = 0
+    for archive_id in archives.ids(tx, scope):
+        seen: dict[str, str] = {}
+        for passage in _all_passages(tx, archive_id):
+            count += 1
+            findings += _of_passage(passage, seen)
+    return count, findings
+
+
+def _all_passages(tx: Transaction, archive_id: str) -> Iterable[Passage]:
+    after: str | None = None
+    while page := archives.page_of_passages(tx, [archive_id], Page(limit=500, order="asc", after=after)):
+        yield from page
+        after = page[-1].id
+
+
+def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
+    owner, shown = f"archive {passage.archive_id}", _short(passage.text)
+    key = " ".join(passage.text.casefold().split())
+    if key in seen:
+        yield Finding("duplicate", owner, passage.id, 0, shown, f"as {seen[key]}")
+    seen.setdefault(key, passage.id)
+    if passage.is_tainted:
+        yield Finding("tainted", owner, passage.id, 0, shown, "came of what nobody vouches for")
+    if "\n" not in passage.text and (why := junk_in(passage.text)):
+        yield Finding("junk", owner, passage.id, 0, shown, why)
+    if kinds := (hidden := conceal(passage.text)).kinds:
+        yield Finding("secret", owner, passage.id, 0, _short(hidden.text), ", ".join(kinds))
+
+
+def _share(words: set[str], said: set[str]) -> float:
+    return len(words & said) / len(words)
+
+
+def _short(text: str) -> str:
+    line = " ".join(conceal(text).text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

@@ -1,0 +1,325 @@
+"""What an owner decides: she approves proposals or rejects them, edits one before, and undoes what a run did.
+
+Each decision is one transaction. It holds the chain first, then the proposal, so that of two decisions at once the second sees
+the first, and a block that changes meanwhile is merged or is a conflict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.ids import unique
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion, Cause, Proposal
+from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.owning import make, require_free, revive
+from ricordo.storage import blobs, blocks, history, proposals, runs, versions
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Overtaken, Store, Transaction
+
+EXPIRED_EVERY = 600.0
+_MOST_WITHDRAWN = 1000
+_CONFLICT = (
+    "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
+)
+_GONE = "The block was deleted since this was proposed. Settle it with a text, which makes it anew, or reject it."
+_THERE = "A block with this label was made since this was proposed. Settle it with a text of your own, or reject it."
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """A proposal that was taken over, and the block as it is then; None where the block is gone."""
+
+    proposal: Proposal
+    block: Block | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """A proposal that collides with what the block holds now: the text it was made from, the block's, and the proposed one.
+
+    None: there is no block. Nothing was written; the owner settles it by approving it with a text.
+    """
+
+    proposal: Proposal
+    base: str | None
+    ours: str | None
+    theirs: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of one of several proposals: `error` tells why it was left as it was."""
+
+    id: str
+    outcome: Literal["approved", "rejected", "conflicted", "failed"]
+    decided: Approved | Conflicted | Proposal | None = None
+    error: str | None = None
+
+
+def approve(
+    tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, body: str | None = None
+) -> Approved | Conflicted:
+    """Make what is proposed the block's next version, merged with what was written since; with `body`, that text instead.
+
+    The version's author is the agent that proposed it, or the owner where she changed the text. Raises NotFound, Conflict where
+    it is decided already or a label is taken, TooLong, Invalid, Forbidden for all but people.
+    """
+    chain, proposal = _held(tx, scope, proposal_id, by)
+    block = blocks.labelled(tx, chain.id, proposal.label)
+    outcome = foresee(proposal, block)
+    if body is not None and body != outcome.value:
+        outcome = Foreseen(body, True)
+        cause = Cause(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
+    else:
+        cause = _cause(proposal, by)
+    if not outcome.is_clean:
+        stuck = replace(proposal, status="conflicted", note=outcome.note)
+        proposals.settle(tx, stuck)
+        return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
+    written = _apply(tx, chain, block, proposal, outcome.value, cause)
+    head = versions.hold(tx, chain.id)
+    result = head.head if head and head.head != chain.head else None
+    settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
+    return Approved(settled, written)
+
+
+def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:
+    """Leave the block as it is. Raises NotFound, Conflict where it is decided already, Forbidden for all but people."""
+    _, proposal = _held(tx, scope, proposal_id, by)
+    return _settled(tx, replace(proposal, status="rejected", note=reason), by)
+
+
+async def decide_all(
+    store: Store,
+    scope: Scope,
+    ids: Sequence[str],
+    decision: Literal["approve", "reject"],
+    by: Actor,
+    *,
+    reason: str | None = None,
+) -> list[Decision]:
+    """Decide on several proposals in their order, each in a transaction of its own; one that cannot be is told of and left."""
+
+    def decide(tx: Transaction, id: str) -> Approved | Conflicted | Proposal:
+        return approve(tx, scope, id, by) if decision == "approve" else reject(tx, scope, id, by, reason=reason)
+
+    done: list[Decision] = []
+    for id in unique(ids):
+        try:
+            decided = await store.write(lambda tx, id=id: decide(tx, id))  # type: ignore[misc]
+        except RicordoError as error:
+            done.append(Decision(id, "failed", error=str(error)))
+            continue
+        match decided:
+            case Conflicted(proposal):
+                done.append(Decision(id, "conflicted", decided, proposal.note))
+            case Approved():
+                done.append(Decision(id, "approved", decided))
+            case _:
+                done.append(Decision(id, "rejected", decided))
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What approving would make of a block: its text, None where it goes; or, where that is not clean, why not."""
+
+    value: str | None
+    is_clean: bool
+    note: str | None = None
+
+
+def foresee(proposal: Proposal, block: Block | None) -> Foreseen:
+    """What approving the proposal would come to while the block is as it is."""
+    if block is None:
+        # What shall be deleted and is gone is as it should be.
+        is_clean = proposal.value is None or proposal.base is None
+        return Foreseen(proposal.value, is_clean, None if is_clean else _GONE)
+    if proposal.value is None:
+        is_clean = block.value == proposal.base_value
+        return Foreseen(None, is_clean, None if is_clean else _CONFLICT)
+    if proposal.base_value is None:
+        is_clean = block.value == proposal.value
+        return Foreseen(proposal.value, is_clean, None if is_clean else _THERE)
+    merged = merge_lines(proposal.base_value, proposal.value, block.value)
+    return Foreseen(merged, merged is not None, None if merged is not None else _CONFLICT)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneBlock:
+    """What undoing a run came to for one block: `label` is its label now, `note` tells why nothing was done."""
+
+    chain_id: str
+    label: str
+    outcome: Literal["undone", "unchanged", "conflicted"]
+    block: Block | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What undoing a run came to: block by block, and the proposals of the run that waited and are rejected now."""
+
+    run_id: str
+    blocks: tuple[UndoneBlock, ...]
+    withdrawn: tuple[Proposal, ...]
+
+
+def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
+    """Take back what a run changed, also by proposals that were approved, as new versions; what others wrote since stays.
+
+    A block where that is impossible is left as it is and told of. To undo twice is the same as once. Raises NotFound, Conflict
+    while the run goes on, Forbidden for all but people.
+    """
+    _require_person(by)
+    changed = history.of_run(tx, scope, run_id)
+    _require_ended(tx, scope, run_id, is_known=bool(changed))
+    waiting = _waiting_of_run(tx, scope, run_id)
+    done: list[UndoneBlock] = []
+    chain_ids = {version.chain_id for version in changed} | {proposal.chain_id for proposal in waiting}
+    ours = [chain_id for chain_id in sorted(chain_ids) if _holds(tx, scope, chain_id)]
+    by_block: dict[tuple[str, str], list[BlockVersion]] = {}
+    for version in history.of_run(tx, scope, run_id):
+        if version.chain_id in ours:
+            by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
+    for (chain_id, label), group in sorted(by_block.items()):
+        done.append(_undo_block(tx, chain_id, label, group, Cause(by, f"Undo {run_id}")))
+    withdrawn = tuple(
+        _settled(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
+        for one in waiting
+        if one.chain_id in ours and (proposal := proposals.hold(tx, scope, one.id)).waits
+    )
+    return Undone(run_id, tuple(done), withdrawn)
+
+
+async def _expire(runtime: Any, _job: Job, _report: Report) -> None:
+    while await runtime.store.write(proposals.expire):
+        pass
+
+
+EXPIRY = JobHandler("expire_proposals", _expire, every_seconds=EXPIRED_EVERY)
+
+
+def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[Chain, Proposal]:
+    _require_person(by)
+    seen = proposals.get(tx, scope, proposal_id)
+    chain = versions.hold(tx, seen.chain_id)
+    if chain is None or not _is_callers(chain, scope):
+        raise NotFound(f"Proposal with ID {proposal_id} not found")
+    proposal = proposals.hold(tx, scope, proposal_id)
+    proposal.require_waiting()
+    return chain, proposal
+
+
+def _cause(proposal: Proposal, by: Actor) -> Cause:
+    return Cause(
+        author=proposal.author,
+        reason=proposal.reasoning,
+        run_id=proposal.run_id,
+        step_id=proposal.step_id,
+        is_tainted=proposal.is_tainted,
+        approved_by=by.id,
+        proposal_id=proposal.id,
+    )
+
+
+def _apply(
+    tx: Transaction, chain: Chain, block: Block | None, proposal: Proposal, value: str | None, cause: Cause
+) -> Block | None:
+    if value is None:
+        if block is not None:
+            blocks.remove(tx, block, cause)
+        return None
+    label = proposal.new_label or proposal.label
+    if block is None:
+        if proposal.base is not None:
+            return revive(tx, chain, label, value, cause)
+        settings = {} if proposal.description is None else {"description": proposal.description}
+        return make(tx, chain, label, value, cause, settings)
+    return _written(tx, block, value, label, cause)
+
+
+def _written(tx: Transaction, block: Block, value: str, label: str, cause: Cause) -> Block:
+    if label != block.label:
+        require_free(tx, block, label)
+    changed = replace(block, value=value, label=label)
+    changed.require_fits(value)
+    return block if changed == block else blocks.update(tx, block, changed, cause)
+
+
+def _require_person(by: Actor) -> None:
+    if by.kind != "user":
+        raise Forbidden(f"{by.kind} {by.id} may not decide about memory. Its owner does.")
+
+
+def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool) -> None:
+    try:
+        run = runs.get(tx, scope, run_id)
+    except NotFound:
+        if not is_known:
+            raise
+        return  # the agent was deleted with its runs, and what it wrote is still there
+    if run.ended_at is None:
+        raise Conflict(f"The run {run_id} goes on. Cancel it or wait for its end, then undo it.")
+
+
+def _waiting_of_run(tx: Transaction, scope: Scope, run_id: str) -> list[Proposal]:
+    which = proposals.ProposalFilter(run_id=run_id, waits=True)
+    return proposals.page(tx, scope, Page(limit=_MOST_WITHDRAWN), which)
+
+
+def _holds(tx: Transaction, scope: Scope, chain_id: str) -> bool:
+    chain = versions.hold(tx, chain_id)
+    return chain is not None and _is_callers(chain, scope)
+
+
+def _is_callers(chain: Chain, scope: Scope) -> bool:
+    return scope.subject_id is None or (chain.owner_kind, chain.owner_id) == ("user", scope.subject_id)
+
+
+def _undo_block(
+    tx: Transaction, chain_id: str, label: str, changed: Sequence[BlockVersion], cause: Cause
+) -> UndoneBlock:
+    chain = versions.hold(tx, chain_id)
+    assert chain is not None  # noqa: S101 - it is held
+    block = blocks.labelled(tx, chain.id, label)
+    text, old_label = block.value if block else None, label
+    try:
+        for version in sorted(changed, key=lambda one: -one.number):
+            text = _without(tx, version, text)
+            old_label = version.old_label if version.old_label and old_label == version.label else old_label
+        if text is None:
+            written = None
+            if block is not None:
+                blocks.remove(tx, block, cause)
+        elif block is None:
+            written = revive(tx, chain, old_label, text, cause)
+        else:
+            written = _written(tx, block, text, old_label, cause)
+    except Overtaken:
+        raise  # half of this block's change is written, so all of it has to be undone and done again
+    except RicordoError as error:
+        return UndoneBlock(chain_id, label, "conflicted", block, str(error))
+    return UndoneBlock(chain_id, label, "unchanged" if written == block else "undone", written)
+
+
+def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | None:
+    """The text without what the version changed. Raises Conflict."""
+    earlier = history.before(tx, version)
+    old, new = (blobs.read(tx, version.chain_id, one.blob) if one and one.blob else None for one in (earlier, version))
+    if text in (old, new):
+        return old
+    merged = None if text is None or old is None or new is None else merge_lines(new, old, text)
+    if merged is None:
+        raise Conflict("What the run wrote was changed since, in the same lines. Edit the block, or restore a version.")
+    return merged
+
+
+def _settled(tx: Transaction, proposal: Proposal, by: Actor) -> Proposal:
+    settled = replace(proposal, resolved_at=tx.clock.now(), resolved_by=by.id)
+    proposals.settle(tx, settled)
+    return settled

@@ -1,0 +1,272 @@
+"""What must not become memory again: what was only recalled, the system's own words, and lines that stand there already. Pure.
+
+An agent that files what it has just looked up, or its own instructions, fills its memory with copies of it. What a user said in
+this turn is hers to have kept, whatever else says the same.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from ricordo.domain.message import Message
+from ricordo.errors import Invalid
+
+# So much of what is added may stand elsewhere before it counts as a repetition, in runs of words.
+CONTAINED = 0.9
+_RUN = 5
+# What is shorter is found in any text: a name, a fact, a line of a list.
+_LEAST_WORDS, _LEAST_CHARACTERS = 12, 40
+_LEAST_LINE = 24
+# Of all words of two lines, as many are in both.
+_ALIKE = 0.8
+_LEAST_ALIKE_WORDS = 7
+_MOST_COMPARED = 20_000
+_SHOWN = 80
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+_BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
+_SEARCHES = frozenset({"conversation_search", "archival_memory_search"})
+
+RECALLED = (
+    "Nothing was saved: nearly all of this only repeats what a search of your memory just gave you, so it is kept already. "
+    "Save what is new, in your own words."
+)
+INSTRUCTIONS = (
+    "Nothing was saved: nearly all of this stands in your own instructions, which you always see. "
+    "Save only what you learned from others."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a step's prompt held beside memory: the system's words, results of searches, and what users said in this turn."""
+
+    system: Sequence[str] = ()
+    recalled: Sequence[str] = ()
+    said: Sequence[str] = ()
+
+
+class Guard:
+    """Refuses repetitions in one step. The sources are read when something long is written, which is seldom."""
+
+    def __init__(self, read: Callable[[], Sources]) -> None:
+        self._read = read
+
+    def require_new(self, added: str, own: str = "") -> None:
+        """Raise Invalid where nearly all of the added text is recalled, or the system's own.
+
+        What stands in `own`, the text that is written anew, may be put in another order.
+        """
+        words = _words(added)
+        if len(words) < _LEAST_WORDS or len(added) < _LEAST_CHARACTERS:
+            return
+        runs = _runs(words)
+        if _share(runs, self._said | _all_runs([own])) >= CONTAINED:
+            return
+        if _share(runs, self._recalled) >= CONTAINED:
+            raise Invalid(RECALLED)
+        if _share(runs, self._system) >= CONTAINED:
+            raise Invalid(INSTRUCTIONS)
+
+    @cached_property
+    def _sources(self) -> Sources:
+        return self._read()
+
+    @cached_property
+    def _said(self) -> set[tuple[str, ...]]:
+        return _all_runs(self._sources.said)
+
+    @cached_property
+    def _recalled(self) -> set[tuple[str, ...]]:
+        return _all_runs(self._sources.recalled)
+
+    @cached_property
+    def _system(self) -> set[tuple[str, ...]]:
+        return _all_runs(self._sources.system)
+
+
+NO_GUARD = Guard(Sources)
+
+
+def recalled_in(window: Iterable[Message]) -> list[str]:
+    """What searches gave the agent, of all that it has in view."""
+    return [
+        text
+        for message in window
+        for result in message.tool_returns
+        if result.sources or result.name in _SEARCHES
+        for text in _texts(result.content, result.is_json)
+    ]
+
+
+def changed_piece(before: str, after: str) -> str:
+    """The piece of the later text between what both begin with and what both end with, in whole words."""
+    shorter = min(len(before), len(after))
+    head = next((place for place in range(shorter) if before[place] != after[place]), shorter)
+    while _splits_word(after, head):
+        head -= 1  # a changed word is a new word
+    rest = shorter - head
+    tail = next((place for place in range(rest) if before[-1 - place] != after[-1 - place]), rest)
+    while _splits_word(after, len(after) - tail):
+        tail -= 1
+    return after[head : len(after) - tail]
+
+
+def added_text(before: str, piece: str) -> str:
+    """What a changed piece adds: its lines without those that were there before."""
+    known = Counter(_key(line) for line in before.split("\n"))
+    kept: list[str] = []
+    for line in piece.split("\n"):
+        if known[_key(line)] > 0:
+            known[_key(line)] -= 1
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _splits_word(text: str, place: int) -> bool:
+    return 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum() and text[place] < "\u3000"
+
+
+def says_something(piece: str) -> bool:
+    """Whether what a write changes is long enough to be looked at any further."""
+    return len(piece.strip()) >= _LEAST_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A line of a block that says what another says: `line` counts from 1; `is_same` where they differ in signs at most."""
+
+    label: str
+    line: int
+    text: str
+    is_same: bool
+
+    def told(self) -> str:
+        """As an agent is told of it."""
+        how = "stands already" if self.is_same else "is nearly what stands already"
+        shown = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
+        return f'{how} in memory block "{self.label}", line {self.line}: "{shown}"'
+
+
+def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[Standing]:
+    """Lines that stand already, in this block or in one of the others (texts by their labels), and that a write adds again."""
+    added = _added_lines(before, after)
+    if not added:
+        return []
+    stays = {_key(line) for line in after.split("\n")}  # a line that is replaced may be like the one that replaces it
+    standing = [
+        Standing(name, number, line, is_same=True)
+        for name, text in ({label: before} | {name: text for name, text in others.items() if name != label}).items()
+        for number, line in enumerate(text.split("\n"), 1)
+        if name != label or _key(line) in stays
+    ]
+    by_key: dict[str, Standing] = {}
+    for one in standing:
+        by_key.setdefault(_key(one.text), one)
+    found: list[Standing] = []
+    words: list[set[str]] = []
+    compared = 0
+    for line in added:
+        if same := by_key.get(_key(line)):
+            found.append(same)
+        elif compared + len(standing) <= _MOST_COMPARED:
+            compared += len(standing)
+            words = words or [set(_words(one.text)) for one in standing]
+            if alike := _most_alike(line, standing, words):
+                found.append(alike)
+    return found
+
+
+def only_repeats(label: str, before: str, after: str) -> Standing | None:
+    """The line that stands there already, where a write does nothing but to add lines again that its block has."""
+    lost = Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
+    new = _new_lines(before, after)
+    if lost or not new:
+        return None
+    there: dict[str, Standing] = {}
+    for number, line in enumerate(before.split("\n"), 1):
+        there.setdefault(_key(line), Standing(label, number, line, is_same=True))
+    found = [there.get(_key(line)) if _tells(line) else None for line in new]
+    return found[0] if all(found) else None
+
+
+def _new_lines(before: str, after: str) -> list[str]:
+    known = Counter(map(_key, before.split("\n")))
+    new: list[str] = []
+    for line in after.split("\n"):
+        if known[_key(line)] > 0:
+            known[_key(line)] -= 1
+        elif line.strip():
+            new.append(line)
+    return new
+
+
+def _added_lines(before: str, after: str) -> list[str]:
+    return [line for line in _new_lines(before, after) if _tells(line)]
+
+
+def _tells(line: str) -> bool:
+    """Whether the line is long enough to say something that need not be said twice."""
+    return len(_key(line)) >= _LEAST_LINE and len(_words(line)) > 3
+
+
+def _most_alike(line: str, standing: Sequence[Standing], words_of: Sequence[set[str]]) -> Standing | None:
+    words = set(_words(line))
+    if len(words) < _LEAST_ALIKE_WORDS:
+        return None
+    best: tuple[float, Standing | None] = (_ALIKE, None)
+    for one, theirs in zip(standing, words_of, strict=True):
+        # Of sets of such different sizes too little is in both.
+        if not _ALIKE * len(words) <= len(theirs) <= len(words) / _ALIKE:
+            continue
+        alike = len(words & theirs) / len(words | theirs)
+        if alike >= best[0]:
+            best = (alike, Standing(one.label, one.line, one.text, is_same=False))
+    return best[1]
+
+
+def _key(line: str) -> str:
+    return " ".join(_BULLET.sub("", line).casefold().split()).rstrip(".;,")
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _runs(words: Sequence[str]) -> set[tuple[str, ...]]:
+    return set(zip(*(words[start:] for start in range(_RUN)), strict=False))
+
+
+def _all_runs(texts: Iterable[str]) -> set[tuple[str, ...]]:
+    return {run for text in texts for run in _runs(_words(text))}
+
+
+def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
+    return len(runs & source) / len(runs)
+
+
+def _texts(content: str, is_json: bool) -> list[str]:
+    """The texts in a result; JSON that was cut is read as it is, but for its escapes."""
+    if is_json:
+        try:
+            return list(_strings(orjson.loads(content)))
+        except orjson.JSONDecodeError:
+            pass
+    return [content.replace("\\n", "\n").replace('\\"', '"')]
+
+
+def _strings(value: Any) -> Iterable[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _strings(item)
+        case list():
+            for item in value:
+                yield from _strings(item)

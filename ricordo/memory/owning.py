@@ -1,0 +1,376 @@
+"""What an owner does with her memory: reads, writes, deletes, restores, renames and shares out her blocks.
+
+Whoever changes something here holds the chain first, so that what was read is still so when it is written; who reads need not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args
+
+from ricordo.domain.block import Block, Chain, Policy, require_label
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope, User
+from ricordo.domain.version import Cause, Proposal
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.rotating import read_rotation
+from ricordo.storage import agents, blocks, history, users, versions
+from ricordo.storage.store import Transaction
+
+# What a user's block is made with unless she says otherwise (design §1.5).
+POLICY: Policy = "propose"
+_SETTINGS = (
+    "title",
+    "description",
+    "limit",
+    "policy",
+    "schema_ref",
+    "agent_id",
+    "course",
+    "metadata",
+    "hidden",
+    "read_only",
+)
+_LARGEST_LIMIT = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A user and her chain. Before her first block is made, that chain is not stored, and nothing is found in it."""
+
+    user: User
+    chain: Chain
+
+    @property
+    def scope(self) -> Scope:
+        """Where her blocks are looked for."""
+        return Scope(self.chain.organization_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    """What comes with a text: the reason, the version it was made from (hex), and settings; None leaves one as it is."""
+
+    message: str | None = None
+    expected: str | None = None
+    title: str | None = None
+    description: str | None = None
+    limit: int | None = None
+    policy: Policy | None = None
+    schema_ref: str | None = None
+    agent_id: str | None = None
+    course: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are given."""
+        return {name: value for name, value in asdict(self).items() if name in _SETTINGS and value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalOptions:
+    """How an edit is proposed: why, how sure its author is (0 to 1), whether everywhere, and how long it waits (microseconds)."""
+
+    reasoning: str = ""
+    confidence: float | None = None
+    replace_all: bool = False
+    expires_after: int | None = None
+
+
+_PUT, _PROPOSAL = PutOptions(), ProposalOptions()
+
+
+def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> Owned:
+    """The memory of the user with this id or identifier; with `makes`, she and her chain are made where they are missing.
+
+    Raises NotFound, Invalid.
+    """
+    user = users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
+    if chain := versions.of_owner(tx, scope, "user", user.id):
+        return Owned(user, chain)
+    new = Chain(new_id("chain"), user.organization_id, "user", user.id)
+    if makes:
+        # Two first writes at once would make two chains, so the second waits here.
+        users.hold(tx, user.id)
+        if chain := versions.of_owner(tx, scope, "user", user.id):
+            return Owned(user, chain)
+        versions.insert_chain(tx, new)
+    return Owned(user, new)
+
+
+def listed(tx: Transaction, owned: Owned) -> tuple[Block, ...]:
+    """Her blocks by their labels, without their tags."""
+    return blocks.of_user(tx, owned.scope, owned.user.id)
+
+
+def find(tx: Transaction, owned: Owned, label: str) -> Block | None:
+    """Her block with this label, if there is one."""
+    return blocks.labelled(tx, owned.chain.id, label)
+
+
+def require(tx: Transaction, owned: Owned, label: str) -> Block:
+    """Her block with this label; raises NotFound."""
+    block = find(tx, owned, label)
+    if block is None:
+        raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+    return block
+
+
+def put(tx: Transaction, owned: Owned, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
+    """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
+
+    With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
+    impossible. Raises also Invalid, TooLong, Forbidden.
+    """
+    require_label(label)
+    _require_storable(text, options.message, options.title, options.description)
+    settings = _checked(options.settings())
+    owned = _held(tx, owned)
+    block = find(tx, owned, label)
+    cause = Cause(by, options.message or f"{'Edit' if block else 'Make'} {label}")
+    if block is None:
+        if options.expected is not None:
+            raise Stale(
+                f'Block "{label}" is not there any more. Read the list of blocks, or send it without a version.'
+            )
+        return make(tx, owned.chain, label, text, cause, settings)
+    value = _merged(tx, block, text, options.expected)
+    return _update(tx, block, {**settings, "value": value}, cause)
+
+
+def make(
+    tx: Transaction,
+    chain: Chain,
+    label: str,
+    text: str,
+    cause: Cause,
+    settings: Mapping[str, Any],
+    block_id: str | None = None,
+) -> Block:
+    """Store a new block in a chain that is held. Raises Conflict where the label is taken, TooLong, Forbidden."""
+    now = tx.clock.now()
+    policy: Policy = POLICY if chain.owner_kind == "user" else "direct"
+    block = Block(
+        id=block_id or new_id("block"),
+        organization_id=chain.organization_id,
+        chain_id=chain.id,
+        label=require_label(label),
+        value=text,
+        created_by=cause.author.id,
+        updated_by=cause.author.id,
+        created_at=now,
+        updated_at=now,
+        **{"policy": policy, **settings},
+    )
+    block.require_fits(text)
+    if label in chain.files:
+        raise Conflict(f'There is a memory block "{label}" already. Choose another label.')
+    return blocks.insert_all(tx, [block], [], cause)[0]
+
+
+def delete(
+    tx: Transaction, owned: Owned, label: str, by: Actor, *, message: str | None = None, expected: str | None = None
+) -> None:
+    """Delete the block; its history stays, and it can be restored. Raises NotFound, Stale, Forbidden."""
+    _require_storable(message)
+    owned = _held(tx, owned)
+    block = require(tx, owned, label)
+    if expected is not None and not is_current(block, expected):
+        raise _stale(block, expected)
+    blocks.remove(tx, block, Cause(by, message or f"Delete {label}"))
+
+
+def restore(
+    tx: Transaction, owned: Owned, label: str, version_id: str, by: Actor, *, message: str | None = None
+) -> Block:
+    """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
+
+    Raises NotFound, Conflict for an id that is not unique, TooLong, Forbidden.
+    """
+    _require_storable(message)
+    owned = _held(tx, owned)
+    version = history.get(tx, owned.chain.id, version_id)
+    text = history.text_at(tx, owned.chain.id, label, version)
+    if text is None:
+        raise NotFound(
+            f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
+        )
+    cause = Cause(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
+    block = find(tx, owned, label)
+    return revive(tx, owned.chain, label, text, cause) if block is None else _update(tx, block, {"value": text}, cause)
+
+
+def revive(tx: Transaction, chain: Chain, label: str, text: str, cause: Cause) -> Block:
+    """Make a block anew in a chain that is held, with the id and the settings it had when it was deleted.
+
+    An agent's own stands in its prompt again. Raises as `make` does, Conflict also where that agent has another such block now.
+    """
+    gone = history.last_deleted(tx, chain.id, label)
+    settings = {name: value for name, value in gone.settings.items() if name in _SETTINGS} if gone else {}
+    is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
+    if is_seen and any(other.label == label for other in blocks.of_agent(tx, chain.owner_id)):
+        raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
+    # One that came back already, and has another label by now, keeps its id.
+    block_id = gone.block_id if gone and not blocks.is_there(tx, gone.block_id) else None
+    block = make(tx, chain, label, text, cause, settings, block_id)
+    if is_seen:
+        blocks.attach(tx, chain.owner_id, [block])
+    return block
+
+
+def _is_there(tx: Transaction, chain: Chain) -> bool:
+    try:
+        agents.require(tx, Scope(chain.organization_id), chain.owner_id)
+    except NotFound:
+        return False
+    return True
+
+
+def rename(
+    tx: Transaction, owned: Owned, label: str, new_label: str, by: Actor, *, message: str | None = None
+) -> Block:
+    """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
+    require_label(new_label)
+    _require_storable(message)
+    owned = _held(tx, owned)
+    block = require(tx, owned, label)
+    if new_label == label:
+        return block
+    require_free(tx, block, new_label)
+    return blocks.update(
+        tx, block, replace(block, label=new_label), Cause(by, message or f"Rename {label} to {new_label}")
+    )
+
+
+def require_free(tx: Transaction, block: Block, new_label: str) -> None:
+    """Raise Conflict where the block cannot have this label, in its chain or beside the other blocks of an agent that sees it."""
+    if blocks.labelled(tx, block.chain_id, new_label):
+        raise Conflict(f'There is a memory block "{new_label}" already. Choose another label.')
+    for agent_id in blocks.agent_ids(tx, block.id):
+        if any(other.label == new_label for other in blocks.of_agent(tx, agent_id)):
+            raise Conflict(f'Agent {agent_id} has another block labelled "{new_label}". Choose another label.')
+
+
+def change_settings(
+    tx: Transaction, owned: Owned, label: str, changed: Mapping[str, Any], by: Actor, *, message: str | None = None
+) -> Block:
+    """Change title, description, limit, policy, schema_ref, agent_id, course, metadata, hidden or read_only; no version is made.
+
+    Raises NotFound, Invalid, TooLong where the text is longer than the new limit, Forbidden.
+    """
+    if unknown := sorted(changed.keys() - set(_SETTINGS)):
+        raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(_SETTINGS)}.')
+    settings = _checked(changed)
+    owned = _held(tx, owned)
+    return _update(tx, require(tx, owned, label), settings, Cause(by, message or f"Change {label}"))
+
+
+def propose_edit(
+    tx: Transaction,
+    owned: Owned,
+    label: str,
+    old_string: str,
+    new_string: str,
+    by: Actor,
+    options: ProposalOptions = _PROPOSAL,
+) -> Proposal:
+    """Propose to the owner that one piece of the block's text be replaced; an empty `old_string` is a block that is not there yet.
+
+    Raises NotFound, Invalid where the piece is missing, not unique or changes nothing, TooLong, Forbidden for a read-only block.
+    """
+    require_label(label)
+    _require_storable(new_string, options.reasoning)
+    if options.confidence is not None and not 0 <= options.confidence <= 1:
+        raise Invalid("The confidence must lie between 0 and 1.")
+    owned = _held(tx, owned)
+    block = find(tx, owned, label)
+    cause = Cause(by, options.reasoning or f"Edit {label}")
+    if block is None and old_string:
+        raise NotFound(
+            f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
+        )
+    if block and cause.verdict(block.rule) == "refuse":
+        raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
+    value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
+    (block or Block("", owned.chain.organization_id, owned.chain.id, label, "")).require_fits(value)
+    draft = Draft(owned.chain.id, owned.chain.organization_id, label, value, block, confidence=options.confidence)
+    return propose(tx, draft, cause, options.expires_after)
+
+
+def _replaced(text: str, old: str, new: str, label: str, *, everywhere: bool) -> str:
+    if not old and text:
+        raise Invalid("old_string is empty. Give the piece of the text that shall be replaced.")
+    found = text.count(old) if old else 1
+    if not found:
+        raise Invalid(f'old_string does not stand in memory block "{label}". Read the block and give it exactly.')
+    if found > 1 and not everywhere:
+        raise Invalid(
+            f'old_string stands {found} times in memory block "{label}". Give more of what stands around it, or set replace_all.'
+        )
+    value = text.replace(old, new) if old else new
+    if value == text:
+        raise Invalid("The edit changes nothing: old_string and new_string are the same.")
+    return value
+
+
+def _merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
+    """The text with what others wrote since the expected version."""
+    if expected is None or is_current(block, expected):
+        return text
+    try:
+        version = history.get(tx, block.chain_id, expected)
+    except NotFound:
+        raise _stale(block, expected) from None
+    base = history.text_at(tx, block.chain_id, block.label, version)
+    merged = None if base is None else merge_lines(base, text, block.value)
+    if merged is None:
+        raise _stale(block, expected)
+    return merged
+
+
+def is_current(block: Block, expected: str) -> bool:
+    """Whether this hex id, or its beginning, names the version that gave the block its text."""
+    return (
+        block.head is not None
+        and len(expected) >= history.SHORTEST_ID
+        and block.head.hex().startswith(expected.lower())
+    )
+
+
+def _stale(block: Block, expected: str) -> Stale:
+    return Stale(
+        f'Block "{block.label}" changed since you read it as version {expected[:12]}: '
+        f"it is {(block.head or b'').hex()[:12]} now. Read it again and retry."
+    )
+
+
+def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], cause: Cause) -> Block:
+    changed = replace(block, **changes)
+    if changed == block:
+        return block
+    changed.require_fits(changed.value)
+    if changed != replace(block, value=changed.value) and not cause.is_owners:
+        raise Forbidden(f'Only the owner of block "{block.label}" may change its settings.')
+    return blocks.update(tx, block, changed, cause)
+
+
+def _held(tx: Transaction, owned: Owned) -> Owned:
+    chain = versions.hold(tx, owned.chain.id)
+    if chain is None:
+        raise NotFound("There is nothing in this memory. Write a block first.")
+    return Owned(owned.user, chain)
+
+
+def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    if settings.get("policy") not in (None, *get_args(Policy)):
+        raise Invalid(f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.')
+    if not 1 <= settings.get("limit", 1) <= _LARGEST_LIMIT:
+        raise Invalid(f"The limit must lie between 1 and {_LARGEST_LIMIT} characters.")
+    _require_storable(*(value for value in settings.values() if isinstance(value, str)))
+    read_rotation(settings.get("metadata") or {})
+    return dict(settings)
+
+
+def _require_storable(*texts: str | None) -> None:
+    if any("\0" in text for text in texts if text):
+        raise Invalid("Memory cannot hold NUL characters. Leave them out.")

@@ -1,0 +1,112 @@
+"""The bracket format: one `[TAG]` a line, its values behind it. Pure; which tags there are is the blocks' own business.
+
+Writing and reading mirror each other. Within a value a line break is written `\\n`, and a backslash before the sign that separates
+the values of its line, or before a backslash, makes an ordinary sign of it. A backslash before anything else is itself.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+
+from ricordo.errors import Invalid
+
+_TAGGED = re.compile(r"\[([A-Z]+)\] ?(.*)")
+_QUOTED = re.compile(r"\\+\[")
+# What no database and no encoding takes, or what a reader cannot see: all control characters but tab and line break, half pairs.
+_UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean(value: str) -> str:
+    """The value as it is written: without space around it, with `\\n` for every line break and U+FFFD for what nobody can read.
+
+    Raises Invalid for what is no text.
+    """
+    if not isinstance(value, str):
+        raise Invalid(f"Memory holds texts, and this is of type {type(value).__name__}. Give a text.")
+    return _UNREADABLE.sub("\ufffd", _one_break(value)).strip()
+
+
+def clean_all(values: Iterable[str]) -> list[str]:
+    """The values that hold something, each as it is written. Raises Invalid."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise Invalid(f"A list of texts was expected, and this is of type {type(values).__name__}. Put it into a list.")
+    return [text for value in values if (text := clean(value))]
+
+
+def escape(value: str, separator: str = "") -> str:
+    """The value as it stands behind a tag, among others that `separator` keeps apart."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n")
+    return value.replace(separator, "\\" + separator) if separator else value
+
+
+def join(values: Iterable[str], separator: str) -> str:
+    """The values behind one tag: `a | b`, `a, b`, `a; b`."""
+    between = " | " if separator == "|" else f"{separator} "
+    return between.join(escape(value, separator) for value in values)
+
+
+def split(text: str, separator: str = "") -> list[str]:
+    """The values that stand behind a tag, empty ones too; the mirror of `join`."""
+    values: list[str] = []
+    signs: list[str] = []
+    rest = iter(text)
+    for sign in rest:
+        if sign == separator:
+            values.append(clean("".join(signs)))
+            signs = []
+        elif sign == "\\":
+            signs.append(_unescaped(next(rest, ""), separator))
+        else:
+            signs.append(sign)
+    return [*values, clean("".join(signs))]
+
+
+def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """What stands behind each of these tags, in order, and all other lines that hold something. Raises Invalid."""
+    found: dict[str, list[str]] = {}
+    others: list[str] = []
+    for line in map(str.strip, _one_break(_require_text(text)).split("\n")):
+        tagged = _TAGGED.match(line)
+        if tagged and tagged[1] in tags:
+            found.setdefault(tagged[1], []).append(tagged[2])
+        elif line:
+            others.append(_unquoted(line, tags))
+    return found, clean_all(others)
+
+
+def clean_lines(lines: Iterable[str]) -> list[str]:
+    """Lines without a tag, one by one, each as it is written. Raises Invalid."""
+    return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
+
+
+def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
+    """Lines without a tag as they are written: one that could be taken for a tagged line gets a backslash before it."""
+    return [_quoted(line, tags) for line in lines]
+
+
+def _one_break(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _require_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise Invalid(f"A memory block is read from a text, and this is of type {type(text).__name__}. Give its text.")
+    return text
+
+
+def _unescaped(sign: str, separator: str) -> str:
+    if sign == "n":
+        return "\n"
+    return sign if sign and sign in ("\\", separator) else "\\" + sign
+
+
+def _is_tagged(line: str, tags: Collection[str]) -> bool:
+    tagged = _TAGGED.match(line)
+    return bool(tagged and tagged[1] in tags)
+
+
+def _quoted(line: str, tags: Collection[str]) -> str:
+    return "\\" + line if _is_tagged(line.lstrip("\\"), tags) else line
+
+
+def _unquoted(line: str, tags: Collection[str]) -> str:
+    return line[1:] if _QUOTED.match(line) and _is_tagged(line.lstrip("\\"), tags) else line

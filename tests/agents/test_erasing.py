@@ -1,0 +1,334 @@
+"""Forgetting a user step by step: killed anywhere it is finished, others write meanwhile, and every table was thought of."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.agents import erasing as forgetting
+from ricordo.agents.erasing import HANDLERS, forget
+from ricordo.domain.erasure import KIND
+from ricordo.domain.job import Job, Report
+from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound, Unavailable
+from ricordo.memory import owning, receipts
+from ricordo.memory.proposing import Draft, propose
+from ricordo.storage import archives, blocks, conversations, history, indexed, jobs, messages, runs, users
+from ricordo.storage.content import TABLES
+from ricordo.storage.erased_threads import FORGOTTEN
+from ricordo.storage.erasing import MARKS, REMAINS
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Transaction
+from tests.agents.stage import Stage
+from tests.conftest import BOTH
+from tests.support import make
+from tests.support.canaries import CANARY, canary, in_tables
+
+DATABASES = BOTH
+_ERASE, _SWEEP = HANDLERS
+
+
+class Dying:
+    """A store whose server is killed after some writes."""
+
+    def __init__(self, store: Any, writes: int) -> None:
+        self.clock, self._store, self._left = store.clock, store, writes
+        self.read = store.read
+
+    async def write(self, work: Any) -> Any:
+        """Write, unless the end has come."""
+        if not self._left:
+            raise asyncio.CancelledError
+        self._left -= 1
+        return await self._store.write(work)
+
+
+async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
+    """A user with memory and a thread of so many messages, and an agent's archive with passages of hers; her id and the agent's."""
+    state = await stage.state(await stage.agent())
+    archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
+
+    def write(tx: Transaction) -> str:
+        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        for number in range(size):
+            owning.put(tx, owned, "human", f"{canary('block')} {number}", Scope().actor)
+        thread = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=size)
+        conversations.insert_one(tx, thread)
+        new = [make.message(state.agent, f"{canary('said')} {n}", conversation_id="conv-ada") for n in range(size)]
+        messages.insert_all(tx, new)
+        filed = [
+            make.passage(archive, canary("passage"), user_id=owned.user.id, tags=("tea", canary("tag"))),
+            make.passage(archive, "Tea.", tags=("tea",)),
+        ]
+        archives.insert_passages(tx, archive, filed)
+        return owned.user.id
+
+    return await stage.store.write(write), state.agent.id
+
+
+async def next_job(stage: Stage, kind: str = KIND, *, free: bool = True) -> Job | None:
+    """The job of this kind that waits, taken as by the worker of the next server, which frees what the last one ran."""
+    if free:
+        await stage.store.write(jobs.take_over)
+
+    def claim(tx: Transaction) -> Job | None:
+        row = next(iter(tx.all(text(f"SELECT id FROM jobs WHERE kind = '{kind}' AND status = 'waiting'"))), None)  # noqa: S608
+        return jobs.claim_one(tx, "worker", row.id) if row else None
+
+    return await stage.store.write(claim)
+
+
+async def work(stage: Stage, report: Report = lambda _done, _total: None) -> None:
+    """Do the erasure that waits, to its end."""
+    job = await next_job(stage)
+    assert job is not None
+    await _ERASE.run(stage.runtime, job, report)
+    await stage.store.write(lambda tx: jobs.finish(tx, job))
+
+
+async def found(stage: Stage) -> list[str]:
+    """The rows that hold a canary."""
+    return await stage.store.read(in_tables)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pauses between tries."""
+    monkeypatch.setattr("ricordo.agents.erasing_work._PAUSE", 0)
+
+
+async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_counted_twice(stage: Stage) -> None:
+    user_id, _ = await ada(stage)
+    told = await forget(stage.runtime, Scope(), "ada")
+    kills = 0
+    while job := await next_job(stage):
+        living, stage.runtime.store = stage.runtime.store, Dying(stage.store, kills + 1)  # type: ignore[assignment]
+        stage.runtime.indexing = forgetting_indexing(stage)
+        try:
+            await _ERASE.run(stage.runtime, job, lambda _done, _total: None)
+        except asyncio.CancelledError:
+            kills += 1
+            assert kills < 100
+            assert await stage.store.read(lambda tx: users.find(tx, Scope(), "ada")) is None
+        else:
+            await living.write(lambda tx, job=job: jobs.finish(tx, job))
+        finally:
+            stage.runtime.store = living
+            stage.runtime.indexing = forgetting_indexing(stage)
+    assert kills > 5
+    assert await found(stage) == []
+    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    assert receipt is not None
+    expected = {"messages": 3, "passages": 1, "conversations": 1, "chains": 1, "commits": 3, "blocks": 1, "users": 1}
+    assert {name: receipt["removed"].get(name) for name in expected} == expected
+    assert receipt["subject"] == receipts.subject_of(user_id)
+
+
+def forgetting_indexing(stage: Stage) -> Any:
+    """The runtime's indexing over the store that it has now."""
+    return replace(stage.runtime.indexing, store=stage.runtime.store)
+
+
+async def test_a_receipt_is_written_only_when_all_is_done(stage: Stage) -> None:
+    await ada(stage)
+    told = await forget(stage.runtime, Scope(), "ada")
+    assert told["status"] == "running"
+    assert receipts.kept(stage.runtime.settings.data_dir, told["id"]) is None
+    assert (await forget(stage.runtime, Scope(), "ada"))["id"] == told["id"]
+    await work(stage)
+    assert (await forgetting.find_receipt(stage.runtime, Scope(), told["id"]))["status"] == "done"
+    other = Scope(organization_id="org-other")
+    with pytest.raises(NotFound):
+        await forgetting.find_receipt(stage.runtime, other, told["id"])
+
+
+async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(stage: Stage) -> None:
+    await ada(stage)
+    told = await forget(stage.runtime, Scope(), "ada")
+    job = next(job for job in await all_jobs(stage) if job.kind == KIND)
+    await stage.store.write(lambda tx: jobs.cancel(tx, Scope(), job.id))
+    await _SWEEP.run(stage.runtime, job, lambda _done, _total: None)
+    again = [job for job in await all_jobs(stage) if job.kind == KIND and job.status == "waiting"]
+    assert [one.payload["id"] for one in again] == [told["id"]]
+    for one in [job, *again]:
+        await stage.store.write(lambda tx, one=one: jobs.remove(tx, Scope(), one.id))
+    await _SWEEP.run(stage.runtime, job, lambda _done, _total: None)
+    await work(stage)
+    await _SWEEP.run(stage.runtime, job, lambda _done, _total: None)
+    assert await next_job(stage) is None
+    assert await found(stage) == []
+
+
+async def all_jobs(stage: Stage) -> list[Job]:
+    """Every job."""
+    return await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(limit=100)))
+
+
+async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: Stage) -> None:
+    user_id, agent_id = await ada(stage)
+    state = await stage.state(agent_id)
+    hers = make.message(state.agent, canary("shared"), user_id=user_id)
+    summary = make.message(
+        state.agent,
+        role="summary",
+        parts=(TextPart(f"She said {canary('summed')}."), CompactionPart("window", (hers.id,), 9, 3, 100, 3, 2)),
+        created_at=stage.store.clock.now(),
+    )
+    early = make.message(state.agent, role="summary", parts=(TextPart("Before her."),), created_at=1)
+    quoted = (
+        ToolReturnPart("call-1", "conversation_search", "success", canary("quoted"), sources=(hers.id,)),
+        ToolReturnPart("call-2", "conversation_search", "success", "Bob likes tea.", sources=("message-bob",)),
+    )
+    quoting = make.message(state.agent, role="tool", parts=quoted)
+    bob = make.message(state.agent, "I am Bob.")
+    await make.stored_messages(stage.store, hers, early, summary, quoting, bob)
+    thread = await stage.thread(agent_id)
+    window = [*thread.window, summary.id, hers.id, quoting.id, bob.id]
+    await stage.store.write(lambda tx: conversations.save_window(tx, thread.id, window, "key", added=5))
+
+    await forget(stage.runtime, Scope(), "ada")
+    await work(stage)
+
+    assert await found(stage) == []
+    after = await stage.thread(agent_id)
+    assert after.window == (*thread.window, summary.id, quoting.id, bob.id)
+    assert after.message_count == thread.message_count + 4
+    kept = {message.id: message for message in await stage.history(agent_id)}
+    assert kept[summary.id].text == FORGOTTEN
+    assert kept[early.id].text == "Before her."
+    assert [part.content for part in kept[quoting.id].tool_returns] == [FORGOTTEN, "Bob likes tea."]
+    assert "I am Bob." in kept[bob.id].text
+    assert kept[after.window[0]].text.startswith("You remember.")
+    (archive,) = (await stage.state(agent_id)).archives
+    assert (archive.passage_count, archive.tags) == (2, ("tea",))
+
+
+async def test_other_writers_wait_for_one_portion_at_most(stage: Stage) -> None:
+    await ada(stage, size=150)
+    other = await stage.agent()
+    await forget(stage.runtime, Scope(), "ada")
+    erasing = asyncio.create_task(work(stage))
+    stage.lines.append("ok")
+    await stage.say(other, "Hello.")
+    assert not erasing.done()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(erasing, 20)
+    assert await found(stage) == []
+
+
+async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(stage: Stage) -> None:
+    user_id, _ = await ada(stage)
+    agent_id = await stage.agent(("persona", "I am Nina."))
+    state = await stage.state(agent_id)
+    (block,) = state.blocks
+    run = make.run(state.agent, id="run-ada", user_id=user_id, ended_at=9, status="completed")
+
+    def write(tx: Transaction) -> None:
+        runs.open_run(tx, run)
+        draft = Draft(block.chain_id, block.organization_id, block.label, canary("wish"), block)
+        propose(tx, draft, make.cause(user_id, reason=canary("why")), None)
+        # The agent noted something of its own in her turn, and she wrote the block herself once.
+        noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.cause(agent_id, run_id=run.id))
+        assert noted
+        blocks.write(tx, noted, "I am Nina, and kind.", make.cause(user_id))
+
+    await stage.store.write(write)
+    told = await forget(stage.runtime, Scope(), "ada")
+    await work(stage)
+
+    assert await found(stage) == []
+    receipt = await forgetting.find_receipt(stage.runtime, Scope(), told["id"])
+    assert {"id": agent_id, "versions": 1} in receipt["agents"]
+    assert receipt["remaining"] == {"commits.author_id": 1}
+    assert receipt["removed"]["proposals"] == 1
+    assert [block.value for block in (await stage.state(agent_id)).blocks] == ["I am Nina, and kind."]
+    texts_kept = text(f"SELECT count(*) FROM blobs WHERE chain_id = '{block.chain_id}'")  # noqa: S608
+    assert await stage.store.read(lambda tx: tx.all(texts_kept)[0][0]) == 3
+    kept = await stage.store.read(lambda tx: history.page(tx, block.chain_id, label="persona"))
+    texts = [await stage.store.read(lambda tx, v=v: history.text_at(tx, block.chain_id, "persona", v)) for v in kept]
+    assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]
+
+
+class Outside:
+    """An index elsewhere, which notes what it was told to remove."""
+
+    name = "outside"
+
+    def __init__(self) -> None:
+        self.removed: dict[tuple[str, str], set[int]] = {}
+
+    async def remove(self, space: str, model: str, documents: list[int]) -> None:
+        """Take note."""
+        self.removed.setdefault((space, model), set()).update(documents)
+
+
+async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: Stage) -> None:
+    _, agent_id = await ada(stage)
+    await make.stored_messages(stage.store, make.message((await stage.state(agent_id)).agent, "Bob likes tea."))
+    index, runtime = Outside(), stage.runtime
+    runtime.indexes = {"outside": index}  # type: ignore[dict-item]
+    runtime.indexing = replace(runtime.indexing, indexes=runtime.indexes, messages_index="outside")
+
+    def embed(tx: Transaction) -> tuple[int, ...]:
+        indexed.merge(tx, "messages", agent_id)
+        batch = indexed.next_batch(tx, agent_id, "some/model", 10)
+        assert batch is not None
+        indexed.add_vectors(tx, batch, {}, 1)
+        return tuple(number for number in batch.documents if number is not None)
+
+    numbers = await stage.store.write(embed)
+    seqs = text("SELECT seq FROM messages WHERE conversation_id = 'conv-ada'")
+    hers = {row.seq for row in await stage.store.read(lambda tx: tx.all(seqs))}
+    busy = Job("search.embed", Scope().organization_id, key=f"search.embed:{agent_id}")
+    await stage.store.write(lambda tx: jobs.add(tx, busy))
+    await stage.store.write(lambda tx: jobs.claim_one(tx, "other", busy.id))
+    await forget(runtime, Scope(), "ada")
+    job = await next_job(stage, free=False)
+    assert job
+    with pytest.raises(Unavailable, match="being embedded"):
+        await _ERASE.run(runtime, job, lambda _done, _total: None)
+    assert index.removed == {}
+    await stage.store.write(lambda tx: tx.run(text("UPDATE jobs SET status = 'done' WHERE kind = 'search.embed'")))
+    await stage.store.write(lambda tx: jobs.put_back(tx, job))
+
+    await work(stage)
+
+    assert await found(stage) == []
+    assert index.removed == {(agent_id, "some/model"): hers}
+    assert hers < set(numbers)
+
+
+# Each table, and what an erasure does with it; a new one belongs here before anything of a user's is written to it.
+REMOVED = {
+    *(
+        "users",
+        "conversations",
+        "messages",
+        "passages",
+        "passages_tags",
+        "runs",
+        "steps",
+        "run_events",
+        "traces",
+        "jobs",
+    ),
+    *("chains", "blocks", "blocks_tags", "agents_blocks", "commits", "blobs", "git_objects", "proposals", "blocks_log"),
+    "memory_remotes",
+}
+MERGED = {f"search_{name}" for name in ("spaces", "tail", "postings", "documents", "vectors", "terms")}
+OTHERS = {"organizations", "agents", "agents_tags", "agents_tools", "agents_archives", "archives", "tools", "providers"}
+
+
+def test_every_table_and_every_column_with_somebodys_id_is_thought_of() -> None:
+    assert {table.name for table in TABLES} == REMOVED | MERGED | OTHERS | {"expenses"}
+    people = ("user_id", "sender_id", "created_by", "updated_by", "author_id", "approved_by", "resolved_by")
+    marked = {*(mark.column for mark in MARKS), *REMAINS}
+    # Rows that go with such a column are found by it.
+    found_by = {"messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id", "jobs.user_id"}
+    left = [f"{c.table.name}.{c.name}" for t in TABLES for c in t.columns if c.name in people and c not in marked]
+    assert set(left) == found_by | {"conversations.user_id"}
+    assert CANARY not in "".join(left)

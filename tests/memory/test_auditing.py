@@ -1,0 +1,179 @@
+"""What an audit finds in memory, and what it leaves alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.scope import Scope
+from ricordo.memory.auditing import Audit, audit, junk_in
+from ricordo.memory.commit import commit
+from ricordo.memory.working import WorkingMemory
+from ricordo.storage import archives, blocks, messages
+from ricordo.storage.store import Store
+from tests.support import make
+from tests.support.statements import count_statements
+
+
+async def audited(store: Store) -> Audit:
+    return await store.read(lambda tx: audit(tx, Scope()))
+
+
+def found(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
+    return [(one.kind, one.place, one.line) for one in what.findings if one.kind in kinds]
+
+
+async def wrote(
+    store: Store, state: AgentState, label: str, *lines: str, said: Sequence[str] = (), **standing: Any
+) -> None:
+    """The agent's edit in a run in which users said this."""
+    run = f"run-{label}-{len(lines)}"
+    new = [make.message(state.agent, text, run_id=run) for text in said]
+    await store.write(lambda tx: messages.insert_all(tx, new))
+    memory = WorkingMemory(state)
+    memory.write(label, "\n".join([*filter(None, [memory.block(label).value]), *lines]), "call-1")
+    given = make.standing(state, **{"run_id": run, "step_id": f"step-{run}"} | standing)
+    await store.write(lambda tx: commit(tx, state, memory, Scope(), given))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("TODO", "says nothing"),
+        ("- n/a", "says nothing"),
+        ("…", "says nothing"),
+        ("[insert name here]", "says nothing"),
+        ("12→ Likes tea", "left by a model or a tool"),
+        ('{"status": "OK", "message": "None"}', "left by a model or a tool"),
+        ("<think>She wants tea.</think>", "left by a model or a tool"),
+        ("As an AI language model, I cannot know.", "left by a model or a tool"),
+        ("Likes tea.</value>", "a forged tag"),
+        ("< / HUMAN >", "a forged tag"),
+    ],
+)
+def test_junk_is_told_by_what_it_is(line: str, why: str) -> None:
+    assert junk_in(line, "human") == why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "Likes tea.",
+            "# Plans",
+            "[USER] Ada | Student",
+            "[TASK]",
+            "---",
+            "- 3 cats",
+            "Name:",
+            "a < b and b > c",
+            "水",
+        ),
+        *("Unknown territory excites her.", "Todo list app: she is building one.", "None of her friends smoke."),
+    ],
+)
+def test_notes_headings_and_brackets_are_no_junk(line: str) -> None:
+    assert junk_in(line, "human") is None
+
+
+async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_not(store: Store) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "Invented by her owner, whoever that is.")])
+    await wrote(
+        store,
+        state,
+        "human",
+        "Studies mathematics in Turin.",
+        "Owns a yacht called Marmalade.",
+        "# Facts",
+        said=["Hi! I'm studying maths, I mean mathematics, in Turin."],
+    )
+    what = await audited(store)
+    assert found(what, "unsupported") == [("unsupported", "human", 3)]
+    assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
+
+
+async def test_a_version_without_a_step_has_no_source(store: Store) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
+    await wrote(store, state, "human", "Studies mathematics in Turin.", run_id=None, step_id=None)
+    (one,) = [one for one in (await audited(store)).findings if one.kind == "unsupported"]
+    assert one.why == "its version names no step"
+
+
+async def test_what_users_said_later_supports_nothing(store: Store, clock: Any) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
+    await wrote(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
+    late = make.message(
+        state.agent, "I study mathematics in Turin.", run_id="run-2", created_at=clock.now() + 10_000_000
+    )
+    await store.write(lambda tx: messages.insert_all(tx, [late]))
+    assert found(await audited(store), "unsupported") == [("unsupported", "human", 1)]
+
+
+async def test_repetitions_secrets_and_taint_are_found_in_blocks(store: Store) -> None:
+    line = "She likes green tea in the morning, without any sugar."
+    near = "She likes green tea in the early morning, without any sugar."
+    state = await make.stored_agent(
+        store,
+        with_blocks=[make.block("human", f"{line}\nCity: Turin"), make.block("notes", ""), make.block("other", near)],
+    )
+    await wrote(store, state, "notes", line, "And so on.", is_tainted=True, said=[line, "and so on"])
+    what = await audited(store)
+    assert found(what, "duplicate", "near-duplicate", "tainted") == [
+        ("tainted", "notes", 0),
+        ("duplicate", "notes", 1),
+        ("near-duplicate", "other", 1),
+    ]
+
+
+async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(store: Store) -> None:
+    from sqlalchemy import update
+
+    from ricordo.storage.tables import blocks as table
+
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "x")])
+    await store.write(
+        lambda tx: tx.run(update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22"))
+    )
+    (one,) = [one for one in (await audited(store)).findings if one.kind == "secret"]
+    assert (one.text, one.why) == ("password: [secret removed: password]", "password")
+
+
+async def test_passages_are_looked_through_too(store: Store) -> None:
+    archive = make.archive()
+    texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
+    new = [make.passage(archive, text, is_tainted=text.startswith("A page")) for text in texts]
+    await store.write(lambda tx: archives.insert_one(tx, archive, holding=new))
+    what = await audited(store)
+    assert what.passages == 4
+    assert found(what, "duplicate", "junk", "tainted") == [
+        ("duplicate", new[1].id, 0),
+        ("junk", new[2].id, 0),
+        ("tainted", new[3].id, 0),
+    ]
+
+
+async def test_growth_is_counted_over_all_versions(store: Store) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada", limit=100), make.block("notes", "")])
+    agent = state.agent
+    for number in range(4):
+        await wrote(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
+        held = await store.read(lambda tx: blocks.of_agent(tx, agent.id))
+        state = AgentState(agent, state.conversation, held)
+    human, notes = (await audited(store)).growth
+    assert (human.label, human.began, human.characters, human.versions, human.per_version) == ("human", 3, 31, 5, 7.0)
+    assert (notes.label, notes.characters, notes.versions, notes.per_version) == ("notes", 0, 1, 0.0)
+
+
+async def test_an_audit_writes_nothing(store: Store) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada")])
+    await wrote(store, state, "human", "Likes tea.", said=["I like tea"])
+    with count_statements(store) as counted:  # type: ignore[arg-type]
+        await audited(store)
+    assert all(statement.lstrip().upper().startswith(("SELECT", "WITH")) for statement in counted.statements)
+
+
+async def test_an_empty_memory_has_nothing_to_find(store: Store) -> None:
+    what = await audited(store)
+    assert (what.blocks, what.lines, what.passages, what.findings, what.growth) == (0, 0, 0, (), ())
+    assert set(what.counts.values()) == {0}

@@ -1,0 +1,627 @@
+"""What an owner decides: approvals that merge or collide, decisions at once, in bulk, and the undoing of a run."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Cause, Proposal
+from ricordo.errors import Conflict, Forbidden, NotFound, Stale, TooLong
+from ricordo.memory import deciding, owning
+from ricordo.memory.commit import commit
+from ricordo.memory.deciding import Approved, Conflicted
+from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
+from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.working import WorkingMemory
+from ricordo.storage import blocks, history, proposals, runs
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.tables import blocks as blocks_table
+from ricordo.storage.tables import chains
+from ricordo.storage.tables import proposals as proposals_table
+from tests.support import make
+from tests.support.overlap import overlapped
+
+ADA = Actor("user", "user-ada", "Ada")
+TUTOR = Actor("agent", "agent-tutor", "Tutor")
+COACH = Actor("agent", "agent-coach", "Coach")
+# Edits of neighbouring lines collide, as they do in git, so a line stands between any two that are edited here.
+TEXT = "Name: Ada\n\nLikes: tea\n\nLives in: Turin\n"
+
+
+async def put(store: SqliteStore, label: str, text: str, **options: Any) -> Block:
+    def work(tx: Transaction) -> Block:
+        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        return owning.put(tx, owned, label, text, ADA, PutOptions(**options))
+
+    return await store.write(work)
+
+
+async def owned_of(store: SqliteStore) -> Owned:
+    return await store.read(lambda tx: owning.open_memory(tx, Scope(), "ada"))
+
+
+async def proposed(
+    store: SqliteStore, old: str, new: str, label: str = "human", by: Actor = TUTOR, **options: Any
+) -> Proposal:
+    owned = await owned_of(store)
+    given = ProposalOptions(**options)
+    return await store.write(lambda tx: owning.propose_edit(tx, owned, label, old, new, by, given))
+
+
+async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Proposal:
+    """What an agent's tools propose: of the block as it is, also its deletion or another label."""
+    owned = await owned_of(store)
+    block = await block_of(store)
+    draft = Draft(owned.chain.id, owned.chain.organization_id, "human", value, block, **fields)
+    cause = Cause(TUTOR, "Because", run_id="run-1", step_id="step-1")
+    return await store.write(lambda tx: propose(tx, draft, cause))
+
+
+async def approve(store: SqliteStore, proposal: Proposal, **options: Any) -> Approved | Conflicted:
+    return await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA, **options))
+
+
+async def block_of(store: SqliteStore, label: str = "human") -> Block | None:
+    owned = await owned_of(store)
+    return await store.read(lambda tx: owning.find(tx, owned, label))
+
+
+async def text_of(store: SqliteStore, label: str = "human") -> str | None:
+    block = await block_of(store, label)
+    return block.value if block else None
+
+
+async def reread(store: SqliteStore, proposal: Proposal) -> Proposal:
+    return await store.read(lambda tx: proposals.get(tx, Scope(), proposal.id))
+
+
+async def count_of_versions(store: SqliteStore) -> int:
+    return (await owned_of(store)).chain.versions
+
+
+async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_took_over(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    owned = await owned_of(store)
+    block = await block_of(store)
+    assert block
+    draft = Draft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
+    cause = Cause(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_tainted=True)
+    proposal = await store.write(lambda tx: propose(tx, draft, cause))
+    done = await approve(store, proposal)
+    assert isinstance(done, Approved)
+    assert done.block == await block_of(store)
+    assert done.block
+    assert (done.block.value, done.block.is_tainted) == (TEXT.replace("tea", "rum"), False)
+    (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
+    assert (version.author, version.reason, version.approved_by) == (TUTOR, "She said so", "user-ada")
+    assert (version.run_id, version.step_id, version.proposal_id, version.is_tainted) == (
+        "run-1",
+        "step-1",
+        proposal.id,
+        True,
+    )
+    assert (done.proposal.status, done.proposal.result, done.proposal.resolved_by) == (
+        "approved",
+        version.id,
+        "user-ada",
+    )
+    assert await reread(store, proposal) == done.proposal
+
+
+async def test_a_stale_proposal_is_merged_with_what_was_written_since(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    await put(store, "human", TEXT.replace("Turin", "Rome"))
+    assert isinstance(await approve(store, proposal), Approved)
+    assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Rome")
+
+
+async def test_a_collision_is_shown_writes_nothing_and_waits_for_the_owner(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    now = await put(store, "human", TEXT.replace("tea", "milk"))
+    stuck = await approve(store, proposal)
+    assert isinstance(stuck, Conflicted)
+    assert (stuck.base, stuck.ours, stuck.theirs) == (TEXT, TEXT.replace("tea", "milk"), TEXT.replace("tea", "rum"))
+    assert (stuck.proposal.status, stuck.proposal.resolved_at) == ("conflicted", None)
+    assert await block_of(store) == now
+    assert isinstance(await approve(store, proposal), Conflicted)
+    owned = await owned_of(store)
+    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"human": 1}
+    settled = await approve(store, proposal, body=TEXT.replace("tea", "rum and milk"))
+    assert isinstance(settled, Approved)
+    assert (settled.proposal.status, settled.proposal.note) == ("approved", None)
+    (version, *_) = await store.read(lambda tx: history.page(tx, owned.chain.id))
+    assert (version.author, version.proposal_id, version.approved_by) == (ADA, proposal.id, "user-ada")
+    assert await text_of(store) == TEXT.replace("tea", "rum and milk")
+
+
+async def test_a_collision_that_was_taken_back_can_be_approved_after_all(store: SqliteStore) -> None:
+    first = await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    await put(store, "human", TEXT.replace("tea", "milk"))
+    await approve(store, proposal)
+    owned = await owned_of(store)
+    await store.write(lambda tx: owning.restore(tx, owned, "human", (first.head or b"").hex(), ADA))
+    assert isinstance(await approve(store, proposal), Approved)
+    assert await text_of(store) == TEXT.replace("tea", "rum")
+
+
+async def test_an_edited_proposal_is_the_owners_text_and_an_unchanged_one_its_authors(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    owned = await owned_of(store)
+    same = await proposed(store, "tea", "rum")
+    await approve(store, same, body=TEXT.replace("tea", "rum"))
+    edited = await proposed(store, "rum", "gin", reasoning="A change")
+    await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
+    authors = [
+        (version.author, version.reason) for version in await store.read(lambda tx: history.page(tx, owned.chain.id))
+    ]
+    assert authors[:2] == [(ADA, "A change"), (TUTOR, "Edit human")]
+
+
+async def test_what_is_there_already_is_approved_without_a_version(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    await put(store, "human", TEXT.replace("tea", "rum"))
+    done = await approve(store, proposal)
+    assert isinstance(done, Approved)
+    assert (done.proposal.result, await count_of_versions(store)) == (None, 2)
+
+
+async def test_a_decided_proposal_cannot_be_decided_again(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    one, two = await proposed(store, "tea", "rum"), await proposed(store, "Turin", "Rome", by=COACH)
+    await approve(store, one)
+    rejected = await store.write(lambda tx: deciding.reject(tx, Scope(), two.id, ADA, reason="Not true"))
+    assert (rejected.status, rejected.note, rejected.resolved_by) == ("rejected", "Not true", "user-ada")
+    assert rejected == await reread(store, two)
+    for proposal, status in ((one, "approved"), (two, "rejected")):
+        with pytest.raises(Conflict, match=f"is {status} already"):
+            await approve(store, proposal)
+        with pytest.raises(Conflict, match=f"is {status} already"):
+            await store.write(lambda tx, id=proposal.id: deciding.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
+    assert await text_of(store) == TEXT.replace("tea", "rum")
+
+
+async def test_only_people_decide_and_only_about_their_own(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    for work in (deciding.approve, deciding.reject):
+        with pytest.raises(Forbidden, match="agent agent-tutor may not decide"):
+            await store.write(lambda tx, work=work: work(tx, Scope(), proposal.id, TUTOR))  # type: ignore[misc]
+        for scope in (Scope(organization_id="org-2"), Scope(subject_id="user-bob")):
+            with pytest.raises(NotFound, match=f"Proposal with ID {proposal.id} not found"):
+                await store.write(lambda tx, work=work, scope=scope: work(tx, scope, proposal.id, ADA))  # type: ignore[misc]
+    owner = (await owned_of(store)).user.id
+    done = await store.write(lambda tx: deciding.approve(tx, Scope(subject_id=owner), proposal.id, ADA))
+    assert isinstance(done, Approved)
+
+
+async def test_a_proposed_deletion_is_done_unless_the_block_changed(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await drafted(store, None)
+    await put(store, "human", TEXT + "More\n")
+    stuck = await approve(store, proposal)
+    assert isinstance(stuck, Conflicted)
+    assert (stuck.theirs, await text_of(store)) == (None, TEXT + "More\n")
+    again = await drafted(store, None)
+    assert (await reread(store, proposal)).status == "superseded"
+    done = await approve(store, again)
+    assert isinstance(done, Approved)
+    assert done.block is None
+    assert done.proposal.result == (await owned_of(store)).chain.head
+    assert await block_of(store) is None
+
+
+async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_makes_it_anew(
+    store: SqliteStore,
+) -> None:
+    block = await put(store, "human", TEXT, title="You", policy="guarded")
+    proposal = await proposed(store, "tea", "rum")
+    owned = await owned_of(store)
+    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+    stuck = await approve(store, proposal)
+    assert isinstance(stuck, Conflicted)
+    assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
+    done = await approve(store, proposal, body="Anew")
+    assert isinstance(done, Approved)
+    assert done.block
+    assert (done.block.id, done.block.title, done.block.policy, done.block.value) == (
+        block.id,
+        "You",
+        "guarded",
+        "Anew",
+    )
+
+
+async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await drafted(store, TEXT.replace("tea", "rum"), new_label="profile")
+    await put(store, "profile", "x")
+    with pytest.raises(Conflict, match='"profile" already'):
+        await approve(store, proposal)
+    assert (await reread(store, proposal)).status == "open"
+    owned = await owned_of(store)
+    await store.write(lambda tx: owning.delete(tx, owned, "profile", ADA))
+    await approve(store, proposal)
+    assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
+    assert await block_of(store) is None
+
+
+async def test_a_text_over_the_limit_is_not_approved_and_the_proposal_waits_on(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum" * 20)
+    await put(store, "human", TEXT, limit=50)
+    with pytest.raises(TooLong):
+        await approve(store, proposal)
+    assert (await reread(store, proposal)).status == "open"
+    assert isinstance(await approve(store, proposal, body="Short"), Approved)
+
+
+# --- at once ---
+
+
+async def test_of_two_approvals_at_once_one_writes_and_the_other_is_told(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+
+    def decide(tx: Transaction) -> Any:
+        return deciding.approve(tx, Scope(), proposal.id, ADA)
+
+    one, two = await overlapped(store, decide, decide)
+    assert isinstance(one, Approved)
+    assert isinstance(two, Conflict)
+    assert "approved already" in str(two)
+    assert await count_of_versions(store) == 2
+
+
+async def test_an_approval_and_a_rejection_at_once_are_one_decision(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    decisions: list[Callable[..., Any]] = [deciding.approve, deciding.reject]
+    for first, second in (decisions, decisions[::-1]):
+        proposal = await proposed(store, "Turin", new_id("place"))
+        before = await text_of(store)
+        one, two = await overlapped(
+            store,
+            lambda tx, work=first, id=proposal.id: work(tx, Scope(), id, ADA),  # type: ignore[misc]
+            lambda tx, work=second, id=proposal.id: work(tx, Scope(), id, ADA),  # type: ignore[misc]
+        )
+        assert isinstance(two, Conflict)
+        assert (await text_of(store) != before) == isinstance(one, Approved)
+        await put(store, "human", TEXT)
+
+
+async def test_an_approval_and_the_expiry_at_once_are_one_decision(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    late = ProposalOptions(expires_after=1)
+    owned = await owned_of(store)
+    for number, is_approved in enumerate((True, False)):
+        proposal = await store.write(
+            lambda tx, n=number: owning.propose_edit(tx, owned, "human", "Ada", f"Ada {n}", TUTOR, late)  # type: ignore[misc]
+        )
+        works: list[Callable[[Transaction], Any]] = [
+            lambda tx, id=proposal.id: deciding.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
+            proposals.expire,
+        ]
+        _, second = await overlapped(store, *(works if is_approved else works[::-1]))
+        assert (await reread(store, proposal)).status == ("approved" if is_approved else "expired")
+        assert is_approved or isinstance(second, Conflict)
+        await put(store, "human", TEXT)
+
+
+@pytest.mark.parametrize("approves_first", [True, False])
+async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore, approves_first: bool) -> None:
+    for line, is_same in (("Turin", False), ("tea", True)):
+        block = await put(store, "human", TEXT)
+        proposal = await proposed(store, "tea", "rum")
+        owned = await owned_of(store)
+        options = PutOptions(expected=(block.head or b"").hex())
+        works: list[Callable[[Transaction], Any]] = [
+            lambda tx, id=proposal.id: deciding.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
+            lambda tx, owned=owned, line=line, options=options: owning.put(  # type: ignore[misc]
+                tx, owned, "human", TEXT.replace(line, "X"), ADA, options
+            ),
+        ]
+        one, two = await overlapped(store, *(works if approves_first else works[::-1]))
+        text = await text_of(store)
+        if not is_same:
+            assert text == TEXT.replace("tea", "rum").replace("Turin", "X")
+        elif approves_first:
+            assert isinstance(two, Stale)
+            assert text == TEXT.replace("tea", "rum")
+        else:
+            assert isinstance(two, Conflicted)
+            assert text == TEXT.replace("tea", "X")
+        assert not isinstance(one, Exception)
+        if isinstance(two, Conflicted):
+            await store.write(lambda tx, id=proposal.id: deciding.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("approves_first", [True, False])
+async def test_an_approval_while_the_agent_edits_keeps_both(store: SqliteStore, approves_first: bool) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    await put(store, "human", TEXT, policy="direct")
+    owned = await owned_of(store)
+    state = await make.stored_agent(store)
+    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
+    state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id))
+    memory = WorkingMemory(state)
+    memory.write("human", TEXT.replace("Turin", "Rome"), "call-1")
+    works: list[Callable[[Transaction], Any]] = [
+        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: commit(tx, state, memory, Scope(), make.standing(state)),
+    ]
+    results = await overlapped(store, *(works if approves_first else works[::-1]))
+    assert not [result for result in results if isinstance(result, Exception)]
+    assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Rome")
+    assert await count_of_versions(store) == 3
+
+
+@pytest.mark.parametrize("approves_first", [True, False])
+async def test_an_approval_and_a_deletion_or_a_new_label_at_once_follow_each_other(
+    store: SqliteStore, approves_first: bool
+) -> None:
+    await put(store, "human", TEXT)
+    owned = await owned_of(store)
+    proposal = await proposed(store, "tea", "rum")
+    works: list[Callable[[Transaction], Any]] = [
+        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: owning.rename(tx, owned, "human", "profile", ADA),
+    ]
+    results = await overlapped(store, *(works if approves_first else works[::-1]))
+    assert not [result for result in results if isinstance(result, Exception)]
+    assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
+    proposal = await proposed(store, "rum", "gin", "profile")
+    works = [
+        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: owning.delete(tx, owned, "profile", ADA),
+    ]
+    one, two = await overlapped(store, *(works if approves_first else works[::-1]))
+    assert not isinstance(one, Exception)
+    assert two is None if approves_first else isinstance(two, Conflicted)
+    assert await block_of(store, "profile") is None
+
+
+@pytest.mark.parametrize("what", ["approve", "put", "undo"])
+async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(store: SqliteStore, what: str) -> None:
+    await put(store, "human", TEXT, policy="direct")
+    owned = await owned_of(store)
+    state = await make.stored_agent(store)
+    run_id = await run_of(store, state, write("human", TEXT.replace("Turin", "Rome")))
+    proposal = await proposed(store, "tea", "rum")
+    works: dict[str, Callable[[Transaction], Any]] = {
+        "approve": lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
+        "put": lambda tx: owning.put(tx, owned, "human", "x", ADA),
+        "undo": lambda tx: deciding.undo_run(tx, Scope(), run_id, ADA),
+    }
+    _, late = await overlapped(
+        store, lambda tx: tx.run(chains.delete().where(chains.c.id == owned.chain.id)), works[what]
+    )
+    assert isinstance(late, NotFound) or late.blocks == ()
+    left = await store.read(lambda tx: [tx.all(table.select()) for table in (chains, blocks_table, proposals_table)])
+    assert left == [[], [], []]
+
+
+async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(store: SqliteStore) -> None:
+    lines = [f"line {number:02}" for number in range(12)]
+    await put(store, "human", "\n".join(lines))
+    waiting = [
+        await proposed(store, line, f"new {line}", by=Actor("agent", f"agent-{line[-2:]}", "A")) for line in lines[::-2]
+    ]
+    results = await asyncio.gather(*(approve(store, one) for one in waiting))
+    assert all(isinstance(result, Approved) for result in results)
+    expected = [f"new {line}" if number % 2 else line for number, line in enumerate(lines)]
+    assert await text_of(store) == "\n".join(expected)
+
+
+# --- in bulk ---
+
+
+async def test_many_are_decided_each_alone_and_what_fails_is_told(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    await put(store, "goals", "a")
+    good, other = await proposed(store, "tea", "rum"), await proposed(store, "a", "b", "goals")
+    stuck = await proposed(store, "Turin", "Rome", by=COACH)
+    await put(store, "human", TEXT.replace("Turin", "Oslo"))
+    ids = [good.id, "proposal-gone", stuck.id, other.id, good.id]
+    done = await deciding.decide_all(store, Scope(), ids, "approve", ADA)
+    assert [(one.id, one.outcome) for one in done] == [
+        (good.id, "approved"),
+        ("proposal-gone", "failed"),
+        (stuck.id, "conflicted"),
+        (other.id, "approved"),
+    ]
+    assert done[1].error == "Proposal with ID proposal-gone not found"
+    again = await deciding.decide_all(store, Scope(), ids[:3], "reject", ADA, reason="No")
+    assert [one.outcome for one in again] == ["failed", "failed", "rejected"]
+    assert (await reread(store, stuck)).note == "No"
+    assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Oslo")
+
+
+async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(store: SqliteStore, clock: Any) -> None:
+    await put(store, "human", TEXT)
+    first = await proposed(store, "tea", "rum", expires_after=5_000_000)
+    second = await proposed(store, "Turin", "Rome", by=COACH)
+    runtime: Any = type("Runtime", (), {"store": store})()
+    job: Any = None
+    await deciding.EXPIRY.run(runtime, job, print)
+    assert (await reread(store, first)).status == "open"
+    clock.advance(6)
+    await deciding.EXPIRY.run(runtime, job, print)
+    assert ((await reread(store, first)).status, (await reread(store, second)).status) == ("expired", "open")
+    with pytest.raises(Conflict, match="is expired already"):
+        await approve(store, first)
+
+
+# --- undoing a run ---
+
+
+async def run_of(
+    store: SqliteStore, state: AgentState, *edits: Callable[[WorkingMemory], object], run: Any = None
+) -> str:
+    """A run of the agent, ended, with one step that makes these edits; returns its id."""
+    owned = await owned_of(store)
+    run = run or make.run(state.agent, id=new_id("run"), status="completed", ended_at=1)
+    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
+    state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id))
+    memory = WorkingMemory(state)
+    for edit in edits:
+        edit(memory)
+
+    def work(tx: Transaction) -> None:
+        if not _has(tx, run.id):
+            runs.open_run(tx, run)
+        done = commit(tx, state, memory, Scope(), make.standing(state, run_id=run.id))
+        assert not done.failed
+
+    await store.write(work)
+    return str(run.id)
+
+
+def _has(tx: Transaction, run_id: str) -> bool:
+    try:
+        return bool(runs.get(tx, Scope(), run_id))
+    except NotFound:
+        return False
+
+
+_CALLS = itertools.count()
+
+
+def write(label: str, text: str) -> Callable[[WorkingMemory], object]:
+    return lambda memory: memory.write(label, text, f"call-{next(_CALLS)}")
+
+
+async def undo(store: SqliteStore, run_id: str) -> deciding.Undone:
+    return await store.write(lambda tx: deciding.undo_run(tx, Scope(), run_id, ADA))
+
+
+async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(store: SqliteStore) -> None:
+    for label in ("human", "goals", "old"):
+        await put(store, label, TEXT, policy="direct")
+    state = await make.stored_agent(store, with_blocks=[make.block("persona", "I am Nina.")])
+    run_id = await run_of(
+        store,
+        state,
+        write("human", TEXT.replace("tea", "rum")),
+        write("persona", "I am Nora."),
+        lambda memory: memory.rename("goals", "aims", "call-r"),
+        lambda memory: memory.remove("old", "call-d"),
+        lambda memory: memory.create("extra", "Mine", None, "call-c"),
+    )
+    assert (await text_of(store), await text_of(store, "aims"), await text_of(store, "old")) == (
+        TEXT.replace("tea", "rum"),
+        TEXT,
+        None,
+    )
+    done = await undo(store, run_id)
+    assert {(one.label, one.outcome) for one in done.blocks} == {
+        (label, "undone") for label in ("human", "persona", "aims", "old", "extra")
+    }
+    assert [await text_of(store, label) for label in ("human", "goals", "old", "aims")] == [TEXT, TEXT, TEXT, None]
+    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id))
+    assert [(block.label, block.value) for block in seen] == [("persona", "I am Nina.")]
+    versions = await count_of_versions(store)
+    again = await undo(store, run_id)
+    assert {one.outcome for one in again.blocks} == {"unchanged"}
+    assert await count_of_versions(store) == versions
+
+
+async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_again(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    state = await make.stored_agent(store, with_blocks=[make.block("persona", "I am Nina.", description="Who I am")])
+    run_id = await run_of(store, state, lambda memory: memory.remove("persona", "call-d"))
+    assert await store.read(lambda tx: blocks.of_agent(tx, state.agent.id)) == ()
+    assert [one.outcome for one in (await undo(store, run_id)).blocks] == ["undone"]
+    (back,) = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id))
+    assert (back.id, back.value, back.description) == (state.blocks[0].id, "I am Nina.", "Who I am")
+
+
+async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_version_without_a_block(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "human", TEXT, policy="direct")
+    state = await make.stored_agent(store)
+    run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")))
+    labelled, seen = blocks.labelled, []
+
+    def before_somebody_changes_a_setting(tx: Transaction, chain_id: str, label: str) -> Block | None:
+        block = labelled(tx, chain_id, label)
+        seen.append(block)
+        return replace(block, version=block.version - 1) if block and len(seen) == 1 else block
+
+    count = await count_of_versions(store)
+    monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
+    try:
+        done = await undo(store, run_id)  # where units of work run again
+        assert [one.outcome for one in done.blocks] == ["undone"]
+    except Overtaken:
+        assert await count_of_versions(store) == count
+    block = await block_of(store)
+    assert block is not None
+    assert (block.value == TEXT) == (await count_of_versions(store) == count + 1)
+
+
+async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(store: SqliteStore) -> None:
+    await put(store, "human", TEXT, policy="direct")
+    await put(store, "goals", "one", policy="direct")
+    state = await make.stored_agent(store)
+    run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two"))
+    await put(store, "human", TEXT.replace("tea", "rum").replace("Turin", "Rome"))
+    await put(store, "goals", "three")
+    done = await undo(store, run_id)
+    assert {one.label: one.outcome for one in done.blocks} == {"human": "undone", "goals": "conflicted"}
+    assert (await text_of(store), await text_of(store, "goals")) == (TEXT.replace("Turin", "Rome"), "three")
+    assert "in the same lines" in (next(one.note for one in done.blocks if one.label == "goals") or "")
+
+
+async def test_steps_of_a_run_between_which_others_wrote_are_undone_one_by_one(store: SqliteStore) -> None:
+    await put(store, "human", TEXT, policy="direct")
+    state = await make.stored_agent(store)
+    run = make.run(state.agent, id="run-7", status="completed", ended_at=1)
+    await run_of(store, state, write("human", TEXT.replace("tea", "rum")), run=run)
+    await put(store, "human", TEXT.replace("tea", "rum").replace("Ada", "Ada L."))
+    await run_of(store, state, write("human", TEXT.replace("tea", "gin").replace("Ada", "Ada L.")), run=run)
+    await undo(store, "run-7")
+    assert await text_of(store) == TEXT.replace("Ada", "Ada L.")
+
+
+async def test_undoing_takes_back_what_was_approved_of_the_run_and_rejects_what_waits(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    await put(store, "goals", "one")
+    state = await make.stored_agent(store)
+    run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two"))
+    owned = await owned_of(store)
+    waiting = {one.label: one for one in await store.read(lambda tx: proposals.waiting(tx, owned.chain.id))}
+    await approve(store, waiting["human"])
+    assert await text_of(store) == TEXT.replace("tea", "rum")
+    done = await undo(store, run_id)
+    assert await text_of(store) == TEXT
+    assert [(one.label, one.status) for one in done.withdrawn] == [("goals", "rejected")]
+    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {}
+
+
+async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: SqliteStore) -> None:
+    await put(store, "human", TEXT, policy="direct")
+    state = await make.stored_agent(store)
+    open_run = make.run(state.agent, id="run-8")
+    await run_of(store, state, write("human", "x"), run=open_run)
+    with pytest.raises(Conflict, match="goes on"):
+        await undo(store, "run-8")
+    with pytest.raises(NotFound):
+        await undo(store, "run-gone")
+    with pytest.raises(Forbidden):
+        await store.write(lambda tx: deciding.undo_run(tx, Scope(), "run-8", TUTOR))
+    ended = await run_of(store, state, write("human", "y"))
+    other = await store.write(lambda tx: deciding.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA))
+    assert (other.blocks, await text_of(store)) == ((), "y")

@@ -1,0 +1,182 @@
+"""What is refused as a repetition, what is told of, and what ordinary notes may still say."""
+
+import json
+import time
+
+import pytest
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import ToolReturnPart
+from ricordo.errors import Invalid
+from ricordo.memory.guarding import Guard, Sources, added_text, changed_piece, only_repeats, recalled_in, repeated
+from ricordo.memory.working import PassageDraft, WorkingMemory
+from tests.support import make
+
+PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
+SYSTEM = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away at once."
+GUARD = Guard(lambda: Sources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling.")))
+
+
+@pytest.mark.parametrize(
+    "text", [PASSAGE, f"- {PASSAGE.upper()}", PASSAGE.replace(" ", "\n"), SYSTEM, f"{SYSTEM} Yes."]
+)
+def test_what_was_recalled_and_what_the_system_says_is_no_news(text: str) -> None:
+    with pytest.raises(Invalid, match="Nothing was saved"):
+        GUARD.require_new(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Ada moved to Turin in spring.",
+        "Tea grows in Darjeeling.",
+        "Ada studies mathematics in Turin; her sister Bianca lives with her, and both miss their dog very much.",
+        f"{PASSAGE} She told me so while we talked about the geometry homework that is due on Friday.",
+    ],
+)
+def test_facts_of_ones_own_words_and_short_ones_are_news(text: str) -> None:
+    GUARD.require_new(text)
+
+
+def test_what_the_user_said_just_now_is_hers_to_have_kept() -> None:
+    Guard(lambda: Sources(recalled=(PASSAGE,), said=(f"Write this down: {PASSAGE}",))).require_new(PASSAGE)
+
+
+def test_sources_are_read_once_and_only_for_something_long() -> None:
+    read: list[int] = []
+
+    def sources() -> Sources:
+        read.append(1)
+        return Sources()
+
+    guard = Guard(sources)
+    guard.require_new("Likes tea.")
+    assert read == []
+    guard.require_new(PASSAGE)
+    guard.require_new(PASSAGE)
+    assert read == [1]
+
+
+def test_ninety_percent_is_where_a_repetition_begins() -> None:
+    words = [f"word{number}" for number in range(104)]
+    guard = Guard(lambda: Sources(recalled=(" ".join(words),)))
+    with pytest.raises(Invalid):
+        guard.require_new(" ".join([*words, *(f"new{number}" for number in range(11))]))
+    guard.require_new(" ".join([*words, *(f"new{number}" for number in range(12))]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "added"),
+    [
+        ("Ada", "Ada\nLikes tea.", "\nLikes tea."),
+        ("Name: Ada\nLikes tea", "Name: Ada\nLikes green tea", "green"),
+        ("one\ntwo\nthree", "three\none\ntwo", ""),
+        ("one two", "one", ""),
+        ("", "all of it", "all of it"),
+        ("same", "same", ""),
+    ],
+)
+def test_what_a_write_adds_is_what_was_not_there(before: str, after: str, added: str) -> None:
+    assert added_text(before, changed_piece(before, after)).strip() == added.strip()
+
+
+def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
+    agent = make.agent()
+    found = json.dumps([{"content": 'She said: "tea"\nand left.'}])
+    whole = ToolReturnPart("c", "archival_memory_search", "success", found, is_json=True)
+    cut = ToolReturnPart("c", "archival_memory_search", "success", found[:31])
+    other = ToolReturnPart("c", "roll", "success", "six")
+    sourced = ToolReturnPart("c", "query_student", "success", "She likes tea.", sources=("message-1",))
+    window = [make.message(agent, role="tool", parts=(whole, cut, other, sourced)), make.message(agent, "Hello.")]
+    assert recalled_in(window) == [
+        'She said: "tea"\nand left.',
+        '[{"content": "She said: "tea"',
+        "She likes tea.",
+    ]
+
+
+TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"
+LINE = "Likes green tea in the morning, no sugar."
+
+
+@pytest.mark.parametrize("line", [LINE, f"* {LINE}", f"3. {LINE}", LINE.upper(), LINE.replace(" ", "  ")])
+def test_a_line_that_stands_there_already_is_found_whatever_its_bullet(line: str) -> None:
+    standing = only_repeats("human", TEXT, f"{TEXT}\n{line}")
+    assert standing is not None
+    assert (standing.label, standing.line) == ("human", 2)
+    (also,) = repeated("notes", "", line, {"human": TEXT})
+    assert "line 2" in also.told()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("tea\ntea", "tea\ntea\ntea"),
+        (TEXT, TEXT.replace("- Likes", "Likes")),
+        (TEXT, f"{LINE}\n{TEXT.replace(LINE, '')}"),
+        (TEXT, f"{TEXT}\n{LINE}\nShe told me so when we spoke of breakfast."),
+        (TEXT, TEXT),
+        (TEXT, ""),
+    ],
+)
+def test_lists_moves_and_mixed_writes_are_not_mere_repeats(before: str, after: str) -> None:
+    assert only_repeats("human", before, after) is None
+
+
+def test_nearly_the_same_line_is_told_of_and_an_updated_one_is_not() -> None:
+    near = "Likes green tea in the early morning, no sugar."
+    (standing,) = repeated("notes", "", near, {"human": TEXT})
+    assert not standing.is_same
+    assert "nearly" in standing.told()
+    assert repeated("human", TEXT, TEXT.replace("no sugar", "no sugars"), {}) == []
+
+
+@pytest.fixture
+def memory() -> WorkingMemory:
+    agent = make.agent()
+    blocks = (make.block("human", TEXT), make.block("notes", ""))
+    return WorkingMemory(AgentState(agent, make.conversation(agent), blocks), GUARD)
+
+
+def test_a_repetition_is_written_nowhere(memory: WorkingMemory) -> None:
+    with pytest.raises(Invalid, match="a search of your memory"):
+        memory.write("notes", PASSAGE, "call-1")
+    with pytest.raises(Invalid, match="your own instructions"):
+        memory.create("self", SYSTEM, None, "call-2")
+    with pytest.raises(Invalid, match="a search of your memory"):
+        memory.archive(PassageDraft("call-3", "passage-1", PASSAGE, ()))
+    with pytest.raises(Invalid, match=r'stands already in memory block "human", line 2'):
+        memory.write("human", f"{TEXT}\n{LINE}", "call-4")
+    assert (memory.edits, memory.passages, memory.notes) == ([], [], {})
+
+
+def test_a_line_that_another_block_has_is_written_and_told_of(memory: WorkingMemory) -> None:
+    assert memory.write("notes", LINE, "call-1") == LINE
+    ((note,),) = memory.notes.values()
+    assert 'stands already in memory block "human", line 2' in note
+
+
+def test_long_texts_are_compared_in_bounded_time() -> None:
+    lines = [
+        f"line {number} says something about topic {number % 97} and the number {number}" for number in range(1500)
+    ]
+    long = "\n".join(lines)
+    other = "\n".join(f"{line} again" for line in lines)
+    began = time.process_time()
+    repeated("human", "", long, {"notes": other})
+    only_repeats("human", long, f"{long}\nmore")
+    Guard(lambda: Sources(recalled=(other,))).require_new(long)
+    added_text(long, changed_piece(long, long[:50_000] + "x" + long[50_000:]))
+    assert time.process_time() - began < 1.5
+
+
+def test_putting_the_blocks_own_words_in_order_is_no_repetition_of_what_a_search_gave() -> None:
+    lines = [" ".join(f"{name}{number}" for number in range(30)) for name in ("tea", "trip", "work")]
+    sources = Sources(recalled=("\n".join(lines), " ".join(f"other{number}" for number in range(30))))
+    agent = make.agent()
+    state = AgentState(agent, make.conversation(agent), (make.block("human", "\n".join(lines)),))
+    memory = WorkingMemory(state, Guard(lambda: sources))
+    memory.write("human", f"{lines[2]}; {lines[0]}, {lines[1]}", "call-1")
+    with pytest.raises(Invalid, match="a search of your memory"):
+        memory.write("human", f"{lines[0]} {sources.recalled[1]}", "call-2")

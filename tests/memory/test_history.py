@@ -1,0 +1,445 @@
+"""What became of a block's text: any sequence of changes against a plain model, blame and diffs, and git's own ids for it."""
+
+import itertools
+import random
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ricordo.domain.block import Block
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion
+from ricordo.errors import Conflict, NotFound
+from ricordo.memory import deciding, owning
+from ricordo.memory.deciding import Approved, Conflicted
+from ricordo.memory.history import blame, diff
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.owning import Owned, PutOptions
+from ricordo.storage import blobs, history, proposals
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support.clock import ManualClock
+
+ADA = Actor("user", "user-ada", "Ada")
+AGENTS = tuple(Actor("agent", f"agent-{name}", name.title()) for name in ("tutor", "coach"))
+LABELS = ("human", "goals", "courses/maths", "courses-old", "courses")
+LINES = ("", "tea", "rum", "Übt täglich 🍵", "maths", "x" * 80)
+
+texts = st.lists(st.sampled_from(LINES), max_size=6).map("\n".join)
+labels = st.sampled_from(LABELS)
+steps = st.one_of(
+    st.tuples(st.just("put"), labels, texts),
+    st.tuples(st.just("delete"), labels),
+    st.tuples(st.just("rename"), labels, labels),
+    st.tuples(st.just("restore"), labels, st.integers(0, 30)),
+    st.tuples(st.just("propose"), labels, texts, st.integers(0, 1)),
+    st.tuples(st.just("approve"), st.integers(0, 9)),
+    st.tuples(st.just("settle"), st.integers(0, 9), texts),
+    st.tuples(st.just("reject"), st.integers(0, 9)),
+)
+
+
+@dataclass
+class Waiting:
+    """A proposal as the model knows it."""
+
+    id: str
+    author: int
+    label: str
+    base: str | None
+    text: str
+
+
+@dataclass
+class Model:
+    """Memory in its plainest form: the tree after each version, and what waits."""
+
+    tree: dict[str, str] = field(default_factory=dict)
+    trees: list[dict[str, str]] = field(default_factory=list)
+    authors: list[Actor] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+
+    def change(self, tree: dict[str, str], author: Actor = ADA) -> None:
+        """Make this the newest tree, which is a version unless nothing changed."""
+        if tree != self.tree:
+            self.tree = tree
+            self.trees.append(dict(tree))
+            self.authors.append(author)
+
+
+class Both:
+    """One owner's memory in the store, and the model beside it; `do` does one thing to both and compares what they say."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.model = Model()
+        self.owned: Owned = owning.open_memory(tx, Scope(), new_id("owner"), makes=True)
+
+    def do(self, name: str, *arguments: Any) -> None:
+        """One step of a sequence, which may be impossible just now: then both leave it."""
+        getattr(self, name)(*arguments)
+
+    def put(self, label: str, text: str) -> None:
+        owning.put(self.tx, self.owned, label, text, ADA)
+        self.model.change({**self.model.tree, label: text})
+
+    def delete(self, label: str) -> None:
+        if label not in self.model.tree:
+            with pytest.raises(NotFound):
+                owning.delete(self.tx, self.owned, label, ADA)
+            return
+        owning.delete(self.tx, self.owned, label, ADA)
+        self.model.change({other: text for other, text in self.model.tree.items() if other != label})
+
+    def rename(self, label: str, new_label: str) -> None:
+        tree = self.model.tree
+        if label not in tree or (new_label in tree and new_label != label):
+            with pytest.raises((NotFound, Conflict)):
+                owning.rename(self.tx, self.owned, label, new_label, ADA)
+            return
+        owning.rename(self.tx, self.owned, label, new_label, ADA)
+        self.model.change({new_label if other == label else other: text for other, text in tree.items()})
+        for waiting in self.model.waiting:
+            waiting.label = new_label if waiting.label == label else waiting.label
+
+    def restore(self, label: str, number: int) -> None:
+        if not self.model.trees:
+            return
+        number %= len(self.model.trees)
+        (version,) = history.page(self.tx, self.owned.chain.id, limit=1, before=number + 2)
+        text = history.text_at(self.tx, self.owned.chain.id, label, version)
+        if text is None:
+            with pytest.raises(NotFound):
+                owning.restore(self.tx, self.owned, label, version.id.hex(), ADA)
+            return
+        owning.restore(self.tx, self.owned, label, version.id.hex(), ADA)
+        self.model.change({**self.model.tree, label: text})
+
+    def propose(self, label: str, text: str, author: int) -> None:
+        base = self.model.tree.get(label)
+        if base == text or (base is None) != (not base) or not text:
+            return
+        one = owning.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
+        self.model.waiting = [
+            other for other in self.model.waiting if (other.author, other.label) != (author, label)
+        ] + [Waiting(one.id, author, label, base, text)]
+
+    def approve(self, number: int) -> None:
+        if not self.model.waiting:
+            return
+        one = self.model.waiting[number % len(self.model.waiting)]
+        now = self.model.tree.get(one.label)
+        expected: str | None = one.text
+        if now is None:
+            expected = one.text if one.base is None else None
+        elif one.base is None:
+            expected = one.text if now == one.text else None
+        else:
+            expected = merge_lines(one.base, one.text, now)
+        done = deciding.approve(self.tx, Scope(), one.id, ADA)
+        if expected is None:
+            assert isinstance(done, Conflicted)
+            assert (done.base, done.ours, done.theirs) == (one.base, now, one.text)
+            return
+        assert isinstance(done, Approved)
+        assert done.block
+        assert done.block.value == expected
+        self.model.waiting.remove(one)
+        self.model.change({**self.model.tree, one.label: expected}, AGENTS[one.author])
+
+    def settle(self, number: int, text: str) -> None:
+        if not self.model.waiting:
+            return
+        one = self.model.waiting[number % len(self.model.waiting)]
+        before = len(self.model.trees)
+        done = deciding.approve(self.tx, Scope(), one.id, ADA, body=text)
+        assert isinstance(done, Approved)
+        self.model.waiting.remove(one)
+        self.model.change({**self.model.tree, one.label: text})
+        if len(self.model.trees) > before:
+            # Her text may be what the agent's would have come to, and is the agent's then.
+            self.model.authors[-1] = self.versions()[-1].author
+
+    def reject(self, number: int) -> None:
+        if self.model.waiting:
+            one = self.model.waiting.pop(number % len(self.model.waiting))
+            assert deciding.reject(self.tx, Scope(), one.id, ADA).status == "rejected"
+
+    def versions(self) -> list[BlockVersion]:
+        """All versions, the oldest first."""
+        return history.page(self.tx, self.owned.chain.id, limit=100_000)[::-1]
+
+    def check(self) -> None:
+        """Raise where the store and the model do not say the same of now, of any version, or of what waits."""
+        tx, chain_id, model = self.tx, self.owned.chain.id, self.model
+        listed = owning.listed(tx, self.owned)
+        assert {block.label: block.value for block in listed} == model.tree
+        versions = self.versions()
+        assert [version.author for version in versions] == model.authors
+        assert [version.number for version in versions] == list(range(1, len(versions) + 1))
+        tree: dict[str, str] = {}
+        for version, expected in zip(versions, model.trees, strict=True):
+            # As a reader of rows alone would rebuild it.
+            tree.pop(version.old_label or version.label, None)
+            if version.blob is not None:
+                tree[version.label] = blobs.read(tx, chain_id, version.blob)
+            assert tree == expected
+        waiting = [(one.id, one.label, one.base_value, one.value) for one in proposals.waiting(tx, chain_id)]
+        assert sorted(waiting) == sorted((one.id, one.label, one.base, one.text) for one in model.waiting)
+        for block in listed:
+            self._check_block(block)
+
+    def _check_block(self, block: Block) -> None:
+        chain_id = self.owned.chain.id
+        pages: list[BlockVersion] = []
+        while found := history.page(
+            self.tx, chain_id, label=block.label, limit=2, before=pages[-1].number if pages else None
+        ):
+            pages += found
+        assert pages == history.page(self.tx, chain_id, label=block.label, limit=1000)
+        assert pages[0].id == block.head
+        for newer, older in itertools.pairwise(pages):
+            assert older.label == (newer.old_label or newer.label)
+            assert history.before(self.tx, newer) == older
+            assert history.label_now(self.tx, older) == block.label
+            text = self.model.trees[older.number - 1].get(older.label)
+            assert history.text_at(self.tx, chain_id, block.label, older) == text
+        blamed = blame(self.tx, chain_id, block.label)
+        assert [line.text for line in blamed] == block.value.split("\n")
+        brought = {version.number: version for version in pages}
+        for line in blamed:
+            assert line.version == brought[line.version.number]
+            assert line.text in self.model.trees[line.version.number - 1][line.version.label].split("\n")
+
+
+@given(st.lists(steps, max_size=40))
+@settings(max_examples=60)
+async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
+    store: SqliteStore, sequence: Sequence[tuple[Any, ...]]
+) -> None:
+    def work(tx: Transaction) -> None:
+        both = Both(tx)
+        for name, *arguments in sequence:
+            both.do(name, *arguments)
+        both.check()
+
+    await store.write(work)
+
+
+async def test_the_ids_of_a_random_history_are_gits_own(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+    await compare_with_git(store, clock, tmp_path, changes=150, seed=7)
+
+
+async def compare_with_git(store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int) -> None:
+    """Do random things to a memory, hand the plain model's trees to git, and compare every id; then let git check all it has.
+
+    In its long form `changes` is 10,000, which takes minutes.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    both: list[Both] = []
+
+    def one(tx: Transaction) -> None:
+        if not both:
+            both.append(Both(tx))
+        both[0].tx = tx
+        name = chance.choices(("put", "delete", "rename", "restore", "propose", "approve"), (12, 2, 2, 2, 4, 4))[0]
+        label = chance.choice(LABELS)
+        text = "\n".join(chance.choices(LINES, k=chance.randrange(8)))
+        arguments: dict[str, tuple[Any, ...]] = {
+            "put": (label, text),
+            "delete": (label,),
+            "rename": (label, chance.choice(LABELS)),
+            "restore": (label, chance.randrange(10**6)),
+            "propose": (label, text, chance.randrange(2)),
+            "approve": (chance.randrange(9),),
+        }
+        both[0].do(name, *arguments[name])
+
+    while not both or len(both[0].model.trees) < changes:
+        clock.advance(chance.randrange(3))
+        await store.write(one)
+    model = both[0].model
+
+    def read(tx: Transaction) -> list[BlockVersion]:
+        both[0].tx = tx
+        return both[0].versions()
+
+    versions = await store.read(read)
+    ids = import_into_git(folder, model.trees, versions)
+    assert [version.id.hex() for version in versions] == ids
+    for older, newer in itertools.pairwise(versions):
+        assert newer.parents == (older.id,)
+
+
+def import_into_git(folder: Path, trees: Sequence[dict[str, str]], versions: Sequence[BlockVersion]) -> list[str]:
+    """The commit ids that the stock git gives to these trees, with the versions' authors, times and reasons."""
+    git = ["git", "-C", str(folder / "memory.git")]
+    subprocess.run(["git", "init", "-q", "--bare", str(folder / "memory.git")], check=True)
+    stream = bytearray()
+    before: dict[str, str] = {}
+    for number, (tree, version) in enumerate(zip(trees, versions, strict=True), 1):
+        who = f"{version.author.name} <{version.author.id}@ricordo> {version.created_at // 1_000_000} +0000"
+        reason = version.reason.encode()
+        stream += f"commit refs/heads/main\nmark :{number}\nauthor {who}\ncommitter {who}\n".encode()
+        stream += b"data %d\n%b\n" % (len(reason), reason)
+        for label in before.keys() - tree.keys():
+            stream += f"D {label}.md\n".encode()
+        for label, text in tree.items():
+            if before.get(label) != text:
+                stream += f"M 100644 inline {label}.md\ndata {len(text.encode())}\n".encode() + text.encode() + b"\n"
+        before = tree
+    marks = folder / "marks"
+    subprocess.run([*git, "fast-import", "--quiet", f"--export-marks={marks}"], input=bytes(stream), check=True)
+    subprocess.run([*git, "fsck", "--strict", "--no-progress"], check=True, capture_output=True)
+    by_mark = dict(line.split() for line in marks.read_text().splitlines())
+    return [by_mark[f":{number}"] for number in range(1, len(trees) + 1)]
+
+
+async def written(store: SqliteStore, *values: str, label: str = "human") -> Owned:
+    """A memory whose block has had these texts, one after the other."""
+
+    def work(tx: Transaction) -> Owned:
+        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        for number, text in enumerate(values, 1):
+            owning.put(tx, owned, label, text, ADA, PutOptions(message=f"{label} {number}"))
+        return owned
+
+    return await store.write(work)
+
+
+async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore) -> None:
+    owned = await written(store, "a\nb\nc", "a\nB\nc", "new\na\nB\nc", "new\na\nB\nc\n")
+
+    def work(tx: Transaction, at: str | None = None) -> list[tuple[int, str, str]]:
+        return [(line.number, line.text, line.version.reason) for line in blame(tx, owned.chain.id, "human", at)]
+
+    assert await store.read(work) == [
+        (1, "new", "human 3"),
+        (2, "a", "human 1"),
+        (3, "B", "human 2"),
+        (4, "c", "human 1"),
+        (5, "", "human 4"),
+    ]
+    second = (await store.read(lambda tx: history.page(tx, owned.chain.id, before=3)))[0]
+    at = await store.read(lambda tx: work(tx, second.id.hex()))
+    assert at == [(1, "a", "human 1"), (2, "B", "human 2"), (3, "c", "human 1")]
+
+
+async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(store: SqliteStore) -> None:
+    owned = await written(store, "a\nb")
+    first = (await store.read(lambda tx: history.page(tx, owned.chain.id)))[0]
+    await store.write(lambda tx: owning.rename(tx, owned, "human", "profile", ADA))
+    await written(store, "a\nB", label="profile")
+    found = await store.read(lambda tx: blame(tx, owned.chain.id, "profile"))
+    assert [line.version.reason for line in found] == ["human 1", "profile 1"]
+    early = await store.read(lambda tx: blame(tx, owned.chain.id, "profile", first.id.hex()))
+    assert [line.text for line in early] == ["a", "b"]
+    for label, at in (("human", None), ("gone", None), ("late", first.id.hex())):
+        with pytest.raises(NotFound, match=f'no memory block "{label}"'):
+            await store.read(lambda tx, label=label, at=at: blame(tx, owned.chain.id, label, at))  # type: ignore[misc]
+    await written(store, "x", label="late")
+    await store.write(lambda tx: owning.delete(tx, owned, "late", ADA))
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: blame(tx, owned.chain.id, "late"))
+
+
+async def test_blame_reads_a_long_history_in_portions(store: SqliteStore) -> None:
+    lines = [f"line {number}" for number in range(10)]
+    values = []
+    for number in range(225):
+        lines[number % 9] = f"line {number % 9}, edit {number}"
+        values.append("\n".join(lines))
+    owned = await written(store, *values)
+    found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
+    assert [line.version.reason for line in found] == [*(f"human {number}" for number in range(217, 226)), "human 1"]
+
+
+async def test_blame_goes_back_so_far_and_says_where_it_stopped(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = await written(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")
+    monkeypatch.setattr("ricordo.memory.history._MOST_READ", 6)
+    found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
+    assert [(line.version.reason, line.or_earlier) for line in found] == [
+        ("human 3", True),
+        ("human 3", True),
+        ("human 4", False),
+    ]
+
+
+async def test_a_diff_is_told_by_lines_and_by_words_up_to_now_or_to_a_version(store: SqliteStore) -> None:
+    owned = await written(store, "I like tea\nand maths", "I like rum\nand maths", "I like gin\nand maths")
+    third, second, first = await store.read(lambda tx: history.page(tx, owned.chain.id))
+    told = await store.read(lambda tx: diff(tx, owned.chain.id, "human", first.id.hex()))
+    assert (told.old, told.new) == (first, third)
+    assert "-I like tea\n+I like gin\n" in told.unified
+    assert f"--- human@{first.id.hex()[:12]}" in told.unified
+    assert [(piece.kind, piece.text) for piece in told.pieces][:3] == [
+        ("same", "I like "),
+        ("removed", "tea"),
+        ("added", "gin"),
+    ]
+    back = await store.read(lambda tx: diff(tx, owned.chain.id, "human", second.id.hex()[:8], first.id.hex()))
+    assert "-I like rum\n+I like tea\n" in back.unified
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: diff(tx, owned.chain.id, "gone", first.id.hex()))
+
+
+async def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
+    compare_with_merge_file(tmp_path, triples=60, seed=3)
+
+
+async def test_a_merge_of_texts_that_repeat_themselves_is_never_another_than_gits(tmp_path: Path) -> None:
+    compare_with_merge_file(tmp_path, triples=60, seed=9, repeats=True)
+
+
+def compare_with_merge_file(folder: Path, *, triples: int, seed: int, repeats: bool = False) -> tuple[int, int]:
+    """Merge random triples of texts both ways; returns how many were clean and how many collided.
+
+    Where lines repeat themselves, which of them stayed is a matter of taste: then one may see a collision and the other none.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    clean = collided = 0
+    for _ in range(triples):
+        count = chance.randrange(1, 14)
+        base = [chance.choice(("", "a", "b", "- tea")) if repeats else f"line {number}" for number in range(count)]
+        ours, theirs = (_edited(base, chance, who) for who in ("ours", "theirs"))
+        merged = merge_lines(*("".join(f"{line}\n" for line in lines) for lines in (base, ours, theirs)))
+        expected = merge_file(folder, base, ours, theirs)
+        is_matter_of_taste = repeats and None in (merged, expected)
+        assert merged == expected or is_matter_of_taste, (base, ours, theirs)
+        clean, collided = clean + (merged is not None), collided + (merged is None)
+    assert clean
+    assert collided
+    return clean, collided
+
+
+def merge_file(folder: Path, base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    """What the stock git makes of three texts; None for a conflict."""
+    names = [str(folder / name) for name in ("ours", "base", "theirs")]
+    for name, lines in zip(names, (ours, base, theirs), strict=True):
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    done = subprocess.run(["git", "merge-file", "-p", "-q", *names], capture_output=True, text=True, check=False)
+    assert done.returncode >= 0
+    return done.stdout if done.returncode == 0 else None
+
+
+def _edited(base: Sequence[str], chance: random.Random, who: str) -> list[str]:
+    lines = list(base)
+    for _ in range(chance.randrange(4)):
+        place = chance.randrange(len(lines) + 1)
+        match chance.randrange(4):
+            case 0:
+                lines.insert(place, f"{chance.choice((who, 'both'))} {chance.randrange(3)}")
+            case 1:
+                del lines[place : place + chance.randrange(1, 3)]
+            case _:
+                lines[place : place + 1] = [f"{chance.choice((who, 'both'))} {chance.randrange(3)}"]
+    return lines

@@ -1,0 +1,111 @@
+"""Owners' operations that die in the middle: at whichever statement, everything is as it was, and the next try succeeds."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from ricordo.domain.scope import Actor, Scope
+from ricordo.memory import deciding, owning
+from ricordo.memory.owning import Owned, PutOptions
+from ricordo.storage import history
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import blobs, blocks, blocks_log, chains, commits, proposals, users
+from tests.support.statements import count_statements
+
+ADA = Actor("user", "user-ada", "Ada")
+TUTOR = Actor("agent", "agent-tutor", "Tutor")
+TABLES = (users, chains, blocks, commits, blobs, proposals, blocks_log)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+async def all_rows(store: SqliteStore) -> list[Any]:
+    return await store.read(lambda tx: [tuple(map(tuple, tx.all(table.select()))) for table in TABLES])
+
+
+@contextmanager
+def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
+    """Within it the statement with this number, from 1, is never run."""
+    left = place
+
+    def note(sql: str) -> None:
+        nonlocal left
+        if sql.split(None, 1)[0].upper() not in ("BEGIN", "COMMIT", "ROLLBACK"):
+            left -= 1
+            if not left:
+                raise Killed
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        note(statement)
+
+    store.statements.observers.append(note)
+    event.listen(store.engine, "before_cursor_execute", before)
+    try:
+        yield
+    finally:
+        event.remove(store.engine, "before_cursor_execute", before)
+        store.statements.observers.remove(note)
+
+
+async def laid_out(store: SqliteStore) -> tuple[Owned, str, str]:
+    """A memory with two blocks, a deleted one and a proposal: whose it is, the first version's id, the proposal's."""
+
+    def work(tx: Transaction) -> tuple[Owned, str, str]:
+        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        for label in ("human", "goals", "old"):
+            owning.put(tx, owned, label, "tea\n\nmaths", ADA, PutOptions(title=label))
+        owning.delete(tx, owned, "old", ADA)
+        first = history.page(tx, owned.chain.id)[-1].id.hex()
+        proposal = owning.propose_edit(tx, owned, "human", "tea", "rum", TUTOR)
+        owning.put(tx, owned, "human", "tea\n\nphysics", ADA)
+        return owned, first, proposal.id
+
+    return await store.write(work)
+
+
+OPERATIONS: dict[str, Callable[[Transaction, Owned, str, str], object]] = {
+    "put of a new user": lambda tx, _o, _f, _p: owning.put(
+        tx, owning.open_memory(tx, Scope(), "bob", makes=True), "human", "x", ADA
+    ),
+    "put with settings": lambda tx, owned, _f, _p: owning.put(tx, owned, "human", "x", ADA, PutOptions(title="You")),
+    "put of a new block": lambda tx, owned, _f, _p: owning.put(tx, owned, "new", "x", ADA),
+    "delete": lambda tx, owned, _f, _p: owning.delete(tx, owned, "human", ADA),
+    "restore": lambda tx, owned, first, _p: owning.restore(tx, owned, "human", first, ADA),
+    "restore of a deleted block": lambda tx, owned, _f, _p: owning.restore(
+        tx, owned, "old", history.page(tx, owned.chain.id, label="old")[1].id.hex(), ADA
+    ),
+    "rename": lambda tx, owned, _f, _p: owning.rename(tx, owned, "human", "profile", ADA),
+    "propose": lambda tx, owned, _f, _p: owning.propose_edit(tx, owned, "human", "physics", "art", TUTOR),
+    "approve": lambda tx, _o, _f, proposal: deciding.approve(tx, Scope(), proposal, ADA),
+    "settle": lambda tx, _o, _f, proposal: deciding.approve(tx, Scope(), proposal, ADA, body="gin"),
+    "reject": lambda tx, _o, _f, proposal: deciding.reject(tx, Scope(), proposal, ADA, reason="No"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_what_dies_at_any_statement_changes_nothing_and_can_be_done_again(store: SqliteStore, name: str) -> None:
+    owned, first, proposal = await laid_out(store)
+    before = await all_rows(store)
+
+    def work(tx: Transaction) -> object:
+        return OPERATIONS[name](tx, owned, first, proposal)
+
+    def work_and_stop(tx: Transaction) -> None:
+        work(tx)
+        raise Killed
+
+    with count_statements(store) as counted, pytest.raises(Killed):
+        await store.write(work_and_stop)
+    assert await all_rows(store) == before
+    for place in range(1, len(counted.statements) + 1):
+        with killed_at(store, place), pytest.raises(Killed):
+            await store.write(work)
+    assert await all_rows(store) == before
+    await store.write(work)
+    assert await all_rows(store) != before

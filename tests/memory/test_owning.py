@@ -1,0 +1,353 @@
+"""An owner and her memory: what a put, a delete, a restore and a rename come to, also where others write at the same time."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.block import Block
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
+from ricordo.domain.version import BlockVersion, Cause
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
+from ricordo.memory import deciding, owning
+from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
+from ricordo.memory.proposing import Draft, propose
+from ricordo.storage import blocks, history, proposals, users, versions
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import chains
+from ricordo.storage.tables import users as users_table
+from tests.support import make
+
+ADA = Actor("user", "user-ada", "Ada")
+TUTOR = Actor("agent", "agent-tutor", "Tutor")
+
+
+async def put(store: SqliteStore, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any) -> Block:
+    def work(tx: Transaction) -> Block:
+        owned = owning.open_memory(tx, Scope(), who, makes=True)
+        return owning.put(tx, owned, label, text, by, PutOptions(**options))
+
+    return await store.write(work)
+
+
+async def owned_of(store: SqliteStore, who: str = "ada") -> Owned:
+    return await store.read(lambda tx: owning.open_memory(tx, Scope(), who))
+
+
+async def history_of(store: SqliteStore, label: str | None = None) -> list[BlockVersion]:
+    owned = await owned_of(store)
+    return await store.read(lambda tx: history.page(tx, owned.chain.id, label=label))
+
+
+async def found(store: SqliteStore, label: str) -> Block | None:
+    owned = await owned_of(store)
+    return await store.read(lambda tx: owning.find(tx, owned, label))
+
+
+async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteStore) -> None:
+    block = await put(store, "human", "Name: Ada\n", title="About you", message="Begin")
+    owned = await owned_of(store)
+    assert (owned.user.identifier, owned.user.organization_id) == ("ada", LOCAL_ORGANIZATION)
+    assert (owned.chain.owner_kind, owned.chain.owner_id) == ("user", owned.user.id)
+    assert (block.title, block.policy, block.value, block.chain_id) == (
+        "About you",
+        "propose",
+        "Name: Ada\n",
+        owned.chain.id,
+    )
+    assert await store.read(lambda tx: owning.listed(tx, owned)) == (block,)
+    (first,) = await history_of(store, "human")
+    assert (first.id, first.reason, first.author) == (block.head, "Begin", ADA)
+
+
+async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(store: SqliteStore) -> None:
+    await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
+    owned = await owned_of(store)
+    assert await store.read(lambda tx: owning.listed(tx, owned)) == ()
+    assert await history_of(store) == []
+    with pytest.raises(NotFound, match="Write a block first"):
+        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+    with pytest.raises(NotFound, match='no user "bob"'):
+        await owned_of(store, "bob")
+    assert await store.read(lambda tx: tx.all(chains.select())) == []
+
+
+async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(store: SqliteStore) -> None:
+    await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
+    owned = await owned_of(store)
+    listed = await store.read(lambda tx: owning.listed(tx, owned))
+    assert {block.label: block.value for block in listed} == {f"block {number}": str(number) for number in range(10)}
+    assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
+    assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2  # the local user is the other
+    assert owned.chain.versions == 10
+
+
+async def test_a_put_of_what_is_there_makes_no_version(store: SqliteStore) -> None:
+    block = await put(store, "human", "Name: Ada")
+    assert await put(store, "human", "Name: Ada", policy="propose") == block
+    assert len(await history_of(store)) == 1
+    titled = await put(store, "human", "Name: Ada", title="You")
+    assert (titled.title, titled.head) == ("You", block.head)
+
+
+async def test_a_put_from_an_older_version_keeps_what_was_written_since_in_other_lines(store: SqliteStore) -> None:
+    first = await put(store, "human", "a\nb\nc")
+    await put(store, "human", "a\nb\nC")
+    merged = await put(store, "human", "A\nb\nc", expected=(first.head or b"").hex())
+    assert merged.value == "A\nb\nC"
+
+
+async def test_a_put_from_an_older_version_that_collides_is_refused_and_changes_nothing(store: SqliteStore) -> None:
+    first = await put(store, "human", "a")
+    second = await put(store, "human", "b")
+    with pytest.raises(
+        Stale, match=rf"version {(first.head or b'').hex()[:12]}.*it is {(second.head or b'').hex()[:12]}"
+    ):
+        await put(store, "human", "c", expected=(first.head or b"").hex())
+    with pytest.raises(Stale):
+        await put(store, "human", "c", expected="0123456789abcdef")
+    with pytest.raises(Stale):
+        await put(store, "human", "c", expected='"')
+    with pytest.raises(Stale, match="not there any more"):
+        await put(store, "other", "c", expected=(first.head or b"").hex())
+    assert await found(store, "human") == second
+    assert (await put(store, "human", "c", expected=(second.head or b"").hex()[:7].upper())).value == "c"
+
+
+async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(store: SqliteStore) -> None:
+    first = await put(store, "human", "a\nb\nc\nd")
+    expected = (first.head or b"").hex()
+    await asyncio.gather(
+        put(store, "human", "A\nb\nc\nd", expected=expected), put(store, "human", "a\nb\nc\nD", expected=expected)
+    )
+    block = await found(store, "human")
+    assert block
+    assert block.value == "A\nb\nc\nD"
+    results = await asyncio.gather(
+        *(put(store, "human", f"{word}\nb\nc\nd", expected=(block.head or b"").hex()) for word in ("x", "y")),
+        return_exceptions=True,
+    )
+    assert sorted(type(result).__name__ for result in results) == ["Block", "Stale"]
+
+
+async def test_a_delete_that_names_an_older_version_is_refused(store: SqliteStore) -> None:
+    first = await put(store, "human", "one")
+    second = await put(store, "human", "two")
+    owned = await owned_of(store)
+    with pytest.raises(Stale):
+        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, expected=(first.head or b"").hex()))
+    assert await found(store, "human") == second
+    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, expected=(second.head or b"").hex()))
+    assert await found(store, "human") is None
+
+
+async def test_a_deleted_block_comes_back_with_its_id_its_settings_and_its_history(store: SqliteStore) -> None:
+    block = await put(
+        store, "human", "one", title="You", policy="guarded", limit=50, schema_ref="tutor/human", course="maths"
+    )
+    await put(store, "human", "two")
+    owned = await owned_of(store)
+    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, message="Away"))
+    assert await found(store, "human") is None
+    with pytest.raises(NotFound, match='no memory block "human"'):
+        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+    restored = await store.write(lambda tx: owning.restore(tx, owned, "human", (block.head or b"").hex()[:10], ADA))
+    kept = ("id", "title", "policy", "limit", "schema_ref", "course")
+    assert restored.value == "one"
+    assert [getattr(restored, name) for name in kept] == [getattr(block, name) for name in kept]
+    reasons = [version.reason for version in await history_of(store, "human")]
+    assert reasons == [f"Restore human as of {(block.head or b'').hex()[:12]}", "Away", "Edit human", "Make human"]
+    assert restored == await found(store, "human")
+
+
+async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(store: SqliteStore) -> None:
+    block = await put(store, "human", "one", title="You")
+    owned = await owned_of(store)
+    first = (block.head or b"").hex()
+    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+    await store.write(lambda tx: owning.restore(tx, owned, "human", first, ADA))
+    await store.write(lambda tx: owning.rename(tx, owned, "human", "profile", ADA))
+    again = await store.write(lambda tx: owning.restore(tx, owned, "human", first, ADA))
+    profile = await found(store, "profile")
+    assert profile
+    assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
+
+
+async def test_a_restore_of_the_text_that_is_there_makes_no_version_and_of_none_is_refused(store: SqliteStore) -> None:
+    block = await put(store, "human", "one")
+    other = await put(store, "other", "x")
+    await put(store, "late", "y")
+    owned = await owned_of(store)
+    same = await store.write(lambda tx: owning.restore(tx, owned, "human", (other.head or b"").hex(), ADA))
+    assert same == block
+    with pytest.raises(NotFound, match='no memory block "late" at version'):
+        await store.write(lambda tx: owning.restore(tx, owned, "late", (block.head or b"").hex(), ADA))
+    with pytest.raises(NotFound, match="no version"):
+        await store.write(lambda tx: owning.restore(tx, owned, "human", "f" * 40, ADA))
+    assert len(await history_of(store)) == 3
+
+
+async def test_a_renamed_block_keeps_history_and_proposals_and_can_be_restored(store: SqliteStore) -> None:
+    block = await put(store, "human", "one\n")
+    owned = await owned_of(store)
+    proposal = await store.write(lambda tx: owning.propose_edit(tx, owned, "human", "one", "three", TUTOR))
+    renamed = await store.write(lambda tx: owning.rename(tx, owned, "human", "courses/me", ADA))
+    assert (renamed.id, renamed.label) == (block.id, "courses/me")
+    await put(store, "human", "another")
+    assert [one.label for one in await history_of(store, "courses/me")] == ["courses/me", "human"]
+    assert len(await history_of(store, "human")) == 1
+    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"courses/me": 1}
+    approved = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
+    assert isinstance(approved, deciding.Approved)
+    assert approved.block
+    assert (approved.block.label, approved.block.value) == ("courses/me", "three\n")
+    back = await store.write(lambda tx: owning.restore(tx, owned, "courses/me", (block.head or b"").hex(), ADA))
+    assert back.value == "one\n"
+    with pytest.raises(Conflict, match='memory block "human" already'):
+        await store.write(lambda tx: owning.rename(tx, owned, "courses/me", "human", ADA))
+    with pytest.raises(Invalid, match="cannot be used"):
+        await store.write(lambda tx: owning.rename(tx, owned, "human", "a/history", ADA))
+
+
+async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
+    for label, text, options, message in (
+        ("a/../b", "x", {}, "cannot be used"),
+        ("human", "x\0", {}, "NUL"),
+        ("human", "x", {"message": "a\0b"}, "NUL"),
+        ("human", "x" * 11, {"limit": 10}, "limit is 10"),
+        ("human", "x", {"limit": 0}, "between 1 and"),
+        ("human", "x", {"policy": "open"}, 'no policy "open"'),
+        ("human", "\ud800", {}, "half a character"),
+    ):
+        with pytest.raises(Invalid, match=message):
+            await put(store, label, text, **options)
+    for name in ("", "a/b", "..", " ada", "x" * 256, "a\nb"):
+        with pytest.raises(Invalid, match="cannot be called"):
+            await put(store, "human", "x", name)
+    assert await store.read(lambda tx: (tx.all(chains.select()), len(tx.all(users_table.select())))) == ([], 1)
+
+
+async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteStore) -> None:
+    with pytest.raises(NotFound, match="no user"):
+        await put(store, "human", "x", "user-00000000-0000-4000-8000-00000000000a")
+    await put(store, "human", "x")
+    ada = (await owned_of(store)).user
+    narrowed = Scope(subject_id=ada.id)
+    assert (await store.read(lambda tx: owning.open_memory(tx, narrowed, "ada"))).user == ada
+    assert (await store.read(lambda tx: owning.open_memory(tx, narrowed, ada.id))).user == ada
+    await put(store, "human", "y", "bob")
+    for name in ("bob", "carl"):
+        with pytest.raises(NotFound, match=f'no user "{name}"'):
+            await store.write(lambda tx, name=name: owning.open_memory(tx, narrowed, name, makes=True))  # type: ignore[misc]
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: owning.open_memory(tx, Scope(organization_id="org-2"), ada.id))
+
+
+async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_settings(store: SqliteStore) -> None:
+    with pytest.raises(Forbidden, match="policy propose"):
+        await put(store, "human", "x", by=TUTOR)
+    await put(store, "human", "x", policy="direct")
+    assert (await put(store, "human", "y", by=TUTOR)).updated_by == "agent-tutor"
+    with pytest.raises(Forbidden, match="Only the owner"):
+        await put(store, "human", "z", by=TUTOR, policy="guarded")
+    await put(store, "human", "y", policy="guarded")
+    owned = await owned_of(store)
+    with pytest.raises(Forbidden):
+        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"policy": "direct"}, TUTOR))
+    block = await found(store, "human")
+    assert block
+    assert (block.value, block.policy) == ("y", "guarded")
+
+
+async def test_settings_change_without_a_version_and_can_be_emptied(store: SqliteStore) -> None:
+    block = await put(store, "human", "x" * 20, title="You", course="maths")
+    owned = await owned_of(store)
+    changed = await store.write(
+        lambda tx: owning.change_settings(tx, owned, "human", {"course": None, "policy": "explicit"}, ADA)
+    )
+    assert (changed.course, changed.policy, changed.title, changed.head) == (None, "explicit", "You", block.head)
+    with pytest.raises(TooLong):
+        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"limit": 10}, ADA))
+    with pytest.raises(Invalid, match='"value" is no setting'):
+        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"value": "x"}, ADA))
+    assert await found(store, "human") == changed
+
+
+async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> None:
+    block = await put(store, "human", "tea, tea and milk")
+    owned = await owned_of(store)
+
+    async def propose(old: str, new: str, label: str = "human", **options: Any) -> Any:
+        given = ProposalOptions(**options)
+        return await store.write(lambda tx: owning.propose_edit(tx, owned, label, old, new, TUTOR, given))
+
+    for old, new, message in (
+        ("coffee", "x", "does not stand"),
+        ("tea", "x", "stands 2 times"),
+        ("milk", "milk", "changes nothing"),
+        ("", "x", "old_string is empty"),
+    ):
+        with pytest.raises(Invalid, match=message):
+            await propose(old, new)
+    with pytest.raises(Invalid, match="between 0 and 1"):
+        await propose("milk", "x", confidence=1.5)
+    with pytest.raises(NotFound, match='no memory block "other"'):
+        await propose("milk", "x", "other")
+    proposal = await propose("tea", "rum", replace_all=True, reasoning="She said so", confidence=0.5)
+    assert (proposal.value, proposal.base_value, proposal.base) == ("rum, rum and milk", block.value, block.head)
+    assert (proposal.reasoning, proposal.confidence, proposal.author) == ("She said so", 0.5, TUTOR)
+    assert await found(store, "human") == block
+    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"human": 1}
+    await put(store, "human", "tea, tea and milk", policy="read_only")
+    with pytest.raises(Forbidden, match="read-only"):
+        await propose("milk", "x")
+
+
+async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: SqliteStore) -> None:
+    await put(store, "human", "x")
+    owned = await owned_of(store)
+    draft = Draft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
+    cause = Cause(TUTOR, "A goal", is_tainted=True)
+    proposal = await store.write(lambda tx: propose(tx, draft, cause))
+    assert await found(store, "goals") is None
+    done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
+    block = await found(store, "goals")
+    assert isinstance(done, deciding.Approved)
+    assert done.block == block
+    assert block
+    assert (block.value, block.policy, block.description) == ("Pass maths", "propose", "What for")
+    # She took it over, so she vouches for it; the version remembers where it came from.
+    assert not block.is_tainted
+    (version,) = await history_of(store, "goals")
+    assert (version.author, version.approved_by, version.proposal_id) == (TUTOR, "user-ada", proposal.id)
+    assert version.is_tainted
+    assert done.proposal.result == version.id
+
+
+async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:
+    mine = await put(store, "human", "mine")
+    await put(store, "human", "yours", "bob")
+    assert await found(store, "human") == mine
+    owned = await owned_of(store)
+    bobs = await owned_of(store, "bob")
+    (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: owning.restore(tx, owned, "human", theirs.id.hex(), ADA))
+
+
+async def test_a_put_reaches_agents_with_the_block_and_a_write_from_before_it_is_seen_as_stale(
+    store: SqliteStore,
+) -> None:
+    block = await put(store, "human", "a\nb", policy="direct")
+    await put(store, "human", "a\nB")
+    late = replace(block)
+    assert await store.write(lambda tx: blocks.write(tx, late, "A\nb", make.cause("agent-1"))) is None
+    state = await make.stored_agent(store)
+    owned = await owned_of(store)
+    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
+    assert [one.value for one in seen] == ["a\nB"]
+    held = await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", owned.user.id))
+    assert held
+    assert held.versions == 2

@@ -1,0 +1,113 @@
+"""Rotation: a block that fills up sheds into the archive, in the step that filled it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
+from ricordo.memory.commit import Committed, commit
+from ricordo.memory.rotating import TAG, Rotation, read_rotation
+from ricordo.memory.working import WorkingMemory
+from ricordo.storage import archives, blocks, history
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make
+
+SCOPE = Scope()
+LINES = "\n".join(["[TASK] Prove it", *(f"Line {number} of her notes" for number in range(22))])
+
+
+def filling(rotation: Any = "adaptive") -> Block:
+    metadata = {"rotation": {"strategy": rotation} if isinstance(rotation, str) else rotation}
+    return make.block("notes", "Empty.", limit=500, metadata=metadata)
+
+
+async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state)))
+
+
+async def written(store: SqliteStore, block: Block, text: str = LINES) -> tuple[AgentState, Committed]:
+    state = await make.stored_agent(store, with_blocks=[block])
+    memory = WorkingMemory(state)
+    memory.write("notes", text, "call-1")
+    return state, await save(store, state, memory)
+
+
+@pytest.mark.parametrize("strategy", ["adaptive", "preservative", "aggressive"])
+async def test_what_leaves_a_full_block_is_a_passage_and_the_version_says_which(
+    store: SqliteStore, strategy: str
+) -> None:
+    _, committed = await written(store, filling(strategy))
+    (block,), (archive,) = committed.blocks, committed.archives
+    assert 0 < len(block.value) <= 250
+    (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
+    assert passage.text.startswith("[ARCHIVED ")
+    assert set(passage.tags) == {TAG, "notes"}
+    assert all(line in f"{block.value}\n{passage.text}" for line in LINES.split("\n"))
+    newest, filled, made = await store.read(lambda tx: history.page(tx, block.chain_id, label="notes"))
+    assert passage.id in newest.reason
+    assert (newest.id, filled.step_id, made.step_id) == (block.head, "step-1", None)
+    assert await store.read(lambda tx: history.text_at(tx, block.chain_id, "notes", filled)) == LINES
+
+
+async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: SqliteStore) -> None:
+    for block in (filling(), replace(filling(), metadata={})):
+        text = LINES if not block.metadata else LINES[:390]
+        _, committed = await written(store, block, text)
+        assert [one.value for one in committed.blocks] == [text]
+        assert committed.archives == ()
+
+
+async def test_a_proposal_does_not_fill_the_block(store: SqliteStore) -> None:
+    state, committed = await written(store, replace(filling(), policy="propose"))
+    assert [one.value for one in committed.blocks] == [state.blocks[0].value]
+    assert committed.archives == ()
+
+
+async def test_the_next_step_goes_on_with_what_was_kept(store: SqliteStore) -> None:
+    state, committed = await written(store, filling())
+    after = replace(state, blocks=committed.blocks, archives=committed.archives)
+    memory = WorkingMemory(after)
+    kept = committed.blocks[0].value
+    memory.write("notes", f"{kept}\nOne more.", "call-2")
+    again = await save(store, after, memory)
+    assert (again.blocks[0].value, again.failed) == (f"{kept}\nOne more.", {})
+
+
+async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her(store: SqliteStore) -> None:
+    state = await make.stored_agent(store, with_blocks=[filling(), make.block("human")])
+
+    def owner(tx: Transaction) -> None:
+        blocks.update(tx, state.blocks[0], replace(state.blocks[0], value=LINES, policy="propose"), make.cause())
+
+    await store.write(owner)
+    memory = WorkingMemory(state)
+    memory.create("plans", "Rest", None, "call-1")
+    committed = await save(store, state, memory)
+    assert committed.failed == {}
+    assert [block.value for block in committed.blocks] == [LINES, state.blocks[1].value, "Rest"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["yes", {"strategy": "wild"}, {"treshold": 0.8}, {"threshold": 2}, {"threshold": 0.5, "keeps": 0.6}, {"keeps": 0}],
+)
+def test_settings_that_cannot_be_are_told(given: Any) -> None:
+    with pytest.raises(Invalid):
+        read_rotation({"rotation": given})
+
+
+async def test_settings_that_were_spoiled_cost_no_step(store: SqliteStore) -> None:
+    _, committed = await written(store, filling({"strategy": "wild"}))
+    assert [one.value for one in committed.blocks] == [LINES]
+
+
+def test_settings_have_the_strategies_own_defaults() -> None:
+    assert read_rotation({}) is None
+    assert read_rotation({"rotation": {"strategy": "aggressive"}}) == Rotation("aggressive", 0.7, 0.5)
+    assert read_rotation({"rotation": {"threshold": 0.6}}) == Rotation("adaptive", 0.6, 0.5)

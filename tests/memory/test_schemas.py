@@ -1,0 +1,156 @@
+"""Block schemas in TOML: what a course designer writes, and what she is told where it is wrong."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from ricordo.domain.block import DEFAULT_LIMIT
+from ricordo.domain.block_schema import BlockSchema, SchemaField
+from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.memory.schemas import parse_schema, read_schema, schema_names, schema_of
+from ricordo.memory.toml_text import Lines, read_toml
+
+STUDENT = """
+title = "Student"
+description = "What the tutor knows about the student."
+policy = "propose"
+limit = 4000
+
+[fields.name]
+required = true
+max_length = 80
+
+[fields.strengths]
+kind = "list"
+title = "Strong points"
+description = "What she is good at."
+max_items = 8
+default = ["Curiosity"]
+
+[fields.since]
+kind = "date"
+default = 2026-05-31
+"""
+
+
+def test_a_schema_is_read_with_its_fields_in_order() -> None:
+    assert parse_schema(STUDENT, "student") == BlockSchema(
+        "student",
+        "Student",
+        (
+            SchemaField("name", "string", "Name", required=True, max_length=80),
+            SchemaField(
+                "strengths", "list", "Strong points", "What she is good at.", max_items=8, default=("Curiosity",)
+            ),
+            SchemaField("since", "date", default=date(2026, 5, 31)),
+        ),
+        "What the tutor knows about the student.",
+        "propose",
+        4000,
+    )
+
+
+def test_a_schema_needs_no_more_than_a_field() -> None:
+    schema = parse_schema("[fields.notes]", "learning_journey")
+    assert (schema.title, schema.policy, schema.limit) == ("Learning journey", None, DEFAULT_LIMIT)
+    assert schema.fields == (SchemaField("notes", "string", "Notes"),)
+
+
+def test_a_schema_can_stand_in_a_table_of_a_larger_text() -> None:
+    text = 'course = "essay"\n[[block]]\ntitle = "A"\n[block.fields.x]\n[[block]]\ntitle = "B"\n[block.fields.y]\nkind = "words"\n'
+    first, second = read_toml(text)["block"]
+    assert schema_of(first, "a", Lines(text), at=("block", 0)).title == "A"
+    with pytest.raises(Invalid, match=r'^agents.toml: Line 8: "kind" must be one of'):
+        schema_of(second, "b", Lines(text), at=("block", 1), where="agents.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", ["Line 1: the schema has no fields. Give it one, as in [fields.name]."]),
+        ('title = "A"\ntitle = "B"', ["Line 2: this key stands there a second time. Keep one of the two."]),
+        (
+            "colour = 1\n[fields.x]",
+            ['Line 1: "colour" is not known here. Use: title, description, policy, limit, fields.'],
+        ),
+        ("title = 1\n[fields.x]", ['Line 1: "title" must be text in quotes.']),
+        ('title = ""\n[fields.x]', ['Line 1: "title" stands empty. Fill it in, or take the line out.']),
+        ("limit = true\n[fields.x]", ['Line 1: "limit" must be a whole number.']),
+        ("limit = 0\n[fields.x]", ['Line 1: "limit" must lie between 1 and 1000000000 characters.']),
+        (
+            'policy = "ask"\n[fields.x]',
+            ['Line 1: "policy" must be one of: direct, guarded, explicit, propose, read_only.'],
+        ),
+        ('[fields]\nname = "text"', ['Line 2: "name" must be a table. Write it as [fields.name].']),
+        ("fields = 3", ['Line 1: "fields" must be a table.']),
+        (
+            '[fields.x]\nkind = "words"\ntype = "text"\nrequired = "yes"',
+            [
+                'Line 2: "kind" must be one of: string, text, list, integer, number, boolean, date.',
+                'Line 3: "type" is not known here. Use: kind, title, description, required, max_length, max_items, default.',
+                'Line 4: "required" must be true or false.',
+            ],
+        ),
+        ("[fields.x]\nmax_items = 3", ['Line 2: "max_items" has no meaning where "kind" is string. Take it out.']),
+        ('[fields.x]\nkind = "list"\nmax_items = 0', ['Line 3: "max_items" must be 1 or more.']),
+        ('[fields.x]\nkind = "integer"\ndefault = "12"', ['Line 3: "default" must be a whole number. Write it as 12.']),
+        (
+            '[fields.x]\nkind = "list"\ndefault = [1]',
+            ['Line 3: "default" must be a list of texts. Write it as ["one", "two"].'],
+        ),
+        ('[fields.x]\ntitle = ""', ['Line 2: "title" stands empty. Fill it in, or take the line out.']),
+        (
+            "[fields.a]\n[fields.body]",
+            [
+                'Line 2: "body" cannot be the name of a field. Use letters, digits and _, at most 100, a letter first, '
+                "and none of: block, body, format, layout."
+            ],
+        ),
+        ('[fields.a]\n[fields.b]\ntitle = "A"', ['Line 2: "b" and "a" cannot be told apart. Change a title.']),
+    ],
+)
+def test_everything_that_is_wrong_is_told_with_its_line(text: str, told: list[str]) -> None:
+    with pytest.raises(Invalid) as error:
+        parse_schema(text, "x")
+    assert str(error.value).splitlines() == told
+
+
+def test_schemas_are_files_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "block_schemas"
+    assert schema_names(folder) == []
+    with pytest.raises(NotFound, match=r'There is no block schema "student". Put it into block_schemas/student.toml'):
+        read_schema("student", folder)
+    (folder / "student.toml").write_text("\ufeff" + STUDENT.replace("\n", "\r\n"), "utf-8")
+    (folder / "a.b.toml").write_text("[fields.x]")
+    (folder / "odd name.toml").write_text("")
+    (folder / "readme.md").write_text("")
+    assert schema_names(folder) == ["a.b", "student"]
+    assert read_schema("student", folder) == parse_schema(STUDENT, "student")
+    with pytest.raises(NotFound, match=r"use one of these: a.b, student"):
+        read_schema("teacher", folder)
+
+
+@pytest.mark.parametrize("name", ["", "../student", "a/b", ".student", "a" * 101, "stu dent", "x\n"])
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Invalid, match=r"cannot be the name of a block schema"):
+        read_schema(name, tmp_path)
+
+
+def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+    def told(content: bytes) -> str:
+        (tmp_path / "x.toml").write_bytes(content)
+        with pytest.raises(Invalid) as error:
+            read_schema("x", tmp_path)
+        return str(error.value)
+
+    assert told(b"\n[fields.x]\nkind = 1") == 'block_schemas/x.toml: Line 3: "kind" must be text in quotes.'
+    assert told(b"a = \n").startswith("block_schemas/x.toml: Line 1: this is no value of TOML.")
+    assert told(b"\xff") == "block_schemas/x.toml is not UTF-8 text. Save it as UTF-8."
+    assert told(b"#" * 65_537) == "block_schemas/x.toml is larger than 65536 bytes. Shorten it."
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").mkdir()
+    with pytest.raises(Unavailable, match=r"block_schemas/x.toml cannot be read: Is a directory"):
+        read_schema("x", tmp_path)

@@ -1,0 +1,83 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.errors import Invalid
+from ricordo.memory.typed import brackets
+
+# Signs that mean something in the format come up far more often than chance would have it.
+TEXT = st.text(alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂\u2028\x00"), st.characters()), max_size=30)
+SEPARATORS = st.sampled_from(["|", ",", ";"])
+
+
+@given(TEXT)
+def test_a_cleaned_value_stays_as_it_is(value: str) -> None:
+    cleaned = brackets.clean(value)
+
+    assert brackets.clean(cleaned) == cleaned
+    cleaned.encode()
+    assert "\r" not in cleaned
+    assert "\x00" not in cleaned
+
+
+@given(st.lists(TEXT, min_size=1), SEPARATORS)
+def test_values_that_are_joined_are_split_as_they_were(values: list[str], separator: str) -> None:
+    cleaned = [brackets.clean(value) for value in values]
+
+    assert brackets.split(brackets.join(cleaned, separator), separator) == cleaned
+
+
+@given(TEXT, SEPARATORS)
+def test_any_text_is_split_into_clean_values(text: str, separator: str) -> None:
+    for value in brackets.split(text, separator):
+        assert brackets.clean(value) == value
+
+
+def test_a_sign_that_separates_nothing_on_its_line_stays_bare() -> None:
+    assert brackets.join(["Reads, writes", "a|b"], ";") == "Reads, writes; a|b"
+    assert brackets.join(["Reads, writes", "a;b"], ",") == "Reads\\, writes, a;b"
+    assert brackets.join(["a|b", "c"], "|") == "a\\|b | c"
+
+
+def test_a_line_break_and_a_backslash_are_escaped() -> None:
+    assert brackets.join(["one\ntwo", "C:\\new"], ";") == "one\\ntwo; C:\\\\new"
+    assert brackets.split("one\\ntwo; C:\\\\new", ";") == ["one\ntwo", "C:\\new"]
+
+
+def test_a_backslash_that_people_wrote_before_another_sign_is_itself() -> None:
+    assert brackets.split("C:\\temp; \\,; \\", ";") == ["C:\\temp", "\\,", "\\"]
+
+
+def test_signs_that_nobody_can_read_become_one_that_says_so() -> None:
+    assert brackets.clean("a\x00b\ud800c\x1bd") == "a\ufffdb\ufffdc\ufffdd"
+    assert brackets.clean(" one\r\ntwo\rthree ") == "one\ntwo\nthree"
+
+
+@pytest.mark.parametrize("value", [None, 5, b"bytes", ["text"]])
+def test_what_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(Invalid, match=type(value).__name__):
+        brackets.clean(value)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match=type(value).__name__):
+        brackets.read_lines(value, ("TASK",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", ["one text", None, 5])
+def test_what_is_no_list_of_texts_is_refused(values: object) -> None:
+    with pytest.raises(Invalid, match="Put it into a list"):
+        brackets.clean_all(values)  # type: ignore[arg-type]
+
+
+def test_lines_are_read_by_their_tags_and_the_others_are_kept() -> None:
+    found, others = brackets.read_lines(" [TASK] Essay\n\nShe waves.\r\n[MOOD] fine\n[TASK]again\n[TASK]", ("TASK",))
+
+    assert found == {"TASK": ["Essay", "again", ""]}
+    assert others == ["She waves.", "[MOOD] fine"]
+
+
+@given(st.lists(st.one_of(TEXT, TEXT.map(lambda text: f"[TASK] {text}"), TEXT.map(lambda text: f"\\[TASK]{text}"))))
+def test_lines_without_a_tag_are_read_as_they_were_also_where_they_look_like_one(lines: list[str]) -> None:
+    cleaned = brackets.clean_lines(lines)
+
+    found, others = brackets.read_lines("\n".join(brackets.write_lines(cleaned, ("TASK",))), ("TASK",))
+
+    assert (found, others) == ({}, cleaned)

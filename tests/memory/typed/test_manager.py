@@ -1,0 +1,453 @@
+from datetime import UTC, datetime, timedelta, timezone
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.errors import Invalid, NotFound
+from ricordo.memory.typed.blocks import HumanBlock, PersonaBlock, SessionState
+from ricordo.memory.typed.manager import MemoryManager
+from ricordo.memory.typed.rotation import (
+    AdaptiveRotation,
+    AggressiveRotation,
+    PreservativeRotation,
+    RotationStrategy,
+)
+from tests.memory.typed.fake import FakeLetta, Killed
+
+ALICE = "[USER] Alice | High school senior"
+MORNING = datetime(2025, 12, 31, 10, 0, 0, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = MORNING
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def manager_of(
+    client: FakeLetta,
+    *,
+    max_chars: int | None = None,
+    strategy: RotationStrategy | None = None,
+    clock: Clock | None = None,
+) -> MemoryManager:
+    return MemoryManager(client, "agent-1", max_chars, strategy, now=clock or Clock())
+
+
+def test_what_is_learned_stands_in_the_block() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+
+    manager.set_task("Brainstorm essay topics", context="Starting session")
+    manager.learn_preference("Prefers detailed feedback")
+    manager.learn_fact("Studies computer science")
+    manager.add_context("Discussed identity themes")
+
+    assert client.human == (
+        "[USER] Alice | High school senior\n"
+        "[TASK] Brainstorm essay topics\n"
+        "[STATE] active_task\n"
+        "[PREFS] Prefers detailed feedback\n"
+        "[FACTS] Studies computer science\n"
+        "[CONTEXT] Starting session; Discussed identity themes"
+    )
+    assert client.archive == []
+
+
+def test_the_same_said_twice_is_written_once() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    for tell in (manager.set_task, manager.learn_preference, manager.learn_fact, manager.add_context):
+        before = len(client.agents.blocks.writes)
+        tell("Once")
+        tell("Once")
+        assert len(client.agents.blocks.writes) == before + 1
+    assert client.archive == []
+
+
+def test_what_the_agent_wrote_itself_stays() -> None:
+    client = FakeLetta("Her name is Ada.\n[FACTS] Lives in Turin")
+    manager_of(client).learn_fact("Drinks tea")
+
+    assert client.human == "[STATE] idle\n[FACTS] Lives in Turin; Drinks tea\nHer name is Ada."
+
+
+def test_a_task_that_is_done_goes_to_the_archive_with_its_notes() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("Brainstorm essay topics")
+    for note in ("Discussed identity themes", "Explored personal challenges", "Identified 5 potential topics"):
+        manager.add_context(note)
+
+    manager.clear_task(archive=True)
+
+    assert client.archive == [
+        "[TASK COMPLETED 2025-12-31T10:00:00]\n"
+        "Task: Brainstorm essay topics\n"
+        "Context:\n"
+        "- Discussed identity themes\n"
+        "- Explored personal challenges\n"
+        "- Identified 5 potential topics"
+    ]
+    assert client.human == f"{ALICE}\n[STATE] idle"
+
+
+def test_a_task_without_notes_is_archived_without_them_and_none_is_not_archived() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("Essay\n[TASK COMPLETED 2020-01-01T00:00:00]")
+    manager.clear_task()
+    manager.clear_task()
+
+    assert client.archive == [
+        "[TASK COMPLETED 2025-12-31T10:00:00]\nTask: Essay\n  [TASK COMPLETED 2020-01-01T00:00:00]"
+    ]
+
+
+def test_a_task_can_be_dropped_without_a_trace() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("Essay", context="Begin")
+    manager.clear_task(archive=False)
+
+    assert client.archive == []
+    assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
+
+
+def test_a_task_that_another_replaces_goes_to_the_archive() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("Essay", context="Begin")
+    manager.set_task("Mathematics")
+
+    assert client.archive == [
+        f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n[CONTEXT] Begin"
+    ]
+    assert client.human == f"{ALICE}\n[TASK] Mathematics\n[STATE] active_task\n[CONTEXT] Begin"
+
+
+def test_what_the_block_has_no_number_for_goes_to_the_archive() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    for number in range(5):
+        manager.add_context(f"note {number}")
+
+    assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] note 2; note 3; note 4"
+    assert client.archive == [
+        f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[STATE] idle\n[CONTEXT] note {number}" for number in (0, 1)
+    ]
+
+
+def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("Essay")
+    manager.learn_fact("x" * 700)
+    manager.add_context("older " + "y" * 400)
+    assert client.archive == []
+
+    manager.add_context("newer " + "z" * 100)
+
+    assert client.archive == [
+        f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n"
+        f"[FACTS] {'x' * 700}\n[CONTEXT] older {'y' * 400}; newer {'z' * 100}"
+    ]
+    human = HumanBlock.from_memory_string(client.human)
+    assert human.context_notes == ["newer " + "z" * 100]
+    assert human.facts == ["x" * 700]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rotated"), [(AggressiveRotation, "yyy"), (AdaptiveRotation, "-yy"), (PreservativeRotation, "--y")]
+)
+def test_the_strategy_decides_how_full_is_too_full(strategy: type[AdaptiveRotation], rotated: str) -> None:
+    seen = ""
+    for share in (0.75, 0.85, 0.95):
+        text = f"{ALICE}\n[FACTS] {'x' * 300}\n[CONTEXT] {'y' * 300}; "
+        client = FakeLetta(text + "z" * (int(1500 * share) - len(text)))
+        manager_of(client, strategy=strategy()).learn_preference("Short")
+        seen += "y" if client.archive else "-"
+        assert "[PREFS] Short" in client.human
+    assert seen == rotated
+
+
+def test_free_text_that_is_too_long_is_archived_whole_and_shortened_by_the_strategy() -> None:
+    text = "\n".join(f"Line {number} about her day." for number in range(200))
+    for strategy in (AggressiveRotation(), AdaptiveRotation(), PreservativeRotation()):
+        client = FakeLetta(text)
+        manager_of(client, strategy=strategy).learn_fact("Drinks tea")
+
+        (archived,) = client.archive
+        assert archived.endswith(text)
+        assert 750 < len(client.human) < 1500 * strategy.threshold
+        assert "[FACTS] Drinks tea" in client.human
+
+
+def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every_change() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    manager.set_task("x" * 1350)
+    manager.add_context("one")
+    manager.add_context("two")
+
+    assert client.archive == []
+    assert HumanBlock.from_memory_string(client.human).context_notes == ["one", "two"]
+
+
+def test_a_task_longer_than_the_block_is_cut_there_and_whole_in_the_archive() -> None:
+    client = FakeLetta(ALICE)
+    manager_of(client, strategy=PreservativeRotation(1.0)).set_task("x" * 3000)
+
+    assert len(client.human) == 1500
+    assert f"[TASK] {'x' * 3000}\n" in client.archive[0]
+
+
+def test_what_is_said_again_in_another_month_is_archived_again() -> None:
+    client = FakeLetta(ALICE)
+    clock = Clock()
+    manager = manager_of(client, clock=clock)
+    for month in range(2):
+        clock.now = MORNING + timedelta(days=31 * month)
+        for note in ("Discussed identity", "one", "two", "three"):
+            manager.add_context(note)
+
+    said = [text[:20] for text in client.archive if text.endswith("[CONTEXT] Discussed identity")]
+    assert said == ["[ARCHIVED 2025-12-31", "[ARCHIVED 2026-01-31"]
+
+
+def test_a_block_of_ones_own_can_be_stored_after_each_note() -> None:
+    client = FakeLetta(ALICE)
+    clock = Clock()
+    manager = manager_of(client, clock=clock)
+    human = manager.read_human()
+    for number in range(8):
+        clock.now += timedelta(hours=1)
+        human.add_context_note(f"note; {number}")
+        manager.update_human(human)
+
+    assert [HumanBlock.from_memory_string(text.partition("\n")[2]).context_notes for text in client.archive] == [
+        [f"note; {number}"] for number in range(5)
+    ]
+    assert len(human.context_notes) == 8
+
+
+def test_a_block_of_ones_own_holds_after_a_rotation_what_stayed() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    human = HumanBlock(name="Alice", context_notes=["x" * 600, "y" * 600, "z" * 100])
+    manager.update_human(human)
+    manager.update_human(human)
+
+    assert human.context_notes == ["y" * 600, "z" * 100]
+    assert len(client.archive) == 1
+    assert HumanBlock.from_memory_string(client.human) == human
+
+
+def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_replaced() -> None:
+    client = FakeLetta("[TASK] one\n[TASK] two")
+    manager = manager_of(client)
+    with pytest.raises(Invalid, match="stands 2 times"):
+        manager.learn_fact("Drinks tea")
+    assert (client.agents.blocks.writes, client.archive) == ([], [])
+
+    manager.update_human(HumanBlock(name="Alice"))
+
+    assert client.archive == ["[ARCHIVED 2025-12-31T10:00:00]\n[TASK] one\n[TASK] two"]
+    assert client.human == "[USER] Alice\n[STATE] idle"
+
+
+@pytest.mark.parametrize(("later", "archived"), [(timedelta(minutes=9), 1), (timedelta(minutes=11), 2)])
+def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_its_repeat_doubles_nothing(
+    later: timedelta, archived: int
+) -> None:
+    """An equal passage within ten minutes is the same one; later it could be another day's."""
+    client = FakeLetta(ALICE)
+    clock = Clock()
+    manager_of(client).set_task("Essay", context="Begin")
+    before = client.human
+    client.agents.blocks.is_killed = True
+    with pytest.raises(Killed):
+        manager_of(client).clear_task()
+    assert (client.human, len(client.archive)) == (before, 1)
+
+    client.agents.blocks.is_killed = False
+    clock.now += later
+    manager_of(client, clock=clock).clear_task()
+
+    assert (client.human, len(client.archive)) == (f"{ALICE}\n[STATE] idle", archived)
+
+
+def test_a_rotation_that_was_killed_is_not_archived_twice() -> None:
+    client = FakeLetta(f"{ALICE}\n[FACTS] {'x' * 800}\n[CONTEXT] {'y' * 300}")
+    client.agents.blocks.is_killed = True
+    with pytest.raises(Killed):
+        manager_of(client).add_context("z" * 200)
+    client.agents.blocks.is_killed = False
+    manager_of(client).add_context("z" * 200)
+
+    assert len(client.archive) == 1
+    assert HumanBlock.from_memory_string(client.human).context_notes == ["z" * 200]
+
+
+def test_the_same_task_done_on_another_day_is_archived_again() -> None:
+    client = FakeLetta(ALICE)
+    clock = Clock()
+    manager = manager_of(client, clock=clock)
+    for _ in range(2):
+        manager.set_task("Vocabulary")
+        manager.clear_task()
+        clock.now += timedelta(days=1)
+
+    assert [text[:36] for text in client.archive] == [
+        "[TASK COMPLETED 2025-12-31T10:00:00]",
+        "[TASK COMPLETED 2026-01-01T10:00:00]",
+    ]
+
+
+def test_moments_in_the_archive_are_utc() -> None:
+    client = FakeLetta(ALICE)
+    clock = Clock()
+    clock.now = MORNING.astimezone(timezone(timedelta(hours=9)))
+    manager = manager_of(client, clock=clock)
+    manager.set_task("Essay")
+    manager.clear_task()
+
+    assert client.archive[0].startswith("[TASK COMPLETED 2025-12-31T10:00:00]\n")
+
+
+def test_a_persona_is_written() -> None:
+    client = FakeLetta(ALICE)
+    manager_of(client).update_persona(PersonaBlock(name="Otto", role="Coach"))
+
+    assert client.agents.blocks.values["persona"] == "[IDENTITY] Otto | Coach\n[STYLE] professional, concise"
+    assert client.human == ALICE
+
+
+def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
+    human = f"{ALICE}\n[TASK] Essay\n[STATE] waiting_input\n[PREFS] a; b\n[FACTS] c\n[CONTEXT] d; e; f"
+    client = FakeLetta(human, persona="x" * 300)
+
+    assert manager_of(client).get_summary() == {
+        "persona_usage": 20.0,
+        "human_usage": round(100 * len(human) / 1500, 1),
+        "total_usage": round(100 * (300 + len(human)) / 3000, 1),
+        "session_state": "waiting_input",
+        "current_task": "Essay",
+        "preferences": 2,
+        "facts": 1,
+        "context_notes": 3,
+    }
+
+
+def test_the_archive_is_searched() -> None:
+    client = FakeLetta(ALICE)
+    client.archive.extend(f"essay topics {number}" for number in range(9))
+    manager = manager_of(client)
+
+    assert manager.search_archival("essay topics") == [f"essay topics {number}" for number in range(5)]
+    assert manager.search_archival("topics", limit=1) == ["essay topics 0"]
+    assert manager.search_archival("bees") == []
+    with pytest.raises(Invalid):
+        manager.search_archival("essay", limit=0)
+
+
+def test_an_agent_without_a_human_block_is_told_apart_and_one_without_a_persona_works() -> None:
+    client = FakeLetta(ALICE)
+    del client.agents.blocks.values["persona"]
+    manager_of(client).learn_fact("Drinks tea")
+    assert "Drinks tea" in client.human
+
+    del client.agents.blocks.values["human"]
+    with pytest.raises(NotFound, match='agent-1 has no block "human"'):
+        manager_of(client).learn_fact("Drinks tea")
+
+
+def test_other_failures_of_the_client_are_the_callers() -> None:
+    client = FakeLetta(ALICE)
+    client.agents.blocks.is_killed = True
+    with pytest.raises(Killed):
+        manager_of(client).learn_fact("Drinks tea")
+
+
+def test_an_empty_word_changes_nothing() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    for tell in (manager.set_task, manager.learn_fact, manager.learn_preference, manager.add_context):
+        with pytest.raises(Invalid, match="is empty"):
+            tell(" ")
+    assert client.agents.blocks.writes == []
+
+
+def test_a_length_that_holds_nothing_is_refused_and_the_environment_gives_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Invalid, match="at least 150"):
+        manager_of(FakeLetta(), max_chars=149)
+    monkeypatch.setenv("CORE_MEMORY_MAX_CHARS", "700")
+    assert manager_of(FakeLetta()).max_chars == 700
+
+
+def test_two_threads_with_one_manager_lose_nothing() -> None:
+    client = FakeLetta(ALICE)
+    client.agents.blocks.pause = 0.001
+    manager = manager_of(client)
+    threads = [
+        Thread(target=lambda name=name: [manager.add_context(f"{name}{number}") for number in range(20)])
+        for name in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert notes_anywhere(client) == {f"{name}{number}" for name in "ab" for number in range(20)}
+
+
+@given(
+    st.lists(st.sampled_from(["task", "fact", "preference", "note", "done"]), max_size=25),
+    st.integers(150, 400),
+    st.sampled_from([AggressiveRotation, PreservativeRotation, AdaptiveRotation]),
+    st.integers(1, 70),
+)
+def test_whatever_happens_every_word_is_in_the_block_or_in_the_archive(
+    acts: list[str], max_chars: int, strategy: type[AdaptiveRotation], length: int
+) -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client, max_chars=max_chars, strategy=strategy())
+    said = []
+    for number, act in enumerate(acts):
+        word = f"w{number}w" + "é;" * length
+        if act == "task":
+            manager.set_task(word)
+        elif act == "done":
+            manager.clear_task()
+            continue
+        else:
+            tell = {"fact": manager.learn_fact, "preference": manager.learn_preference, "note": manager.add_context}
+            tell[act](word)
+        said.append(word)
+        assert len(client.human) <= max_chars
+
+    everything = "\n".join([client.human, *client.archive]).replace("\\;", ";")
+    assert [word for word in said if word not in everything] == []
+
+
+def notes_anywhere(client: FakeLetta) -> set[str]:
+    texts = [client.human, *(text.partition("\n")[2] for text in client.archive)]
+    return {note for text in texts for note in HumanBlock.from_memory_string(text).context_notes}
+
+
+def test_the_state_can_be_set_by_hand() -> None:
+    client = FakeLetta(ALICE)
+    manager = manager_of(client)
+    human = manager.read_human()
+    human.session_state = SessionState.ERROR_RECOVERY
+    manager.update_human(human)
+
+    assert client.human == f"{ALICE}\n[STATE] error_recovery"
