@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from ricordo import __version__
-from ricordo.agents import removal, sweep, tracing
+from ricordo.agents import erasing, removal, sweep, tracing
 from ricordo.agents.closing import close_all, close_expired
 from ricordo.api import (
     agents,
@@ -20,18 +20,26 @@ from ricordo.api import (
     compacting,
     context,
     conversations,
+    erasure,
+    exporting,
+    git_http,
     health,
     importing,
     jobs,
     ledger,
+    lineage,
     messages,
     models,
+    proposals,
+    remotes,
     run_stream,
     runs,
     searching,
     steps,
     telemetry,
     tools,
+    users,
+    versions,
 )
 from ricordo.api import providers as own_providers
 from ricordo.api.errors import install_error_shapes
@@ -61,6 +69,8 @@ _FACES = (
     *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models),
     run_stream,
     *(own_providers, runs, steps, telemetry, ledger, jobs, archives, importing, searching),
+    # A block's label may hold slashes: what can stand behind one is looked for before the label itself.
+    *(exporting, remotes, lineage, versions, proposals, users, erasure, git_http),
 )
 
 
@@ -90,7 +100,14 @@ async def open_runtime(
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         streams = (callbacks.HANDLER, run_events.HANDLER)
         swept = (sweep.HANDLER,) if is_shared(settings) else ()
-        handlers = (removal.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, *streams, *swept)
+        handlers = (
+            removal.HANDLER,
+            *erasing.HANDLERS,
+            tracing.HANDLER,
+            *upkeep.HANDLERS,
+            *streams,
+            *swept,
+        )
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

@@ -39,6 +39,7 @@ MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 LATE = {
     "anthropic",
     "cryptography",
+    "dulwich",
     "fastapi",
     "google",
     "httpx2",
@@ -48,16 +49,20 @@ LATE = {
     "procrastinate",
     "psycopg",
     "pydantic_ai",
+    "pymysql",
     "rich",
     "ricordo.storage.postgres",
     "sqlalchemy",
     "tokenizers",
     "typer",
+    "urllib3",
     "uvicorn",
     "uvloop",
 }
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.storage.index"
+# It is no part of the server: it runs alone, in a process whose sqlite3 is another library.
+OTHER_PROCESS = "integrations/dolt/child.py"
 # Outside things, and the one place that talks to each.
 DOORS = {
     "sqlalchemy": {"storage"},
@@ -246,6 +251,7 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
         for module in modules
+        if module.path != OTHER_PROCESS
         for imported in module.imports
         if module.part not in DOORS.get(imported.target.split(".")[0], {module.part})
     ]

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,6 +39,22 @@ def blocks(text: str, language: str) -> list[str]:
 
 def run_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_shell(commands: str, folder: Path) -> str:
+    """What the commands print, as a person would type them, each of which must succeed."""
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -145,12 +162,58 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -
     assert said.endswith("\nIt rains. 13\n")
 
 
+def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread) -> None:
+    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url))
+
+    assert said.startswith("[USER] Alice | High school senior\n[TASK] Brainstorm essay topics\n[STATE] active_task\n")
+    assert "\nidle None 0\n" in said
+    assert "- Talked about school\n- Talked about music\n- Talked about the move to Turin\n" in said
+    assert said.endswith("\nTrue ... in Genoa.\n")
+
+
+def test_what_the_page_on_memory_shows_happens_without_a_server(tmp_path: Path) -> None:
+    folder = repr(str(tmp_path / "ada"))
+    assert run_python(program("memory.md").replace('"ada-at-home"', folder)) == (
+        "ada She told me\nada Make student\nLikes tea. 1\nLikes green tea.\n"
+    )
+
+
 def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread) -> None:
     said = run_python(program("costs.md").replace(ADDRESS, reader.url))
 
     assert re.search(r"^turn [1-9]\d* [1-9]\d*$", said, re.MULTILINE)
     assert re.search(r"^[1-9]\d* of 200000 until 20", said, re.MULTILINE)
     assert re.search(r"^[1-9]\d* [1-9]\d* \d+$", said, re.MULTILINE)
+
+
+def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path) -> None:
+    day, end = (ROOT / "docs" / "a-students-day.md").read_text().split("## The end")
+    (clones,) = blocks(day, "bash")
+    said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, reader.url))
+
+    assert said.startswith("human propose 0\n")
+    assert "was proposed as proposal-" in said
+    assert "\n1 False\nMaths tutor wants:\n--- human\n+++ human\n" in said
+    assert "\napproved She lives in Turin, near the river.\n" in said
+    assert "\n['She lives in Turin, near the river.\\n']\n" in said
+    assert "You told me on" in said
+    assert "\nTrue\nShe lives in Turin, near the river. - ada\n['I live in Turin.']\n" in said
+    assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
+    assert said.endswith("explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n")
+
+    cloned = run_shell(clones.replace(ADDRESS, reader.url), tmp_path)
+    assert cloned.startswith("Restore human as of ")
+
+    begin = blocks(day, "python")[0].partition("made = ")[0]
+    forgotten = run_python("\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, reader.url))
+    assert forgotten == "She likes proofs.\ndone\n"
+
+
+def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_path: Path) -> None:
+    (commands,) = [block for block in blocks(README, "sh") if "memory.git" in block]
+    said = run_shell(commands.replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path)
+    assert '"label":"human"' in said
+    assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Ada."
 
 
 def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread) -> None:
@@ -162,7 +225,7 @@ def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread) -
 
 def test_every_page_with_python_is_run_by_a_test_here() -> None:
     """A page whose code nobody runs would rot."""
-    run = set(re.findall(r'"([a-z]+\.md)"', Path(__file__).read_text())) | {"README.md"}
+    run = set(re.findall(r'"([a-z-]+\.md)"', Path(__file__).read_text())) | {"README.md"}
     assert {page.name for page in PAGES if blocks(page.read_text(), "python")} - run == set()
 
 

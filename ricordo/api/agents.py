@@ -139,6 +139,7 @@ def _spec(body: AgentBody) -> AgentSpec:
         clears_buffer=body.message_buffer_autoclear,
         beginning=_beginning(body),
         tags=tuple(body.tags or ()),
+        user=body.user_id,
     )
 
 

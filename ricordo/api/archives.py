@@ -13,6 +13,7 @@ from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.wire.passages import archive_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import AgentShape, ArchiveShape, PassageShape
 from ricordo.domain.agent import AgentState
+from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.errors import Unsupported
@@ -182,7 +183,7 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
         id=new_id("passage"),
         organization_id=here.scope.organization_id,
         archive_id=archive_id,
-        text=item.text,
+        text=conceal(item.text).text,
         tags=tuple(unique(item.tags or ())),
         metadata=item.metadata or {},
         user_id=here.scope.subject_id,

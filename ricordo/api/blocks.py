@@ -15,8 +15,10 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
+from ricordo.domain.version import Cause
 from ricordo.errors import Conflict, NotFound
-from ricordo.storage import agents, blocks
+from ricordo.memory.rotating import read_rotation
+from ricordo.storage import agents, blocks, versions
 from ricordo.storage.store import Transaction
 
 router = APIRouter(prefix="/v1", tags=["blocks"])
@@ -29,8 +31,8 @@ async def create(here: Here, body: BlockBody) -> Response:
     def make(tx: Transaction) -> Block:
         chain_id = new_id("chain")
         block = new_block(tx, here.scope, body.spec(), chain_id)
-        blocks.insert_all(tx, [block], [Chain(chain_id, here.scope.organization_id, "block", block.id)])
-        return block
+        chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
+        return blocks.insert_all(tx, [block], [chain], Cause(here.scope.actor, f"Make {block.label}"))[0]
 
     return answer(block_to_wire(await here.store.write(make)))
 
@@ -83,7 +85,8 @@ async def modify(here: Here, block_id: str, body: BlockChange) -> Response:
 @router.delete("/blocks/{block_id}", response_model=Note)
 async def delete(here: Here, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id)))
+    cause = Cause(here.scope.actor, "Delete")
+    await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id), cause))
     return answer({"message": f"Block id={block_id} successfully deleted"})
 
 
@@ -156,8 +159,7 @@ async def modify_of_agent(here: Here, agent_id: str, block_label: str, body: Blo
 
 
 def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block:
-    agents.require(tx, scope, agent_id)
-    block = next((block for block in blocks.of_agent(tx, agent_id) if block.label == label), None)
+    block = next((block for block in agents.load(tx, scope, agent_id).blocks if block.label == label), None)
     if block is None:
         raise NotFound(f"Block with label {label} not found for agent {agent_id}")
     return blocks.get(tx, scope, block.id)
@@ -172,6 +174,7 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockChange) -> B
     }
     if "description" in sent:
         changes["description"] = body.description
+    changes |= _policy_changes(tx, block, body)
     if body.tags is not None:
         changes["tags"] = tuple(sorted(set(body.tags)))
     if body.label is not None and body.label != block.label:
@@ -179,7 +182,18 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockChange) -> B
         _require_free_label(tx, scope, block, body.label)
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)
-    return blocks.update(tx, block, changed)
+    read_rotation(changed.metadata)
+    return blocks.update(tx, block, changed, Cause(scope.actor, f"Change {changed.label}"))
+
+
+def _policy_changes(tx: Transaction, block: Block, body: BlockChange) -> dict[str, Any]:
+    """The policy that was sent; the flag of the retired Letta V1 server stands above it, so each moves the other along."""
+    if body.policy is not None:
+        return {"policy": body.policy} if body.read_only is not None else {"policy": body.policy, "read_only": False}
+    if body.read_only is False and block.policy == "read_only":
+        chain = versions.hold(tx, block.chain_id)
+        return {"policy": "propose" if chain and chain.owner_kind == "user" else "direct"}
+    return {}
 
 
 def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str) -> None:

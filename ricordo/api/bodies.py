@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, 
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.api.compaction_bodies import CompactionSettingsBody
 from ricordo.domain.agent import AgentType
-from ricordo.domain.block import DEFAULT_LIMIT
+from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.errors import Unsupported
 
 # More than any model reads or any block needs, and little enough for every database.
@@ -169,6 +169,7 @@ class BlockBody(WholeBody):
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
+    policy: Policy | None = Field(None, description="What becomes of an agent's edit; `direct` where it is left out.")
 
     def spec(self) -> BlockSpec:
         """The block to be made."""
@@ -181,6 +182,7 @@ class BlockBody(WholeBody):
             hidden=bool(self.hidden),
             metadata=self.metadata or {},
             tags=tuple(self.tags or ()),
+            policy=self.policy or "direct",
         )
 
 
@@ -195,6 +197,7 @@ class BlockChange(WholeBody):
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
+    policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
 
 
 class ReasoningBody(Body):
@@ -309,6 +312,7 @@ class AgentBody(AgentFields):
     initial_message_sequence: list[NewMessageBody] | None = None
     memory_variables: dict[str, str] | None = None
     from_template: str | None = None
+    user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its thread sees.")
 
 
 class AgentChange(AgentFields):

@@ -43,7 +43,9 @@ class ThreadFields(WholeBody):
 
 
 class ThreadBody(ThreadFields):
-    """A thread to be made."""
+    """A thread to be made; with `user_id` it sees that user's memory, else that of the user whom the agent was made for."""
+
+    user_id: str | None = Field(None, min_length=1, max_length=255)
 
     def spec(self) -> ThreadSpec:
         """The thread to be made."""
@@ -56,6 +58,7 @@ class ThreadBody(ThreadFields):
             context_window=self.context_window_limit,
             is_hidden=bool(self.hidden),
             is_archived=bool(self.archived),
+            user=self.user_id,
         )
 
 

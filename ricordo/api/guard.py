@@ -1,6 +1,8 @@
 """Who may come in: whoever has the key where one is set; else only this machine, and no web page of another origin."""
 
 import hmac
+import re
+from base64 import b64decode
 from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,6 +13,8 @@ from ricordo.settings import LOOPBACK, Settings
 
 # What anybody may see: that a server is here and how to talk to it.
 _OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
+# git sends a key as the password of any user, and only after it was asked for one.
+_GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 
 
 class Guard:
@@ -30,15 +34,15 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif refusal := self._refusal(scope):
-            await _refuse(send, *refusal)
+            await _refuse(send, *refusal, asks=bool(_GIT_PATH.match(scope["path"])))
         else:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = scope["headers"]
         if self._key is not None:
-            scheme, _, given = _header(headers, b"authorization").partition(b" ")
-            if scope["path"] in _OPEN_PATHS or (scheme.lower() == b"bearer" and hmac.compare_digest(given, self._key)):
+            given = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
+            if scope["path"] in _OPEN_PATHS or hmac.compare_digest(given, self._key):
                 return None
             return 401, "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
         host = _header(headers, b"host").decode("latin-1")
@@ -51,6 +55,20 @@ class Guard:
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
         return None
+
+
+def _key(credential: bytes, *, is_git: bool) -> bytes:
+    """The key in an Authorization header; empty where there is none."""
+    scheme, _, given = credential.partition(b" ")
+    match scheme.lower():
+        case b"bearer":
+            return given
+        case b"basic" if is_git:
+            try:
+                return b64decode(given, validate=True).partition(b":")[2]
+            except ValueError:
+                return b""
+    return b""
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
@@ -68,8 +86,10 @@ def _split(url: str) -> SplitResult:
         return urlsplit("")
 
 
-async def _refuse(send: Send, status: int, detail: str) -> None:
+async def _refuse(send: Send, status: int, detail: str, *, asks: bool = False) -> None:
     body = orjson.dumps({"detail": detail})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if asks and status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="Ricordo", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,10 @@
-"""The jobs that keep the search index in order. Where a job may be another server's by now, it writes nothing more."""
+"""The jobs that keep the search index, and what waits for an owner, in order. A job that may be another server's by now
+writes nothing more.
+"""
 
 from ricordo.background import spending
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.memory.deciding import EXPIRY
 from ricordo.memory.reindexing import reembed, reindex
 from ricordo.runtime import Runtime
 from ricordo.storage.index.schedule import MERGE
@@ -41,4 +44,5 @@ HANDLERS = (
     JobHandler(SWEEP, _sweep, every_seconds=SWEPT_EVERY),
     JobHandler(REINDEX, _reindex),
     JobHandler(REEMBED, _reembed),
+    EXPIRY,
 )

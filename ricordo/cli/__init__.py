@@ -31,6 +31,8 @@ app = typer.Typer(
 
 database = typer.Typer(help="The database: move it to another.", no_args_is_help=True)
 app.add_typer(database, name="db")
+memory = typer.Typer(help="What is remembered: how good it is, and how it is forgotten.", no_args_is_help=True)
+app.add_typer(memory, name="memory")
 search = typer.Typer(help="The search index.", no_args_is_help=True)
 app.add_typer(search, name="search")
 
@@ -160,6 +162,41 @@ def move_database(
         from ricordo.storage.copying import Choices
 
         migrate_to(url, Choices(force, replace, replace_nul))
+
+
+@memory.command("audit")
+def audit_memory(
+    as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
+    most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
+) -> None:
+    """Look for junk, repetitions, lines that nobody said, secrets and growth in all memory. Changes nothing."""
+    with _plainly():
+        from ricordo.cli.memory import audit_memory as audit
+
+        audit(as_json=as_json, most=most)
+
+
+@memory.command("forget")
+def run_forget(
+    user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+) -> None:
+    """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
+    with _plainly():
+        from ricordo.cli.forgetting import forget_user
+
+        forget_user(user, is_sure=yes, server=server)
+
+
+@memory.command("receipt")
+def run_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts has them.")) -> None:
+    """Show the receipt of an erasure, and check that it is as it was signed."""
+    with _plainly():
+        from ricordo.cli.forgetting import check_receipt
+
+        is_genuine = check_receipt(file)
+    raise typer.Exit(0 if is_genuine else 1)
 
 
 @search.command("reindex")

@@ -96,7 +96,7 @@ class Client:
             with self._http.stream("POST", f"/v1/agents/{agent_id}/messages/stream", json=body) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise _refusal(response)
+                    raise refusal(response)
                 yield from _events(response.iter_lines())
         except httpx2.TransportError as error:
             raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
@@ -113,7 +113,7 @@ class Client:
                 f"The server at {self.address} does not answer: {error or type(error).__name__}."
             ) from None
         if response.status_code != 200:
-            raise _refusal(response)
+            raise refusal(response)
         return response.json()
 
 
@@ -126,7 +126,7 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
     raise Unavailable("The server ended the answer too early. What was said is kept; ask again.")
 
 
-def _refusal(response: httpx2.Response) -> RicordoError:
+def refusal(response: httpx2.Response) -> RicordoError:
     status = response.status_code
     error = _detail(response, "error")
     detail = error.get("message") if isinstance(error, dict) else _detail(response, "detail")

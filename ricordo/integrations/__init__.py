@@ -3,6 +3,8 @@
 No module here imports a client library before its first use, and none calls a service that is not configured.
 """
 
+from ricordo.domain.job import JobHandler
+from ricordo.integrations import dolt, git
 from ricordo.integrations.pinecone import PineconeIndex
 from ricordo.integrations.qdrant import QdrantIndex
 from ricordo.integrations.turbopuffer import TurbopufferIndex
@@ -11,7 +13,7 @@ from ricordo.storage.vector_index import VectorIndex
 
 
 class IntegrationsPlugin:
-    """The plugin that offers the vector services whose variables are set."""
+    """The plugin that offers the vector services whose variables are set, and the remotes of memory."""
 
     def vector_indexes(self, settings: VectorSettings) -> list[VectorIndex]:
         """An index for each configured service; none is called before an archive that chose it is written or searched."""
@@ -29,6 +31,10 @@ class IntegrationsPlugin:
             secret = key.get_secret_value() if key else None
             indexes.append(QdrantIndex(place, secret, prefix=settings.namespace_prefix))
         return indexes
+
+    def jobs(self) -> list[JobHandler]:
+        """What keeps remotes of memory in step."""
+        return [*git.HANDLERS, *dolt.HANDLERS]
 
 
 plugin = IntegrationsPlugin()

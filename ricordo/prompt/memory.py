@@ -7,9 +7,10 @@ that no text can leave its block.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ricordo.domain.agent import AgentType
-from ricordo.domain.block import Block
+from ricordo.domain.block import Block, Policy
 
 _NUMBERED_TYPES: set[AgentType] = {"sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"}
 _TOOL_FIRST_TYPES: set[AgentType] = {"react_agent", "workflow_agent"}
@@ -22,7 +23,17 @@ _RULES_INTRODUCTION = (
     "The following constraints define rules for tool usage and guide desired behavior. These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
+# What becomes of the agent's edits is said only where they are not simply applied; the first line is the retired server's.
+_RULE_LINES: dict[Policy, str] = {
+    "read_only": "- read_only=true\n",
+    "propose": "- policy=propose (your edits wait for the owner)\n",
+    "guarded": "- policy=guarded (your edits wait for the owner while you have read what nobody vouches for)\n",
+    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
+}
+_OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
+_UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
+_IN_BLOCK = ("value", "description", "metadata")
 _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 
 
@@ -76,36 +87,53 @@ def _blocks(section: MemorySection) -> str:
     numbered = is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
-    rendered = "\n".join(_block(block, numbered) for block in section.blocks)
+    # Of every block, not of its own alone: else one could forge the end of another.
+    tags = (*_IN_BLOCK, *(block.label for block in section.blocks))
+    rendered = "\n".join(_block(block, numbered, tags) for block in section.blocks)
     return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
 
 
-def _block(block: Block, numbered: bool) -> str:
-    read_only = "- read_only=true\n" if block.is_read_only else ""
+def _block(block: Block, numbered: bool, tags: tuple[str, ...]) -> str:
+    rule = _RULE_LINES.get(block.rule, "")
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     return (
-        f"<{block.label}>\n<description>\n{disarm(block.description or '', 'description', block.label)}\n</description>\n"
-        f"<metadata>\n{read_only}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
-        f"{warning}<value>\n{_value(block, numbered)}</value>\n</{block.label}>\n"
+        f"<{block.label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
+        f"<metadata>\n{rule}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
+        f"{warning}<value>\n{_value(block, numbered, tags)}</value>\n</{block.label}>\n"
     )
 
 
-def _value(block: Block, numbered: bool) -> str:
+def _value(block: Block, numbered: bool, tags: tuple[str, ...]) -> str:
     value = f"{block.value}\n"
     if numbered:
         lines = enumerate(block.value.split("\n"), 1)
         value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
     # Last of all, since a line's number can complete a tag: a block labelled "5" with `</` at the end of its fourth line.
-    return disarm(value, "value", block.label)
+    return disarm(value, *tags)
 
 
 def disarm(text: str, *tags: str) -> str:
     """Break closing tags of these names and of the prompt's sections in text that others wrote: `</value>` gets a `\\` inside."""
-    if "<" not in text or "/" not in text:
+    if "<" not in text and "\uff1c" not in text and "\ufe64" not in text:
         return text
-    names = "|".join(re.escape(name) for name in (*_SECTIONS, *tags))
-    # Models read `< /value x>` as a closing tag too, so spacing, case and what follows the name do not matter.
-    return re.sub(rf"<(\s*)/(?=\s*(?:{names})(?![\w-]))", r"<\1\\/", text, flags=re.IGNORECASE)
+    return _closing(tags).sub(r"\1\\\2", text)
+
+
+@lru_cache(maxsize=1024)
+def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """What models read as a closing tag of these names: `< /value x>` too, so spacing, case and what follows do not matter.
+
+    Nor do signs that nobody sees, and wide ones that look the same.
+    """
+    unseen = f"[\\s{_UNSEEN}]*"
+    names = "|".join(f"[{_UNSEEN}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))
+    pattern = rf"([{_OPENS}]{unseen})([{_SLASHES}])(?={unseen}(?:{names})(?![\w-]))"
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _like(sign: str) -> str:
+    wide = chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else ""
+    return f"[{re.escape(sign)}{re.escape(wide)}]" if wide else re.escape(sign)
 
 
 def _rules(lines: Sequence[str]) -> str:

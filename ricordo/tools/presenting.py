@@ -1,8 +1,9 @@
 """How tools are offered to models, and how their calls are read back. Pure.
 
 An agent's style may add arguments of its own to every tool: `thinking`, for models that think only in what they write, and
-`request_heartbeat`, by which a model asks for another step. Neither ever reaches a tool. A property of that name which a tool
-has itself is the tool's and stays.
+`request_heartbeat`, by which a model asks for another step. Tools that edit memory get `quote` besides, where a block is only
+changed in the user's own words. None of them ever reaches a tool. A property of that name which a tool has itself is the tool's
+and stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from ricordo.domain.message import Message, Part, ReasoningPart, ToolCallPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 
-THINKING, HEARTBEAT = "thinking", "request_heartbeat"
+THINKING, HEARTBEAT, QUOTE = "thinking", "request_heartbeat", "quote"
 SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"
 _THINKING_SCHEMA = {
     "type": "string",
@@ -25,6 +26,11 @@ _THINKING_SCHEMA = {
 _HEARTBEAT_SCHEMA = {
     "type": "boolean",
     "description": "True to get control back right after this call, for another step; false to end your turn with it.",
+}
+_QUOTE_SCHEMA = {
+    "type": "string",
+    "description": "For a block with policy=explicit: the user's words of just now that ask for this, word for word. Without them "
+    "the change is only proposed to the block's owner.",
 }
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
@@ -42,33 +48,40 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Presenting:
-    """What is added to tools: a heartbeat, thoughts, and the format (as in `response_format`) of what `send_message` says."""
+    """What is added to tools: a heartbeat, thoughts, the format (as in `response_format`) of what `send_message` says, and to the
+    tools in `quoting` the user's words.
+    """
 
     heartbeat: bool = False
     thinks_in_arguments: bool = False
     response_format: Mapping[str, Any] | None = None
+    quoting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON)."""
+    """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON).
+
+    `quote` are the words of a user's that it appeals to.
+    """
 
     call: ToolCallPart
     thoughts: str
     wants_heartbeat: bool
     arguments: str
+    quote: str = ""
 
 
 def schema_for(tool: ToolSchema, how: Presenting, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat = how.heartbeat and not is_terminal
     speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
-    if not (heartbeat or how.thinks_in_arguments or speech is not None):
+    quotes = tool.name in how.quoting
+    if not (heartbeat or how.thinks_in_arguments or quotes or speech is not None):
         return tool
     said = b"" if speech is None else orjson.dumps(speech)
-    return _presented(
-        tool.name, tool.description, orjson.dumps(tool.parameters), heartbeat, how.thinks_in_arguments, said
-    )
+    added = _Added(heartbeat, how.thinks_in_arguments, quotes, said)
+    return _presented(tool.name, tool.description, orjson.dumps(tool.parameters), added)
 
 
 def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -97,7 +110,7 @@ def take_apart(call: ToolCallPart, how: Presenting, schema: ToolSchema | None = 
     if arguments is None:
         return Taken(call, "", wants_heartbeat=False, arguments=call.arguments)
     own = schema.parameters.get("properties", {}) if schema else None
-    thoughts, wants = "", False
+    thoughts, wants, quote = "", False, ""
     kept, stored = call.arguments, call
     if THINKING in arguments and _is_ours(THINKING, how.thinks_in_arguments, own):
         thoughts = _text(arguments.pop(THINKING))
@@ -106,9 +119,12 @@ def take_apart(call: ToolCallPart, how: Presenting, schema: ToolSchema | None = 
     if HEARTBEAT in arguments and _is_ours(HEARTBEAT, how.heartbeat, own):
         wants = _means_yes(arguments.pop(HEARTBEAT)) and how.heartbeat
         kept = _dumps(arguments)
+    if QUOTE in arguments and call.name in how.quoting and (own is None or QUOTE not in own):
+        quote = _text(arguments.pop(QUOTE))
+        kept = _dumps(arguments)
     if call.name == SPEECH_TOOL and how.response_format and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
         kept = _dumps({**arguments, SPEECH_ARGUMENT: _text(arguments[SPEECH_ARGUMENT])})
-    return Taken(stored, thoughts, wants, kept)
+    return Taken(stored, thoughts, wants, kept, quote)
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -137,18 +153,28 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
     return replace(call, arguments=_dumps({**arguments, **values}))
 
 
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """What one tool gets beside its own arguments; `speech` is JSON."""
+
+    heartbeat: bool
+    thinks: bool
+    quotes: bool
+    speech: bytes
+
+
 @lru_cache(maxsize=_MOST_SCHEMAS)
-def _presented(
-    name: str, description: str, parameters: bytes, heartbeat: bool, thinks: bool, speech: bytes
-) -> ToolSchema:
+def _presented(name: str, description: str, parameters: bytes, added: _Added) -> ToolSchema:
     schema: dict[str, Any] = orjson.loads(parameters)
     properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
-    if speech and SPEECH_ARGUMENT in properties:
-        schema |= _with_speech(schema, properties, orjson.loads(speech))
-    if thinks and THINKING not in properties:
+    if added.speech and SPEECH_ARGUMENT in properties:
+        schema |= _with_speech(schema, properties, orjson.loads(added.speech))
+    if added.quotes and QUOTE not in properties:
+        properties[QUOTE] = dict(_QUOTE_SCHEMA)
+    if added.thinks and THINKING not in properties:
         properties = {THINKING: dict(_THINKING_SCHEMA), **properties}
         required = [THINKING, *required]
-    if heartbeat and HEARTBEAT not in properties:
+    if added.heartbeat and HEARTBEAT not in properties:
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
         required = [*required, HEARTBEAT]
     return ToolSchema(name, description, {**schema, "type": "object", "properties": properties, "required": required})

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -26,9 +26,25 @@ log = logging.getLogger(__name__)
 _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 
+@dataclass(slots=True)
+class Quoted:
+    """What a call's result quotes of what is kept: ids of messages and passages, and whether nobody vouches for some of it."""
+
+    sources: list[str] = field(default_factory=list)
+    is_tainted: bool = False
+
+    def add(self, id: str, *, is_tainted: bool) -> None:
+        """Say that the result holds the words of this message or passage."""
+        self.sources.append(id)
+        self.is_tainted |= is_tainted
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use: the step's working memory to change, the store to read, all that is kept to search."""
+    """What a tool may use: the step's working memory to change, the store to read, all that is kept to search.
+
+    Where it gives the agent words that are kept, it says in `quoted` whose they are.
+    """
 
     call_id: str
     state: AgentState
@@ -36,6 +52,7 @@ class ToolContext:
     store: Store
     scope: Scope
     recall: Recall
+    quoted: Quoted = field(default_factory=Quoted)
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]
@@ -44,7 +61,9 @@ ToolFunction = Callable[..., Awaitable[Any] | Any]
 class ServerTool:
     """A tool that runs in the server, made from a function whose first parameter is the context.
 
-    With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back.
+    With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
+    `brings_untrusted` its results hold what nobody vouches for: pages, files, what other systems say. With `edits_memory` its
+    calls may carry the user's words that asked for the edit, where a block wants that.
     """
 
     def __init__(
@@ -54,12 +73,16 @@ class ServerTool:
         *,
         runs_in_parallel: bool = False,
         acts_outside: bool = False,
+        brings_untrusted: bool = False,
+        edits_memory: bool = False,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.function = function
         self.tool_type = tool_type
         self.runs_in_parallel = runs_in_parallel
         self.acts_outside = acts_outside
+        self.brings_untrusted = brings_untrusted or tool_type.startswith("external_")
+        self.edits_memory = edits_memory
         self._aliases = dict(aliases or {})
         self._arguments = arguments_model(function)
         self.schema = describe(function, self._arguments)
@@ -95,6 +118,11 @@ class Toolbox:
         """The tool with this name, if the server can run it."""
         return self._tools.get(name)
 
+    def edits_memory(self, name: str) -> bool:
+        """Whether this is a tool of the server's that changes memory blocks."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.edits_memory
+
     async def run(
         self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
     ) -> list[ToolReturnPart]:
@@ -114,7 +142,12 @@ class Toolbox:
         if tool is None or server_tool is None:
             names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
             return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
-        return _cut(await _attempt(server_tool, call, context), tool.return_limit)
+        result = _cut(await _attempt(server_tool, call, context), tool.return_limit)
+        quoted = context.quoted
+        is_tainted = server_tool.brings_untrusted or quoted.is_tainted
+        if not (quoted.sources or is_tainted):
+            return result
+        return replace(result, sources=tuple(dict.fromkeys(quoted.sources)), is_tainted=is_tainted)
 
 
 async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:

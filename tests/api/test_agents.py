@@ -260,10 +260,11 @@ def test_reading_an_agent_costs_at_most_four_statements(
     assert counted.transactions == 1
 
 
-def test_making_an_agent_costs_at_most_twelve_statements(
+def test_making_an_agent_costs_at_most_fourteen_statements(
     client: StrictLetta, server: ServerInThread, block_id: str
 ) -> None:
     speech = client.tools.list(name="send_message").items[0]
+    client.agents.create(model=MODEL)  # from here on it is known which providers there are
 
     with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
         client.agents.create(
@@ -278,7 +279,8 @@ def test_making_an_agent_costs_at_most_twelve_statements(
             tags=["a", "b"],
         )
 
-    assert 5 <= len(counted.statements) <= 12, counted.statements
+    # Two of them store the blocks' first versions and their texts.
+    assert 5 <= len(counted.statements) <= 14, counted.statements
     assert counted.transactions == 1
 
 
@@ -304,3 +306,32 @@ def test_a_model_setting_without_effect_is_refused(http: httpx2.Client, name: st
     answer = http.post("/v1/agents/", json={"model": MODEL, "model_settings": {name: True}})
     assert answer.status_code == 422
     assert f"model_settings.{name} is not supported" in answer.json()["detail"]
+
+
+def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread
+) -> None:
+    ada = new_id("ada")
+    for label, more in (("human", {}), ("maths", {"course": "maths"}), ("law", {"course": "law"})):
+        http.put(f"/users/{ada}/blocks/{label}", json={"body": f"Ada's {label}.", **more})
+    made = client.agents.create(
+        model=MODEL,
+        metadata={"course": "maths"},
+        memory_blocks=[{"label": "human", "value": "Nobody yet."}],
+        extra_body={"user_id": ada},
+    )
+
+    assert [block.value for block in made.blocks] == ["Ada's human.", "Ada's maths."]
+    assert client.agents.retrieve(made.id).blocks == made.blocks
+    assert client.agents.blocks.retrieve("maths", agent_id=made.id).value == "Ada's maths."
+    (system,) = client.agents.messages.list(made.id).items
+    assert "Ada's maths." in str(system.content)
+    client.agents.messages.create(made.id, input="Hello.")
+    # The prompt that was made with the agent was right already.
+    assert server.model.requests[-1].messages[0].text == system.content
+    thread = client.conversations.create(agent_id=made.id)
+    assert "Ada's human." in client.conversations.recompile(thread.id, dry_run=True)
+    bob = client.conversations.create(agent_id=made.id, extra_body={"user_id": new_id("bob")})
+    assert "Ada's" not in client.conversations.recompile(bob.id, dry_run=True)
+    client.agents.delete(made.id)
+    assert len(http.get(f"/users/{ada}/blocks").json()) == 3

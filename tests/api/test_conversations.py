@@ -15,7 +15,7 @@ from ricordo.api.wire.conversations import ConversationShape
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations
-from tests.support.serving import Gate, ServerInThread, StrictLetta
+from tests.support.serving import MODEL, Gate, ServerInThread, StrictLetta
 
 BUSY = "Another request is currently being processed for this conversation."
 
@@ -341,3 +341,63 @@ def test_a_search_in_a_fork_finds_what_it_shares(
     client.conversations.delete(thread.id)
     assert found(thread.id) == set()
     assert found(fork.id) == {"Tea one", "Tea three"}
+
+
+def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_is_new(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    ada = new_id("ada")
+    made = client.conversations.create(agent_id=agent.id, extra_body={"user_id": ada})
+    wire = http.get(f"/v1/conversations/{made.id}").json()
+    assert is_id(wire["user_id"], "user")
+    assert http.get(f"/users/{ada}/blocks").json() == []
+
+    http.put(f"/users/{ada}/blocks/human", json={"body": "Her name is Ada Lovelace."})
+    http.put(f"/users/{ada}/blocks/other", json={"body": "For another.", "agent_id": new_id("agent")})
+    client.conversations.messages.create(made.id, input="Hello.", streaming=False)
+
+    prompt = server.model.requests[-1].messages[0].text
+    assert "Ada Lovelace" in prompt
+    assert "Her name is Ada.\n" not in prompt
+    assert "For another." not in prompt
+    fork = client.conversations.fork(made.id)
+    assert http.get(f"/v1/conversations/{fork.id}").json()["user_id"] == wire["user_id"]
+    again = http.post(f"/v1/conversations/?agent_id={agent.id}", json={"user_id": wire["user_id"]}).json()
+    assert again["user_id"] == wire["user_id"]
+    assert "Ada Lovelace" in http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
+
+
+def test_a_thread_of_nobody_in_particular_sees_the_agents_memory_alone(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
+    made = client.conversations.create(agent_id=agent.id)
+
+    assert http.get(f"/v1/conversations/{made.id}").json()["user_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("user", "status"),
+    [("", 422), ("a/b", 400), ("user-00000000-0000-4000-8000-00000000dead", 404), (5, 422), ("x" * 300, 422)],
+)
+def test_a_user_who_cannot_be_makes_no_thread(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState, user: object, status: int
+) -> None:
+    before = server.rows()
+
+    for path in (f"/v1/conversations/?agent_id={agent.id}", "/v1/agents/"):
+        assert http.post(path, json={"user_id": user, "model": MODEL}).status_code == status
+
+    assert server.rows() == before
+
+
+def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    """One agent, two users: each thread's search sees its own user's words, and never the other's."""
+    ada, bob = (client.conversations.create(agent_id=agent.id, extra_body={"user_id": new_id("u")}) for _ in range(2))
+    client.conversations.messages.create(ada.id, input="My locker opens with kingfisher.", streaming=False)
+    for thread, is_found in ((bob, False), (ada, True)):
+        server.says(call("conversation_search", query="locker kingfisher"), "Done.")
+        client.conversations.messages.create(thread.id, input="What opens it?", streaming=False)
+        shown = str(server.model.requests[-1].messages[-1].tool_returns[0])
+        assert ("My locker" in shown) == is_found

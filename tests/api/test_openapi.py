@@ -178,7 +178,10 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
             continue
         (content,) = operation["responses"]["200"]["content"].items()
         kind, body = content
-        assert kind == ("text/event-stream" if path.endswith("/stream") else "application/json"), where
+        ending = path.rsplit("/", 1)[1]
+        assert kind == {"stream": "text/event-stream", "export": "application/zip"}.get(ending, "application/json"), (
+            where
+        )
         assert body["schema"], where
         assert body["schema"] != {}, where
 

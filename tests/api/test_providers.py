@@ -19,11 +19,11 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.owned import OwnedModels
 from ricordo.llm.registry import Models
+from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored
 from ricordo.storage.sqlite import SqliteStore
 from tests.llm.talk import Waits, ask
-from tests.support.cipher import TestCipher
 from tests.support.model_server import Answer, ModelServer
 
 KEY = "sk-very-secret-key"
@@ -39,7 +39,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 @asynccontextmanager
 async def face(
-    store: SqliteStore, models: Models, cipher: TestCipher
+    store: SqliteStore, models: Models, cipher: Secret
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, OwnedModels]]:
     """The routes on a store; the header x-org names the organisation that asks."""
     owned = OwnedModels(
@@ -73,8 +73,10 @@ async def models(tmp_path: Path) -> AsyncIterator[Models]:
 
 
 @pytest.fixture
-async def opened(store: SqliteStore, models: Models) -> AsyncIterator[tuple[httpx2.AsyncClient, OwnedModels]]:
-    async with face(store, models, TestCipher()) as both:
+async def opened(
+    store: SqliteStore, models: Models, tmp_path: Path
+) -> AsyncIterator[tuple[httpx2.AsyncClient, OwnedModels]]:
+    async with face(store, models, Secret(tmp_path)) as both:
         yield both
 
 
@@ -267,10 +269,10 @@ async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
 
 
 async def test_a_key_of_another_server_is_named_and_can_be_replaced(
-    http: httpx2.AsyncClient, store: SqliteStore, models: Models, server: ModelServer
+    http: httpx2.AsyncClient, store: SqliteStore, models: Models, server: ModelServer, tmp_path: Path
 ) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
-    async with face(store, models, TestCipher()) as (copy, _):
+    async with face(store, models, Secret(tmp_path / "other")) as (copy, _):
         assert (await copy.get(path)).status_code == 200
         for response in (await copy.post(f"{path}/check"), await copy.patch(path, json={"api_version": "1"})):
             assert response.status_code == 503

@@ -21,6 +21,10 @@ TOOLS = {
     "memory_apply_patch": "letta_memory_core",
     "memory_rethink": "letta_sleeptime_core",
     "memory_finish_edits": "letta_sleeptime_core",
+    "list_memory_blocks": "letta_memory_core",
+    "read_memory_block": "letta_memory_core",
+    "edit_memory_block": "letta_memory_core",
+    "propose_memory_edit": "letta_memory_core",
 }
 
 

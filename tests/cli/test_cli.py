@@ -10,8 +10,8 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, Shell
 
 
-def test_help_names_every_command(shell: Shell) -> None:
-    shown = shell.run("--help")
+def test_help_names_every_command(new_shell: Shell) -> None:
+    shown = new_shell.run("--help")
     assert shown.returncode == 0
     for name in ("serve", "chat", "doctor", "settings"):
         assert f"\n  {name} " in shown.stdout
@@ -30,8 +30,8 @@ def test_help_is_quick_and_loads_nothing_slow() -> None:
     assert not loaded & {"fastapi", "sqlalchemy", "pydantic", "rich", "httpx2", "uvicorn", "jinja2", "asyncio"}
 
 
-def test_version_is_told(shell: Shell) -> None:
-    assert shell.run("--version").stdout == f"ricordo {__version__}\n"
+def test_version_is_told(new_shell: Shell) -> None:
+    assert new_shell.run("--version").stdout == f"ricordo {__version__}\n"
 
 
 def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell: Shell) -> None:

@@ -26,20 +26,20 @@ LIMIT = 10
 
 
 @pytest.mark.usefixtures("quiet_logs")
-def test_it_serves_refuses_company_and_ends_well_on_sigterm(shell: Shell) -> None:
-    with shell.serving() as serving:
-        assert f"data in {shell.data}" in serving.said
+def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) -> None:
+    with new_shell.serving() as serving:
+        assert f"data in {new_shell.data}" in serving.said
         assert "model: ricordo/librarian" in serving.said
         assert "stop it with Ctrl-C" in serving.said
         health = httpx2.get(f"{serving.address}/v1/health", trust_env=False)
         assert health.json()["status"] == "ok"
         port = serving.address.rpartition(":")[2]
-        taken = shell.run("serve", "--port", port)
+        taken = new_shell.run("serve", "--port", port)
         assert (taken.returncode, taken.stdout) == (2, "")
         assert taken.stderr.startswith(f"ricordo: Port {port} of 127.0.0.1 is taken")
         assert len(taken.stderr.splitlines()) == 1
         # In this process, where what is slow to import is there already.
-        in_use = CliRunner().invoke(app, ["serve", "--port", "0"], env=environment(shell.data))
+        in_use = CliRunner().invoke(app, ["serve", "--port", "0"], env=environment(new_shell.data))
         assert (in_use.exit_code, in_use.stdout) == (2, "")
         assert in_use.stderr.startswith("ricordo: Another Ricordo server is using")
         assert len(in_use.stderr.splitlines()) == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.agent import AgentType
-from ricordo.domain.block import Block, require_label
+from ricordo.domain.block import Block, Policy, require_label
 from ricordo.errors import Invalid
 from ricordo.prompt.memory import Directory, MemorySection, OpenFile, is_numbered, render_memory
 from tests.support import make
@@ -221,3 +221,16 @@ def test_no_text_of_a_file_can_close_its_directory(name: str, description: str, 
     rendered = render_memory(MemorySection("letta_v1_agent", "openai", directories=(folder,)))
     for tag, count in {"directories": 1, "directory": 1, "file": 1, "value": 1, "instructions": bool(content)}.items():
         assert len(close(tag).findall(rendered)) == count
+
+
+@pytest.mark.parametrize("policy", ["guarded", "explicit", "propose"])
+def test_a_block_whose_edits_may_wait_says_so_in_one_line(policy: Policy) -> None:
+    direct = render_memory(section(make.block()))
+    told = render_memory(section(make.block(policy=policy)))
+    (line,) = set(told.split("\n")) - set(direct.split("\n"))
+    assert line.startswith(f"- policy={policy} (your edits wait for the owner")
+    assert told.replace(f"{line}\n", "") == direct
+
+
+def test_a_read_only_block_says_nothing_of_another_policy() -> None:
+    assert "policy" not in render_memory(section(make.block(policy="propose", read_only=True)))

@@ -11,8 +11,10 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.run import Run, Step
-from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Actor, Scope
 from ricordo.domain.tool import Tool
+from ricordo.domain.version import Cause
+from ricordo.memory.standing import Standing
 from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
 from ricordo.storage.store import Store, Transaction
 from tests.support.clock import START
@@ -167,6 +169,18 @@ def step(of: Run, **fields: Any) -> Step:
     return Step(run_id=of.id, **defaults | fields)
 
 
+def cause(by: str = "user-1", **fields: Any) -> Cause:
+    """Why memory changes: a user's own wish, unless the id is another kind's."""
+    kind: Any = by.partition("-")[0]
+    return Cause(**{"author": Actor(kind, by, "Ada"), "reason": "A reason"} | fields)
+
+
+def standing(state: AgentState, **fields: Any) -> Standing:
+    """The agent in one of its steps."""
+    author = Actor("agent", state.agent.id, state.agent.name)
+    return Standing(**{"author": author, "run_id": "run-1", "step_id": "step-1"} | fields)
+
+
 async def stored_agent(
     store: Store,
     one: Agent | None = None,
@@ -186,8 +200,7 @@ async def stored_agent(
         if with_blocks:
             own = chain("agent", one.id)
             placed = [replace(block, chain_id=own.id) for block in with_blocks]
-            blocks.insert_all(tx, placed, [own])
-            blocks.attach(tx, one.id, placed)
+            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], cause()))
         tools.insert_all(tx, with_tools)
         tools.attach(tx, one.id, [tool.id for tool in with_tools])
         return agents.load_whole(tx, Scope(one.organization_id), one.id)
@@ -197,8 +210,7 @@ async def stored_agent(
 
 async def stored_blocks(store: Store, *new: Block) -> list[Block]:
     """Store loose blocks, each in a chain of its own."""
-    await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new]))
-    return list(new)
+    return await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], cause()))
 
 
 async def stored_messages(store: Store, *new: Message) -> list[Message]:

@@ -70,6 +70,7 @@ class Server:
         self._log = (self.folder / "log").open("wb")
         self._numbers = itertools.count(1)
         self._shared: str | None = None
+        self._cleaner: psycopg.Connection[Any] | None = None
         atexit.register(self.stop)
         self._initialise()
         options = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
@@ -105,11 +106,28 @@ class Server:
     def empty(self) -> None:
         """Bring the shared database back to what it was; where that cannot be done, the next test gets a new one."""
         try:
-            self.run(_EMPTY, name_in(self.shared_database()))
+            try:
+                self._clean()
+            except psycopg.OperationalError:
+                if self._cleaner and not self._cleaner.closed:
+                    raise
+                self._clean()  # the test before had cut every connection
         except psycopg.Error:
+            self._let_cleaner_go()
             self.drop(self.shared_database())
             self._shared = None
             raise
+
+    def _clean(self) -> None:
+        # A connection that stays knows all tables already: that makes it ten times as quick.
+        if self._cleaner is None or self._cleaner.closed:
+            self._cleaner = psycopg.connect(self.shared_database(), autocommit=True)
+        self._cleaner.execute(_EMPTY.encode())
+
+    def _let_cleaner_go(self) -> None:
+        if self._cleaner:
+            self._cleaner.close()
+            self._cleaner = None
 
     def drop(self, url: str) -> None:
         """Remove the database, whoever is still connected."""
@@ -118,6 +136,7 @@ class Server:
     def stop(self) -> None:
         """End the server at once and remove its folder."""
         atexit.unregister(self.stop)
+        self._let_cleaner_go()
         process = getattr(self, "_process", None)
         if process and process.poll() is None:
             process.send_signal(signal.SIGQUIT)

@@ -10,7 +10,16 @@ from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPar
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 from ricordo.tools.builtin import plugin
-from ricordo.tools.presenting import HEARTBEAT, THINKING, Presenting, prefill, schema_for, take_apart, with_thoughts
+from ricordo.tools.presenting import (
+    HEARTBEAT,
+    QUOTE,
+    THINKING,
+    Presenting,
+    prefill,
+    schema_for,
+    take_apart,
+    with_thoughts,
+)
 from tests.support import make
 
 PLAIN, BEATS, THINKS = Presenting(), Presenting(heartbeat=True), Presenting(thinks_in_arguments=True)
@@ -332,3 +341,23 @@ def test_a_value_has_to_fit_its_schema(schema: dict[str, Any], value: Any, fits:
     else:
         with pytest.raises(Invalid, match="does not fit its schema"):
             prefill(call({}), {"query": value}, search)
+
+
+def test_a_tool_that_may_quote_takes_the_users_words_and_never_sees_them() -> None:
+    how = Presenting(heartbeat=True, thinks_in_arguments=True, quoting=frozenset({"search"}))
+    offered = schema_for(tool(), how, is_terminal=False)
+    assert list(offered.parameters["properties"]) == [THINKING, "query", "limit", QUOTE, HEARTBEAT]
+    assert QUOTE not in offered.parameters["required"]
+    taken = take_apart(call({"thinking": "Hm.", "query": "tea", "quote": "find tea"}), how, tool())
+    assert taken.quote == "find tea"
+    assert orjson.loads(taken.arguments) == {"query": "tea"}
+    assert loads(taken.call) == {"query": "tea", "quote": "find tea"}
+
+
+def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
+    quoting = Presenting(quoting=frozenset({"search"}))
+    own = tool(query={"type": "string"}, quote={"type": "integer"})
+    assert schema_for(own, quoting, is_terminal=False).parameters == {**own.parameters}
+    arguments = {"query": "tea", "quote": "find tea"}
+    for taken in (take_apart(call(arguments), quoting, own), take_apart(call(arguments), PLAIN, tool())):
+        assert (taken.quote, orjson.loads(taken.arguments)) == ("", arguments)

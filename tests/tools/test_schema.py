@@ -31,6 +31,8 @@ def test_only_tools_that_change_nothing_run_side_by_side() -> None:
     assert {name for name, tool in TOOLS.items() if tool.runs_in_parallel} == {
         "conversation_search",
         "archival_memory_search",
+        "list_memory_blocks",
+        "read_memory_block",
     }
 
 

@@ -26,6 +26,7 @@ def block_to_wire(block: Block) -> dict[str, Any]:
         "description": block.description,
         "metadata": block.metadata,
         "read_only": block.is_read_only,
+        "policy": block.rule,
         "hidden": block.hidden,
         "tags": list(block.tags),
         "is_template": False,

@@ -11,7 +11,10 @@ from ricordo.domain.model import ModelSettings
 
 
 class ConversationShape(Shape):
-    """A thread of an agent; `model`, `model_settings` and `context_window_limit` are null where it uses the agent's."""
+    """A thread of an agent, which sees the memory of the user `user_id`.
+
+    `model`, `model_settings` and `context_window_limit` are null where it uses the agent's.
+    """
 
     id: str
     agent_id: str
@@ -30,6 +33,7 @@ class ConversationShape(Shape):
     updated_at: datetime
     created_by_id: str | None
     last_updated_by_id: str | None
+    user_id: str | None
 
 
 def conversation_to_wire(thread: Conversation, endpoint_type: str) -> dict[str, Any]:
@@ -53,4 +57,5 @@ def conversation_to_wire(thread: Conversation, endpoint_type: str) -> dict[str, 
         "updated_at": stamp(thread.updated_at),
         "created_by_id": thread.created_by,
         "last_updated_by_id": None,
+        "user_id": thread.user_id,
     }

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ricordo.domain.agent import AgentType
+from ricordo.domain.block import Policy
 from ricordo.domain.run import RunStatus, StepStatus, StopReason
 from ricordo.domain.tool import ToolType
 
@@ -45,6 +46,7 @@ class BlockShape(HostedFields):
     description: str | None
     metadata: Json
     read_only: bool
+    policy: Policy
     hidden: bool
     tags: list[str]
     is_template: bool
@@ -365,6 +367,16 @@ class ModelFailureShape(Shape):
     detail: str | None
 
 
+class ConflictShape(Shape):
+    """Texts that collide: what both sides began with, what stands there now, and what was to be written; null where gone."""
+
+    proposal_id: str | None
+    base: str | None
+    ours: str | None
+    theirs: str | None
+    how: str
+
+
 class Refusal(Shape):
     """Why a request was refused; a provider's failure stands under `error` alone."""
 
@@ -373,3 +385,4 @@ class Refusal(Shape):
     examples: list[str] | None = None
     run_id: str | None = None
     error: ModelFailureShape | None = None
+    conflict: ConflictShape | None = None

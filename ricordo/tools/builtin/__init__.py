@@ -11,6 +11,12 @@ from ricordo.tools.builtin.memory import (
     memory_replace,
     memory_rethink,
 )
+from ricordo.tools.builtin.owned import (
+    edit_memory_block,
+    list_memory_blocks,
+    propose_memory_edit,
+    read_memory_block,
+)
 from ricordo.tools.builtin.patch import memory_apply_patch
 from ricordo.tools.builtin.recall import archival_memory_insert, archival_memory_search, conversation_search
 from ricordo.tools.builtin.speech import send_message
@@ -30,14 +36,18 @@ class BuiltinPlugin:
             ServerTool(conversation_search, "letta_core", runs_in_parallel=True),
             ServerTool(archival_memory_insert, "letta_core"),
             ServerTool(archival_memory_search, "letta_core", runs_in_parallel=True),
-            ServerTool(core_memory_append, "letta_memory_core"),
-            ServerTool(core_memory_replace, "letta_memory_core"),
-            ServerTool(memory_insert, "letta_memory_core", aliases=_SHORT),
-            ServerTool(memory_replace, "letta_memory_core", aliases=_SHORT),
-            ServerTool(memory, "letta_memory_core", aliases=_SHORT),
-            ServerTool(memory_apply_patch, "letta_memory_core"),
-            ServerTool(memory_rethink, "letta_sleeptime_core"),
+            ServerTool(core_memory_append, "letta_memory_core", edits_memory=True),
+            ServerTool(core_memory_replace, "letta_memory_core", edits_memory=True),
+            ServerTool(memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT),
+            ServerTool(memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT),
+            ServerTool(memory, "letta_memory_core", edits_memory=True, aliases=_SHORT),
+            ServerTool(memory_apply_patch, "letta_memory_core", edits_memory=True),
+            ServerTool(memory_rethink, "letta_sleeptime_core", edits_memory=True),
             ServerTool(memory_finish_edits, "letta_sleeptime_core"),
+            ServerTool(list_memory_blocks, "letta_memory_core", runs_in_parallel=True),
+            ServerTool(read_memory_block, "letta_memory_core", runs_in_parallel=True),
+            ServerTool(edit_memory_block, "letta_memory_core", edits_memory=True),
+            ServerTool(propose_memory_edit, "letta_memory_core"),
         )
 
 

@@ -48,7 +48,7 @@ def memory_replace(context: ToolContext, label: str, old_string: str, new_string
             f"No replacement was performed, old_string `{old_string}` did not appear verbatim in memory block with label `{label}`."
         )
     if value.count(old_string) > 1:
-        lines = _lines_with(value, old_string)
+        lines = lines_with(value, old_string)
         raise Invalid(
             f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in lines {lines}. "
             "Please ensure it is unique."
@@ -111,7 +111,7 @@ def refuse_line_numbers(name: str, text: str) -> None:
         )
 
 
-def _lines_with(value: str, piece: str) -> list[int]:
+def lines_with(value: str, piece: str) -> list[int]:
     """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
     starts = [match.start() for match in re.finditer(re.escape(piece), value)]
     return sorted({value.count("\n", 0, start) + 1 for start in starts})

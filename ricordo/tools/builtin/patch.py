@@ -121,7 +121,7 @@ def _carry_out_one(context: ToolContext, operation: _Operation) -> list[str]:
         return [f"Deleted memory block '{label}'"]
     done = []
     if operation.move_to is None or any(line.strip() for line in operation.lines):
-        memory.write(label, _patched(block.value, operation.lines), context.call_id, is_shown=False)
+        memory.write(label, _patched(block.value, operation.lines), context.call_id, shown="nothing")
         done.append(f"Updated memory block '{label}'")
     if operation.move_to:
         memory.rename(label, operation.move_to, context.call_id)

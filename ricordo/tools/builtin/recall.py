@@ -49,6 +49,8 @@ async def conversation_search(
     found = await context.recall.messages(query, wanted, limit)
     if not found:
         return "No results found."
+    for hit in found:
+        context.quoted.add(hit.message.id, is_tainted=hit.message.is_tainted)
     now = context.store.clock.now()
     results = [
         {
@@ -119,6 +121,8 @@ async def archival_memory_search(
     found = await context.recall.passages(query, wanted, top_k)
     if not found:
         return "No results found."
+    for hit in found:
+        context.quoted.add(hit.passage.id, is_tainted=hit.passage.is_tainted)
     return [
         {
             "id": hit.passage.id,

@@ -30,6 +30,7 @@ def test_a_block_has_every_field_that_clients_expect() -> None:
         "description": "Whom I talk to",
         "metadata": {"n": [1, None]},
         "read_only": False,
+        "policy": "direct",
         "hidden": True,
         "tags": ["a", "b"],
         "is_template": False,

@@ -1,0 +1,141 @@
+"""A user's memory to take along: one zip archive, streamed while it is read, with little of it in memory at a time.
+
+    blocks/<label>.md     each block's text, exactly as it is
+    blocks.jsonl          what each block has beside its text
+    history.jsonl         every version with its text, newest first
+    proposals.jsonl       every proposal with its texts and what became of it
+
+Texts and history are as they were when the export began; settings and proposals are read after them.
+"""
+
+import asyncio
+import io
+import zipfile
+from collections.abc import AsyncIterator, Sequence
+from typing import IO, Any, cast
+
+import orjson
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+
+from ricordo.api.call import Call, Here
+from ricordo.api.wire.versions import proposal_to_wire, user_block_to_wire, version_to_wire
+from ricordo.domain.block import Chain
+from ricordo.domain.clock import to_datetime
+from ricordo.memory import owning
+from ricordo.storage import blobs, history, proposals
+from ricordo.storage.paging import Page
+from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/users/{user_id}", tags=["users' memory"])
+_ZIP = "application/zip"
+# Signs with which a path would lead elsewhere where the archive is opened on Windows.
+_ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
+_PORTION = 20  # versions or proposals, each with its texts, that are in memory at a time
+
+
+class _Sink(io.RawIOBase):
+    """What the archive is written to: the bytes since they were last taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Keep the bytes."""
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def take(self) -> bytes:
+        """The bytes since the last time."""
+        taken = b"".join(self._parts)
+        self._parts.clear()
+        return taken
+
+
+@router.get(
+    "/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def export(here: Here, user_id: str) -> StreamingResponse:
+    """Everything that is kept in her memory, as a zip archive: blocks as files, history and proposals as lines of JSON."""
+    owned = await here.store.read(lambda tx: owning.open_memory(tx, here.scope, user_id))
+    headers = {"content-disposition": 'attachment; filename="memory.zip"'}
+    return StreamingResponse(_archive(here, user_id, owned.chain), media_type=_ZIP, headers=headers)
+
+
+async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
+    sink = _Sink()
+    when = to_datetime(here.store.clock.now()).timetuple()[:6]
+
+    def begin(name: str) -> IO[bytes]:
+        entry = zipfile.ZipInfo(name, when)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = 0o600 << 16
+        return archive.open(entry, "w", force_zip64=True)
+
+    with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
+        for label, (blob, _) in sorted(chain.files.items()):
+            text = await here.store.read(lambda tx, blob=blob: blobs.read(tx, chain.id, blob))  # type: ignore[misc]
+            with begin(f"blocks/{label.translate(_ODD)}.md") as file:
+                await asyncio.to_thread(file.write, text.encode())
+            yield sink.take()
+        with begin("blocks.jsonl") as file:
+            settings = await here.store.read(lambda tx: _settings(tx, here, user_id))
+            await asyncio.to_thread(_write, file, settings)
+            yield sink.take()
+        with begin("history.jsonl") as file:
+            async for portion in _history(here, chain):
+                await asyncio.to_thread(_write, file, portion)
+                yield sink.take()
+        with begin("proposals.jsonl") as file:
+            async for portion in _proposals(here, chain):
+                await asyncio.to_thread(_write, file, portion)
+                yield sink.take()
+    yield sink.take()
+
+
+def _settings(tx: Transaction, here: Call, user_id: str) -> list[dict[str, Any]]:
+    owned = owning.open_memory(tx, here.scope, user_id)
+    waiting = proposals.waiting_counts(tx, owned.chain.id)
+    shown = (user_block_to_wire(block, waiting.get(block.label, 0)) for block in owning.listed(tx, owned))
+    return [{name: value for name, value in one.items() if name != "body"} for one in shown]
+
+
+async def _history(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+    before = chain.versions + 1
+    while before > 1:
+        portion, before = await here.store.read(lambda tx, before=before: _versions(tx, chain, before))  # type: ignore[misc]
+        yield portion
+
+
+def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str, Any]], int]:
+    found = history.page(tx, chain.id, limit=_PORTION, before=before)
+    texts = blobs.read_all(tx, chain.id, [one.blob for one in found if one.blob])
+    portion = [{**version_to_wire(one), "body": texts[one.blob] if one.blob else None} for one in found]
+    return portion, found[-1].number if found else 0
+
+
+async def _proposals(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+    after: str | None = None
+    while True:
+        page = Page(limit=_PORTION, after=after)
+        portion = await here.store.read(lambda tx, page=page: _proposed(tx, here, chain, page))  # type: ignore[misc]
+        if not portion:
+            return
+        after = portion[-1]["id"]
+        yield portion
+
+
+def _proposed(tx: Transaction, here: Call, chain: Chain, page: Page) -> list[dict[str, Any]]:
+    return [proposal_to_wire(one) for one in proposals.page(tx, here.scope, page, ProposalFilter(chain_id=chain.id))]
+
+
+def _write(file: IO[bytes], items: Sequence[dict[str, Any]]) -> None:
+    for item in items:
+        file.write(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE))

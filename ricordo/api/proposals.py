@@ -1,0 +1,207 @@
+"""Proposals of changes to a user's memory: made by agents and programs, decided on by her, one by one or many at once."""
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from ricordo.agents.standing import expiry_of
+from ricordo.api.call import Call, Here, answer
+from ricordo.api.memory_bodies import ApproveBody, BulkBody, ProposeBody, RejectBody
+from ricordo.api.users import owner_of, waiting_for
+from ricordo.api.wire.schemas import ConflictShape
+from ricordo.api.wire.versions import (
+    DecidedShape,
+    OutcomeShape,
+    ProposalShape,
+    UndoneShape,
+    decided_to_wire,
+    decision_to_wire,
+    proposal_to_wire,
+    undone_to_wire,
+)
+from ricordo.domain.block import Block
+from ricordo.domain.ids import is_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Proposal, ProposalStatus
+from ricordo.errors import NotFound
+from ricordo.memory import deciding, owning
+from ricordo.memory.deciding import Conflicted, Undone
+from ricordo.memory.owning import Owned, ProposalOptions
+from ricordo.storage import agents, history, proposals
+from ricordo.storage.paging import Page
+from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/users/{user_id}", tags=["users' memory"])
+_BLOCK = "/blocks/{label:path}"
+_HOW = 'Read base, ours (what stands there now) and theirs (what was proposed), and approve again with a "body" of your own.'
+Status = Annotated[
+    ProposalStatus | Literal["waiting", "all"],
+    Query(description="`waiting`: those that can still be decided on, open or in conflict."),
+]
+# Each carries two texts and what differs between them.
+Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
+# A proposal that was decided on, its block as it is then, and how many more wait for that.
+_Decided = tuple[Proposal, Block | None, int]
+After = Annotated[str | None, Query(description="Only proposals behind the one with this id.")]
+
+
+@router.get("/diffs", response_model=list[ProposalShape])
+async def list_all(
+    here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+) -> Response:
+    """Proposals for all her blocks, newest first; those that wait for her unless told otherwise."""
+    return await _list(here, user_id, None, status, Page(limit=limit, after=after))
+
+
+@router.post("/diffs/approve", response_model=list[OutcomeShape])
+async def approve_many(here: Here, user_id: str, body: BulkBody) -> Response:
+    """Approve the named proposals or all that wait, each by itself; what became of each is told."""
+    return await _decide_many(here, user_id, body, "approve")
+
+
+@router.post("/diffs/reject", response_model=list[OutcomeShape])
+async def reject_many(here: Here, user_id: str, body: BulkBody) -> Response:
+    """Reject the named proposals or all that wait, each by itself; what became of each is told."""
+    return await _decide_many(here, user_id, body, "reject")
+
+
+@router.post("/runs/{run_id}/undo", response_model=UndoneShape)
+async def undo(here: Here, user_id: str, run_id: str) -> Response:
+    """Take back what a run changed in her memory, as new versions; what was written since stays, and its proposals go."""
+
+    def work(tx: Transaction) -> Undone:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        touched = any(version.chain_id == owned.chain.id for version in history.of_run(tx, here.scope, run_id))
+        which = ProposalFilter(chain_id=owned.chain.id, run_id=run_id)
+        if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
+            raise NotFound(f"Run with ID {run_id} not found")
+        return deciding.undo_run(tx, _hers(here, owned), run_id, owner_of(owned))
+
+    return answer(undone_to_wire(await here.store.write(work)))
+
+
+@router.get(_BLOCK + "/diffs", response_model=list[ProposalShape])
+async def list_of_block(
+    here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+) -> Response:
+    """Proposals for one of her blocks, newest first; those that wait for her unless told otherwise."""
+    return await _list(here, user_id, label, status, Page(limit=limit, after=after))
+
+
+@router.post(_BLOCK + "/propose", response_model=ProposalShape)
+async def propose(here: Here, user_id: str, label: str, body: ProposeBody) -> Response:
+    """Propose to her that a piece of a block be replaced. It changes nothing until she approves it."""
+
+    def work(tx: Transaction) -> Proposal:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
+        by = _proposer(tx, here.scope, body.agent_id)
+        return owning.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
+
+    return answer(await asyncio.to_thread(proposal_to_wire, await here.store.write(work)))
+
+
+@router.post(_BLOCK + "/diffs/{diff_id}/approve", response_model=DecidedShape)
+async def approve(here: Here, user_id: str, label: str, diff_id: str, body: ApproveBody | None = None) -> Response:
+    """Make what is proposed the block's next version, merged by lines with what was written since.
+
+    With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 tells the three texts.
+    """
+    text = body.body if body else None
+
+    def work(tx: Transaction) -> _Decided | Conflicted:
+        owned = _require(tx, here, user_id, label, diff_id)
+        done = deciding.approve(tx, _hers(here, owned), diff_id, owner_of(owned), body=text)
+        if isinstance(done, Conflicted):
+            return done
+        return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
+
+    done = await here.store.write(work)
+    return _conflict(done) if isinstance(done, Conflicted) else await _decided(done)
+
+
+@router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedShape)
+async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectBody | None = None) -> Response:
+    """Leave the block as it is; the proposal is kept with the reason."""
+
+    def work(tx: Transaction) -> _Decided:
+        owned = _require(tx, here, user_id, label, diff_id)
+        reason = body.reason if body else None
+        rejected = deciding.reject(tx, _hers(here, owned), diff_id, owner_of(owned), reason=reason)
+        block = owning.find(tx, owned, label)
+        return rejected, block, waiting_for(tx, block) if block else 0
+
+    return await _decided(await here.store.write(work))
+
+
+async def _decided(done: _Decided) -> Response:
+    # What differs takes its time where texts are long, so neither a transaction nor the loop waits for it.
+    return answer(await asyncio.to_thread(decided_to_wire, *done))
+
+
+async def _list(here: Call, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
+    def read(tx: Transaction) -> list[dict[str, Any]]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        chain = owned.chain
+        if label is not None and not owning.find(tx, owned, label):
+            _require_proposed(tx, here, chain.id, label)
+        which = ProposalFilter(
+            chain_id=chain.id,
+            label=label,
+            status=None if status in ("all", "waiting") else status,  # type: ignore[arg-type]
+            waits=status == "waiting",
+        )
+        return [proposal_to_wire(one) for one in proposals.page(tx, here.scope, wanted, which)]
+
+    return answer(await here.store.read(read))
+
+
+def _require_proposed(tx: Transaction, here: Call, chain_id: str, label: str) -> None:
+    """Raise NotFound unless there ever was a proposal for this block, which may be one that is yet to be made."""
+    if not proposals.page(tx, here.scope, Page(limit=1), ProposalFilter(chain_id=chain_id, label=label)):
+        raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+
+
+async def _decide_many(here: Call, user_id: str, body: BulkBody, decision: Literal["approve", "reject"]) -> Response:
+    def read(tx: Transaction) -> tuple[Owned, list[str]]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id)
+
+    owned, ids = await here.store.read(read)
+    done = await deciding.decide_all(here.store, _hers(here, owned), ids, decision, owner_of(owned), reason=body.reason)
+    return answer([decision_to_wire(one) for one in done])
+
+
+def _hers(here: Call, owned: Owned) -> Scope:
+    """The caller's scope, narrowed to what is the user's."""
+    return replace(here.scope, subject_id=owned.user.id)
+
+
+def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str) -> Owned:
+    """The memory of the user; raises NotFound unless the proposal is one for this block of hers."""
+    owned = owning.open_memory(tx, here.scope, user_id)
+    proposal = proposals.get(tx, here.scope, diff_id)
+    if (proposal.chain_id, proposal.label) != (owned.chain.id, label):
+        raise NotFound(f"Proposal with ID {diff_id} not found")
+    return owned
+
+
+def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:
+    """Whoever proposes, as she will read it: an agent of this server by its name, any other as it calls itself."""
+    name = agent_id or "agent"
+    if is_id(name, "agent"):
+        try:
+            return Actor("agent", name, agents.load(tx, scope, name).agent.name)
+        except NotFound:
+            pass
+    return Actor("agent", name, name)
+
+
+def _conflict(done: Conflicted) -> Response:
+    shown = ConflictShape(proposal_id=done.proposal.id, base=done.base, ours=done.ours, theirs=done.theirs, how=_HOW)
+    response = answer({"detail": f"CONFLICT: {done.proposal.note}", "conflict": shown.model_dump()}, 409)
+    response.headers["x-should-retry"] = "false"
+    return response

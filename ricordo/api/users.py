@@ -1,0 +1,238 @@
+"""A user's memory: her blocks by label, their versions, and the formats in which people read and write them.
+
+A label may hold slashes, so what stands behind it in a path is tried first; no part of a label can be one of those words.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from ricordo.api.call import Call, Here, answer
+from ricordo.api.memory_bodies import ChangeBody, PutBody, RestoreBody
+from ricordo.api.memory_formats import PUT_BODY, Message, read_sent, view_of
+from ricordo.api.preconditions import (
+    IfMatch,
+    IfNoneMatch,
+    PreconditionFailed,
+    require_match,
+    tagged,
+    tagged_json,
+)
+from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
+from ricordo.api.wire.schemas import ConflictShape, Note
+from ricordo.api.wire.versions import (
+    BlamedLineShape,
+    ComparisonShape,
+    UserBlockShape,
+    VersionShape,
+    VersionTextShape,
+    user_block_to_wire,
+)
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Actor
+from ricordo.errors import NotFound, Stale
+from ricordo.memory import owning
+from ricordo.memory.owning import Owned, PutOptions
+from ricordo.storage import history, proposals, versions
+from ricordo.storage.store import Transaction
+
+router = APIRouter(prefix="/users/{user_id}/blocks", tags=["users' memory"])
+_ONE = "/{label:path}"
+Sent = Annotated[PutBody, Depends(read_sent)]
+_HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'
+
+
+@router.get("", response_model=list[UserBlockShape])
+@router.get("/", response_model=list[UserBlockShape], include_in_schema=False)
+async def list_blocks(here: Here, user_id: str) -> Response:
+    """Her blocks in the order of their labels, each with how many proposals wait for her."""
+
+    def read(tx: Transaction) -> list[dict[str, Any]]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        waiting = proposals.waiting_counts(tx, owned.chain.id)
+        return [user_block_to_wire(block, waiting.get(block.label, 0)) for block in owning.listed(tx, owned)]
+
+    return answer(await here.store.read(read))
+
+
+@router.get(_ONE + "/history", response_model=list[VersionShape])
+async def list_versions(here: Here, user_id: str, label: str, limit: Limit = 50, before: Before = None) -> Response:
+    """The block's versions, newest first; also of one that was deleted."""
+    return answer(await _of_chain(here, user_id, lambda tx, chain_id: page_of(tx, chain_id, label, limit, before)))
+
+
+@router.get(_ONE + "/versions/{sha}", response_model=VersionTextShape)
+async def retrieve_version(here: Here, user_id: str, label: str, sha: str) -> Response:
+    """The block as it was at a version of her memory, named by its id or the first seven digits of it or more."""
+    return answer(await _of_chain(here, user_id, lambda tx, chain_id: one_of(tx, chain_id, label, sha)))
+
+
+@router.get(_ONE + "/blame", response_model=list[BlamedLineShape])
+async def list_lines(here: Here, user_id: str, label: str, at: At = None) -> Response:
+    """The block's lines, each with the version that wrote it: by whom, why, and in which step."""
+    return answer(await _of_chain(here, user_id, lambda tx, chain_id: lines_of(tx, chain_id, label, at)))
+
+
+@router.get(_ONE + "/compare", response_model=ComparisonShape)
+async def compare(here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Response:
+    """Two versions of the block beside each other: as a unified diff, and word by word."""
+    return answer(await _of_chain(here, user_id, lambda tx, chain_id: comparison_of(tx, chain_id, label, from_, to)))
+
+
+@router.post(_ONE + "/restore", response_model=UserBlockShape)
+async def restore(here: Here, user_id: str, label: str, body: RestoreBody) -> Response:
+    """Make the text that the block had at a version its next version; a block that was deleted comes back."""
+
+    def work(tx: Transaction) -> tuple[Block, int]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        block = owning.restore(tx, owned, label, body.sha, owner_of(owned), message=body.message)
+        return block, waiting_for(tx, block)
+
+    block, pending = await here.store.write(work)
+    return tagged_json(block, user_block_to_wire(block, pending))
+
+
+@router.get(_ONE, response_model=UserBlockShape)
+async def retrieve(
+    here: Here,
+    user_id: str,
+    label: str,
+    format: Annotated[Literal["json", "markdown", "toml"], Query(description="How it is shown.")] = "json",
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
+
+    def read(tx: Transaction) -> tuple[Block, int]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        block = owning.require(tx, owned, label)
+        return block, waiting_for(tx, block)
+
+    block, pending = await here.store.read(read)
+    if format == "json":
+        return tagged_json(block, user_block_to_wire(block, pending), if_none_match)
+    content, media_type = await view_of(here, block, format)
+    return tagged(block, content.encode(), media_type, if_none_match)
+
+
+@router.put(_ONE, response_model=UserBlockShape, openapi_extra=PUT_BODY)
+async def put(
+    here: Here,
+    user_id: str,
+    label: str,
+    body: Sent,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Write a block's text, and make her and the block where they are new. The text may also be sent as Markdown or TOML.
+
+    With If-Match nothing is written unless the block is as it was read (412). With `version` in the body, what others wrote
+    since that version is merged by lines, and refused where lines collide (409, with the texts).
+    """
+
+    def work(tx: Transaction) -> tuple[Block, int]:
+        owned = owning.open_memory(tx, here.scope, user_id, makes=True)
+        _require(tx, owned, label, if_match, if_none_match)
+        block = owning.put(tx, owned, label, body.body, owner_of(owned), _options(body))
+        # What a new block has no say in, and what is taken back.
+        if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
+            block = owning.change_settings(tx, owned, label, rest, owner_of(owned))
+        return block, waiting_for(tx, block)
+
+    try:
+        block, pending = await here.store.write(work)
+    except PreconditionFailed as failed:
+        return failed_precondition(failed)
+    except Stale as stale:
+        return answer(await _collision(here, user_id, label, body, stale), 409)
+    return tagged_json(block, user_block_to_wire(block, pending))
+
+
+@router.patch(_ONE, response_model=UserBlockShape)
+async def modify(here: Here, user_id: str, label: str, body: ChangeBody, if_match: IfMatch = None) -> Response:
+    """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
+
+    def work(tx: Transaction) -> tuple[Block, int]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        _require(tx, owned, label, if_match)
+        block = owning.change_settings(tx, owned, label, _with_flag(body.settings()), owner_of(owned))
+        if body.label is not None:
+            block = owning.rename(tx, owned, label, body.label, owner_of(owned), message=body.message)
+        return block, waiting_for(tx, block)
+
+    try:
+        block, pending = await here.store.write(work)
+    except PreconditionFailed as failed:
+        return failed_precondition(failed)
+    return tagged_json(block, user_block_to_wire(block, pending))
+
+
+@router.delete(_ONE, response_model=Note)
+async def delete(here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None) -> Response:
+    """Delete a block. Its history stays, and any version of it can be restored."""
+
+    def work(tx: Transaction) -> None:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        _require(tx, owned, label, if_match)
+        owning.delete(tx, owned, label, owner_of(owned), message=message)
+
+    try:
+        await here.store.write(work)
+    except PreconditionFailed as failed:
+        return failed_precondition(failed)
+    return answer({"message": f'Block "{label}" deleted. Its history stays.'})
+
+
+def owner_of(owned: Owned) -> Actor:
+    """The user as the author of what is done in her own memory."""
+    return Actor("user", owned.user.id, owned.user.name)
+
+
+def waiting_for(tx: Transaction, block: Block) -> int:
+    """How many proposals wait for this block's owner."""
+    return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
+
+
+def failed_precondition(failed: PreconditionFailed) -> Response:
+    """The answer where If-Match or If-None-Match does not hold (RFC 9110: nothing is done, and 412 says so)."""
+    response = answer({"detail": f"PRECONDITION_FAILED: {failed}"}, 412)
+    response.headers["x-should-retry"] = "false"
+    return response
+
+
+async def _of_chain(here: Call, user_id: str, read: Any) -> Any:
+    """What `read` finds in the user's chain."""
+    return await here.store.read(lambda tx: read(tx, owning.open_memory(tx, here.scope, user_id).chain.id))
+
+
+def _require(tx: Transaction, owned: Owned, label: str, if_match: str | None, if_none_match: str | None = None) -> None:
+    if if_match is not None or if_none_match is not None:
+        versions.hold(tx, owned.chain.id)
+        require_match(owning.find(tx, owned, label), if_match, if_none_match)
+
+
+def _options(body: PutBody) -> PutOptions:
+    given = {name: value for name, value in body.settings().items() if value is not None and name != "metadata"}
+    return PutOptions(message=body.message, expected=body.version, **given)
+
+
+def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
+    """A policy that is named stands: the older flag that would stand above it goes."""
+    return {**settings, "read_only": False} if "policy" in settings else settings
+
+
+async def _collision(here: Call, user_id: str, label: str, body: PutBody, stale: Stale) -> dict[str, Any]:
+    """Why a text could not be merged, with all three texts, as far as they are known."""
+
+    def read(tx: Transaction) -> tuple[str | None, str | None]:
+        owned = owning.open_memory(tx, here.scope, user_id)
+        block = owning.find(tx, owned, label)
+        now = block.value if block else None
+        try:
+            version = history.get(tx, owned.chain.id, body.version or "")
+        except NotFound:
+            return None, now
+        return history.text_at(tx, owned.chain.id, label, version), now
+
+    base, ours = await here.store.read(read)
+    shown = ConflictShape(proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
+    return {"detail": f"CONFLICT: {stale}", "conflict": shown.model_dump()}

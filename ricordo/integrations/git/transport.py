@@ -1,0 +1,199 @@
+"""The way to a repository elsewhere: a bare one in a folder of this machine, or one at an http address.
+
+An address is spoken to only where all machines behind its name are public ones (unless the operator allows others), at the very
+number that was checked, and redirects are not followed.
+"""
+
+import socket
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
+from ricordo.llm.addresses import is_public, require_callable
+from ricordo.memory.packs import BOUNDS
+from ricordo.memory.repository import make_repository, open_repository
+
+if TYPE_CHECKING:
+    from dulwich.client import GitClient
+
+T = TypeVar("T")
+_TIMEOUT = 60.0  # seconds to wait for the next sign of life
+_ZERO = b"0" * 40
+_SCHEMES = ("http://", "https://")
+Refs = dict[bytes, bytes]
+
+
+class Moved(Exception):
+    """The branch at the remote is not any more what it was a moment ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a repository is, an absolute folder or an address, and what it takes to get in: a name and a password or token."""
+
+    address: str
+    username: str = "git"
+    password: str | None = None
+    allow_private: bool = False
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return not self.address.startswith(_SCHEMES)
+
+    def require_usable(self) -> None:
+        """Raise Invalid where it can be no remote."""
+        if not self.is_folder:
+            require_callable(self.address, allow_private=self.allow_private)
+        elif not Path(self.address).is_absolute():
+            raise Invalid("A remote is an address that begins with https:// or the absolute path of a folder.")
+
+
+def branches(place: Place) -> Refs:
+    """The branches of the remote and the commits they name (20 bytes); a folder that is not there is made. Raises Unavailable."""
+    if place.is_folder and not Path(place.address).exists():
+        make_repository(Path(place.address))
+
+    def ask(client: "GitClient", path: str) -> Refs:
+        refs = client.get_refs(path.encode()).refs
+        if getattr(client, "dumb", False):
+            raise Unavailable("The remote does not speak git's smart protocol. Check the address.")
+        return {name: bytes.fromhex(id.decode()) for name, id in refs.items() if id and name.startswith(b"refs/heads/")}
+
+    return _ask(place, ask)
+
+
+def fetch(place: Place, wanted: bytes, repository: Path) -> bytes:
+    """A pack with the commit and all that the repository here lacks of it. Raises Unavailable, TooLong."""
+    pack = bytearray()
+
+    def take(data: bytes) -> int:
+        pack.extend(data)
+        if len(pack) > BOUNDS.bytes:
+            raise TooLong(
+                f"The remote sent more than {BOUNDS.bytes} bytes. Push what is there to the memory in portions."
+            )
+        return len(data)
+
+    def want(refs: Any, depth: int | None = None) -> Any:
+        return [wanted.hex().encode()] if refs and depth is None else []
+
+    def ask(client: "GitClient", path: str) -> bytes:
+        with closing(open_repository(repository)) as here:
+            client.fetch_pack(path.encode(), want, here.get_graph_walker(), take)
+        return bytes(pack)
+
+    return _ask(place, ask)
+
+
+def push(place: Place, repository: Path, seen: Refs, wanted: Mapping[bytes, bytes | None]) -> None:
+    """Let branches of the remote name these commits of the repository here, None: no such branch.
+
+    Raises Moved where one of them is not what was seen, Unavailable where the remote refuses.
+    """
+
+    def ask(client: "GitClient", path: str) -> None:
+        with closing(open_repository(repository)) as here:
+
+            def update(refs: Any) -> Any:
+                for name in wanted:
+                    now = refs.get(name)
+                    if (bytes.fromhex(now.decode()) if now else None) != seen.get(name):
+                        raise Moved
+                return {name: id.hex().encode() if id else _ZERO for name, id in wanted.items()}
+
+            def pack(have: Collection[Any], want: Any, **options: Any) -> Any:
+                # What others have there, and we do not, tells us nothing of what they lack.
+                return here.generate_pack_data({id for id in have if id in here.object_store}, want, **options)
+
+            result = client.send_pack(path.encode(), update, pack)
+        if refused := {name: said for name, said in (result.ref_status or {}).items() if said}:
+            name, said = next(iter(refused.items()))
+            raise Unavailable(f"The remote refused the branch {name.decode(errors='replace')}: {said}")
+
+    _ask(place, ask)
+
+
+def _ask(place: Place, ask: Callable[["GitClient", str], T]) -> T:
+    """What a client of the place answers, its errors in our words."""
+    from dulwich.client import HTTPUnauthorized, LocalGitClient, Urllib3HttpGitClient
+    from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
+
+    place.require_usable()
+    try:
+        if place.is_folder:
+            return ask(LocalGitClient(), place.address)
+        url = urlsplit(place.address)
+        with closing(_pool(place)) as pool:
+            client = Urllib3HttpGitClient(
+                f"{url.scheme}://{url.netloc}",
+                pool_manager=pool,
+                username=place.username if place.password else None,
+                password=place.password,
+                timeout=_TIMEOUT,
+                quiet=True,
+            )
+            return ask(client, url.path)
+    except HTTPUnauthorized as error:
+        raise Forbidden("The remote wants another name or token. Give it anew.") from error
+    except NotGitRepository as error:
+        raise Unavailable("There is no git repository at the remote. Make one there, empty.") from error
+    except (GitProtocolError, HangupException, OSError, ValueError, AssertionError) as error:
+        raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
+
+
+def _pool(place: Place) -> Any:
+    import urllib3
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+    from urllib3.exceptions import NewConnectionError
+
+    class Checked(HTTPConnection):
+        """Connects to the number that was checked, whatever its name means a moment later."""
+
+        def _new_conn(self) -> socket.socket:
+            try:
+                found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+                numbers = [str(one[4][0]) for one in found]
+                # One private address among public ones is refused as a whole: which is taken would be the giver's choice.
+                if not numbers or not (place.allow_private or all(map(is_public, numbers))):
+                    raise NewConnectionError(self, f"{self.host} leads to no public address")
+                connected = socket.create_connection((numbers[0], self.port), _TIMEOUT)
+            except OSError as error:
+                raise NewConnectionError(self, str(error)) from error
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connected
+
+    class CheckedTls(Checked, HTTPSConnection):
+        """The same, and then TLS with the name."""
+
+    class Plain(HTTPConnectionPool):
+        ConnectionCls = Checked
+
+    class Tls(HTTPSConnectionPool):
+        ConnectionCls = CheckedTls
+
+    class Pool(urllib3.PoolManager):
+        """Follows no redirect, which would lead to an address nobody checked, and uses no proxy."""
+
+        answers: list[Any]
+
+        def request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
+            answer = super().request(method, url, *arguments, **{**options, "redirect": False, "retries": False})
+            self.answers.append(answer)
+            return answer
+
+        def close(self) -> None:
+            """Close every connection, also of answers that nobody read to their end."""
+            for answer in self.answers:
+                answer.close()
+            self.clear()
+
+    pool = Pool(headers={"User-Agent": "git/ricordo"})
+    pool.answers = []
+    pool.pool_classes_by_scheme = {"http": Plain, "https": Tls}
+    return pool

@@ -1,0 +1,40 @@
+"""Short words for tests of users' memory over HTTP."""
+
+from typing import Any
+
+import httpx2
+
+Wire = dict[str, Any]
+
+
+def put(http: httpx2.Client, user: str, label: str, body: str, **more: Any) -> Wire:
+    """Write a block; returns it."""
+    return ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, **more}))
+
+
+def get(http: httpx2.Client, user: str, path: str, **query: Any) -> Any:
+    """What stands at a path below a user's blocks."""
+    return ok(http.get(f"/users/{user}/blocks/{path}", params=query))
+
+
+def post(http: httpx2.Client, user: str, path: str, **body: Any) -> Any:
+    """Send a body to a path below a user's blocks."""
+    return ok(http.post(f"/users/{user}/blocks/{path}", json=body))
+
+
+def propose(http: httpx2.Client, user: str, label: str, old: str, new: str, **more: Any) -> str:
+    """Propose an edit; returns the proposal's id."""
+    edit = {"old_string": old, "new_string": new, "reasoning": "She said so.", **more}
+    return str(post(http, user, f"{label}/propose", **edit)["id"])
+
+
+def ok(answer: httpx2.Response) -> Any:
+    """The content of an answer that must be a good one."""
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refused(answer: httpx2.Response, status: int) -> str:
+    """Why an answer that must be a refusal with this status is one."""
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])

@@ -1,0 +1,386 @@
+"""A user is forgotten: what she wrote is nowhere afterwards, what others wrote is as it was, and a receipt says what was done."""
+
+import itertools
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from sqlalchemy import text
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
+from ricordo.llm.scripted import call
+from ricordo.memory import receipts
+from ricordo.secret import Secret
+from ricordo.storage import users
+from ricordo.storage.index.schedule import MERGE
+from tests.conftest import BOTH
+from tests.support import postgres
+from tests.support.canaries import CANARY, canary, in_files, in_tables, rows
+from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, serving
+
+# What changes by itself, or because of those who stay.
+UNSETTLED = ("jobs", "expenses")
+SCOPE = Scope()
+NUMBERS = itertools.count(1)
+
+
+@dataclass
+class World:
+    """Two users, an agent that both talk with, and one that is the second's alone."""
+
+    server: ServerInThread
+    http: httpx2.Client
+    ids: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        return self.server.settings.data_dir
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        """Post, and read the answer."""
+        response = self.http.post(path, json=body, params=query)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def put(self, path: str, body: str, **more: Any) -> Any:
+        """Put a block's text."""
+        response = self.http.put(path, json={"body": body, **more})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def agent(self, name: str, **more: Any) -> str:
+        """Make an agent."""
+        blocks = [{"label": "persona", "value": f"I am {name}."}]
+        made = self.post("/v1/agents/", {"name": name, "model": MODEL, "memory_blocks": blocks, **more})
+        return str(made["id"])
+
+    def thread(self, agent_id: str, user: str, **more: Any) -> str:
+        """Make a thread that sees this user's memory."""
+        return str(self.post("/v1/conversations/", {"user_id": user, **more}, agent_id=agent_id)["id"])
+
+    def say(self, thread: str, words: str, *lines: Any, **more: Any) -> str:
+        """Say something in a thread; the model answers with these lines."""
+        self.server.says(*lines)
+        body = {"messages": [{"role": "user", "content": words}], "streaming": False, **more}
+        path = (
+            f"/v1/agents/{thread}/messages" if thread.startswith("agent-") else f"/v1/conversations/{thread}/messages"
+        )
+        if thread.startswith("agent-"):
+            del body["streaming"]
+        response = self.http.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return response.text
+
+    def user_id(self, name: str) -> str:
+        """The id of a user."""
+        return self.server.read(lambda tx: users.require(tx, SCOPE, name)).id
+
+    def merge(self, agent_id: str) -> None:
+        """Pack the agent's index."""
+        runtime = self.server.runtime
+        job = Job(MERGE, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
+        self.server.run(runtime.indexing.merge(job, lambda _done, _total: None))
+
+    def forget(self, name: str) -> Any:
+        """Forget the user and wait for the receipt."""
+        told = self.http.delete(f"/users/{name}")
+        assert told.status_code in (200, 202), told.text
+        return self.receipt(told.json()["id"])
+
+    def receipt(self, id: str) -> Any:
+        """The receipt, once it is done."""
+        deadline = time.monotonic() + LIMIT
+        while (told := self.http.get(f"/v1/receipts/{id}")).status_code == 202:
+            assert time.monotonic() < deadline, told.text
+            time.sleep(0.02)
+        assert told.status_code == 200, told.text
+        return told.json()
+
+    def rows(self) -> dict[str, set[str]]:
+        """Every row of what does not change by itself."""
+        found = self.server.read(rows)
+        return {name: some for name, some in found.items() if name not in UNSETTLED and not name.startswith("search_")}
+
+
+def peopled(server: ServerInThread, http: httpx2.Client) -> World:
+    """Bob has his own agent and memory, and talks with the agent that Ada will talk with too."""
+    made = World(server, http)
+    made.ids["shared"] = made.agent("Nina")
+    made.ids["own"] = made.agent("Otto", user_id="bob")
+    made.put("/users/bob/blocks/human", "Bob drinks Darjeeling.")
+    made.put("/users/bob/blocks/human", "Bob drinks Darjeeling, and Assam.")
+    made.ids["bob"] = made.thread(made.ids["shared"], "bob")
+    made.say(made.ids["bob"], "I am Bob.", call("archival_memory_insert", content="Bob likes maps."), "Noted.")
+    made.say(made.ids["own"], "Hello Otto.", "Hello Bob.")
+    return made
+
+
+@pytest.fixture(params=BOTH)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Both users on a server of the test's own, on each database, which keeps traces of everything."""
+    is_file = request.param == BOTH[0]
+    url = None if is_file else postgres.server().new_database()
+    place = {} if url is None else {"database_url": url}
+    with serving(tmp_path / "data", traces="all", **place) as server, server.http() as http:
+        yield peopled(server, http)
+    if url:
+        postgres.server().drop(url)
+
+
+@pytest.fixture(scope="module")
+def running_world(running_server: ServerInThread, running_http: httpx2.Client) -> World:
+    """A world that the tests of this module share; take `shared`."""
+    return peopled(running_server, running_http)
+
+
+@pytest.fixture
+def shared(server: ServerInThread, running_world: World) -> World:
+    """A world in which each test has an Ada of its own, `ids["name"]`."""
+    assert server is running_world.server
+    running_world.ids["name"] = f"ada-{next(NUMBERS)}"
+    return running_world
+
+
+def ada(world: World) -> None:
+    """Ada comes, and leaves canaries in every place there is."""
+    post, put, shared = world.post, world.put, world.ids["shared"]
+    name = world.ids.setdefault("name", "ada")
+    memory = f"/users/{name}/blocks"
+    put(f"{memory}/human", f"Ada is {canary('block')}.", title=canary("title"), message=canary("reason"))
+    put(f"{memory}/human", f"Ada was {canary('version')}.")
+    put(f"{memory}/notes/gone", canary("deleted"), title=canary("log"))
+    assert world.http.delete(f"{memory}/notes/gone").status_code == 200
+    proposed = {"old_string": "Ada", "new_string": canary("proposal"), "reasoning": canary("reasoning")}
+    post(f"{memory}/human/propose", {**proposed, "agent_id": canary("author")})
+    ids = world.ids
+    ids["ada"] = thread = world.thread(shared, name, summary=canary("summary"), description=canary("description"))
+    file = call("archival_memory_insert", content=f"Ada filed {canary('passage')}.", tags=[canary("tag")])
+    world.say(thread, f"I am {canary('said')}.", file, f"You are {canary('answer')}.")
+    edit = call("core_memory_append", label="human", content=canary("edit"))
+    world.say(thread, f"Remember {canary('memory')}.", edit, "Done.")
+    world.say(thread, canary("stream"), canary("streamed"), streaming=True, background=True)
+    past = [{"role": "user", "content": canary("past"), "name": canary("name"), "otid": canary("otid")}]
+    post(f"/v1/agents/{shared}/messages/import", {"messages": past, "conversation_id": thread})
+    ids["fork"] = post(f"/v1/conversations/{thread}/fork")["id"]
+    world.say(ids["fork"], canary("forked"), "ok")
+    ids["hers"] = world.agent("Ida", user_id=name)
+    world.say(ids["hers"], canary("default"), canary("defaulted"))
+    user_id = ids["user"] = world.user_id(name)
+    body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
+    post(f"/v1/agents/{shared}/messages", body)
+
+
+def ask_about_ada(world: World) -> None:
+    """The agent, asked by nobody in particular, finds what Ada said."""
+    look = call("conversation_search", query="Who said I am?")
+    archive = call("archival_memory_search", query="Ada filed")
+    answer = world.say(world.ids["shared"], "What do you know?", [look, archive], "I will not tell.")
+    assert canary("said") in answer
+    assert canary("passage") in answer
+
+
+def beside(world: World) -> dict[str, Path]:
+    """Files beside the database: a backup from before Ada came, one with her in it, a dump, and her repository."""
+    data = world.data
+    chain = world.server.read(lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'")))  # noqa: S608
+    repository = data / "repositories" / f"{chain[0].id}.git"
+    (repository / "objects").mkdir(parents=True)
+    (repository / "objects" / "pack").write_text(canary("repository"))
+    others = data / "repositories" / "chain-other.git"
+    others.mkdir()
+    (data / "backups").mkdir(exist_ok=True)
+    dump = data / "backups" / "ricordo-schema5.dump"
+    dump.write_text(canary("dump"))
+    return {"repository": repository, "others": others, "dump": dump}
+
+
+def backed_up(world: World, name: str) -> Path:
+    """A copy of the database in the data folder, as an upgrade leaves it there."""
+    target = world.data / "backups" / f"ricordo-schema6-{name}.db"
+    target.parent.mkdir(exist_ok=True)
+    path = world.server.settings.database_path
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+    return target
+
+
+def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set[str]]:
+    """The rows that are Bob's. What an agent that both talk with shows is not: its prompt names her tags, and a trace holds it."""
+    own = {world.user_id("bob"), world.ids["own"], world.ids["bob"]}
+    is_shown = {"messages": "'role': 'system'", "conversations": world.ids["shared"], "traces": "It is me, Bob."}
+    return {
+        name: {row for row in some if any(id in row for id in own) and is_shown.get(name, "\n") not in row}
+        for name, some in found.items()
+    }
+
+
+def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: World) -> None:
+    is_file = world.server.settings.postgres_url is None
+    before_her = backed_up(world, "before") if is_file else None
+    ada(world)
+    ask_about_ada(world)
+    world.merge(world.ids["shared"])
+    world.say(world.ids["bob"], "It is me, Bob.", "Hello Bob.")
+    with_her = backed_up(world, "with") if is_file else None
+    files = beside(world)
+    before = world.rows()
+    assert len(world.server.read(in_tables)) > 20
+
+    receipt = world.forget("ada")
+
+    assert world.server.read(in_tables) == []
+    assert world.server.read(lambda tx: in_tables(tx, world.ids["user"])) == []
+    assert everything_of_bob(world.rows(), world) == everything_of_bob(before, world)
+    assert files["others"].exists()
+    assert not files["repository"].exists()
+    assert not files["dump"].exists()
+    if before_her and with_her:
+        assert before_her.exists()
+        assert not with_her.exists()
+    assert in_files(world.data) == []
+    if not is_file:
+        assert in_heap(world) == []
+    assert CANARY not in orjson.dumps(receipt).decode()
+    assert receipts.verify(receipt, Secret(world.data))
+    assert receipts.read(receipts.path_of(world.data, receipt["id"])) == receipt
+    removed = receipt["removed"]
+    assert (removed["users"], removed["chains"], removed["conversations"], removed["passages"]) == (1, 1, 2, 1)
+    assert receipt["changed"]["quotes"] == 1
+    assert receipt["subject"] == receipts.subject_of(world.ids["user"])
+    assert {agent["id"] for agent in receipt["agents"]} == {world.ids["shared"], world.ids["hers"]}
+
+
+def in_heap(world: World) -> list[str]:
+    """The files of the database on PostgreSQL that hold a canary, its log of changes left out."""
+    name = postgres.name_in(world.server.settings.postgres_url or "")
+    postgres.server().run("CHECKPOINT")
+    ((oid,),) = postgres.server().run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608
+    names = dict(postgres.server().run("SELECT relfilenode::text, relname FROM pg_class", name))
+    found = in_files(postgres.server().folder / "data" / "base" / str(oid))
+    return [names.get(Path(path).name.partition(".")[0], path) for path in found]
+
+
+def test_everything_goes_on_with_those_who_stay(shared: World) -> None:
+    name = shared.ids["name"]
+    ada(shared)
+    ask_about_ada(shared)
+    shared.forget(name)
+
+    agent, hers = shared.ids["shared"], shared.ids["hers"]
+    assert "Darjeeling" in shared.http.get("/users/bob/blocks/human").json()["body"]
+    assert "Fine." in shared.say(agent, "How are you?", "Fine.")
+    assert "Well." in shared.say(shared.ids["bob"], "And you?", "Well.")
+    assert "Empty." in shared.say(hers, "Who are you?", "Empty.")
+    asked = shared.server.model.requests[-1]
+    assert CANARY not in repr(asked)
+    assert "I am Ida." in repr(asked)
+    for thread in (shared.ids["ada"], shared.ids["fork"]):
+        assert shared.http.get(f"/v1/conversations/{thread}").status_code == 404
+    found = shared.post("/v1/messages/search", {"query": canary("said")})
+    assert [hit for hit in found if CANARY in repr(hit)] == []
+
+
+def test_she_is_unknown_at_once_and_a_new_user_may_have_her_name(shared: World) -> None:
+    name = shared.ids["name"]
+    ada(shared)
+    shared.http.delete(f"/users/{name}")
+    assert shared.http.get(f"/users/{name}/blocks").status_code == 404
+    put = shared.http.put(f"/users/{name}/blocks/human", json={"body": "Another Ada."})
+    assert put.status_code == 200
+    assert shared.user_id(name) != shared.ids["user"]
+    shared.forget(shared.ids["user"])
+    assert shared.http.get(f"/users/{name}/blocks/human").json()["body"] == "Another Ada."
+
+
+def test_asked_twice_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(shared: World) -> None:
+    name = shared.ids["name"]
+    shared.put(f"/users/{name}/blocks/human", "Ada.")
+    user_id = shared.user_id(name)
+    receipt = shared.forget(name)
+    for known in (name, user_id):
+        again = shared.http.delete(f"/users/{known}")
+        assert (again.status_code, again.json()) == (200, receipt)
+    shared.server.write(lambda tx: tx.run(text("DELETE FROM jobs")))
+    assert shared.http.delete(f"/users/{name}").json() == receipt
+    receipts.path_of(shared.data, receipt["id"]).unlink()
+    assert shared.http.delete(f"/users/{name}").status_code == 404
+    assert shared.http.delete("/users/eve").status_code == 404
+    assert shared.http.get("/v1/receipts/receipt-eve").status_code == 404
+    refused = shared.http.delete(f"/users/{LOCAL_USER}")
+    assert refused.status_code == 409
+    assert "runs the server" in refused.text
+
+
+def test_a_receipt_is_given_again_where_its_file_is_on_another_machine(shared: World) -> None:
+    name = shared.ids["name"]
+    shared.put(f"/users/{name}/blocks/human", "Ada.")
+    receipt = shared.forget(name)
+    receipts.path_of(shared.data, receipt["id"]).unlink()
+    assert shared.http.get(f"/v1/receipts/{receipt['id']}").json() == receipt
+
+
+def test_a_turn_of_hers_is_cancelled_first(shared: World) -> None:
+    name = shared.ids["name"]
+    thread = shared.thread(shared.ids["shared"], name)
+    gate = Gate(shared.server, canary("late"))
+    shared.server.answers_with(gate)
+    ended: list[str] = []
+
+    def talk() -> None:
+        with shared.server.http() as http:
+            body = {"messages": [{"role": "user", "content": canary("now")}], "streaming": False}
+            ended.append(http.post(f"/v1/conversations/{thread}/messages", json=body).text)
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    gate.wait()
+    receipt = shared.forget(name)
+    gate.open()
+    talking.join(LIMIT)
+    assert ended
+    assert receipt["removed"]["runs"] == 1
+    assert shared.server.read(in_tables) == []
+
+
+def test_sums_of_what_was_spent_stay_as_nobodys(shared: World) -> None:
+    name = shared.ids["name"]
+
+    def spent() -> int:
+        return int(shared.http.get("/v1/ledger").json()["total"]["total_tokens"])
+
+    shared.say(shared.thread(shared.ids["shared"], name), "Hello.", "Hello Ada.")
+    before, user_id = spent(), shared.user_id(name)
+    shared.forget(name)
+    assert spent() == before
+    by_user = shared.http.get("/v1/ledger", params={"group_by": "user"}).json()["lines"]
+    assert user_id not in {line["key"] for line in by_user}
+
+
+def test_a_changed_receipt_is_told_from_a_genuine_one(shared: World) -> None:
+    name = shared.ids["name"]
+    shared.put(f"/users/{name}/blocks/human", "Ada.")
+    receipt = shared.forget(name)
+    forged = {**receipt, "removed": {**receipt["removed"], "users": 2}}
+    assert receipts.verify(receipt)
+    assert not receipts.verify(forged)
+    assert not receipts.verify(receipt, Secret(shared.data.parent / "elsewhere"))
+
+
+def test_the_file_of_the_database_is_as_small_as_before_she_came(shared: World) -> None:
+    name = shared.ids["name"]
+    path = shared.server.settings.database_path
+    shared.put(f"/users/{name}/blocks/human", f"{canary('long')} " * 2_000)
+    shared.forget(name)
+    assert path.with_name(f"{path.name}-wal").stat().st_size < 1_000_000
+    with closing(sqlite3.connect(path)) as file:
+        (free,) = file.execute("PRAGMA freelist_count").fetchone()
+    assert free < 10

@@ -1,0 +1,237 @@
+"""Proposals over HTTP: made, listed, approved, edited, rejected, settled, decided many at once; and a run undone."""
+
+from dataclasses import replace
+
+import httpx2
+import pytest
+from letta_client.types import AgentState
+
+from ricordo.api.wire.schemas import Refusal
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Cause
+from ricordo.memory import owning
+from ricordo.storage import blocks, versions
+from ricordo.storage.store import Transaction
+from tests.api.memory import get, ok, post, propose, put, refused
+from tests.api.wire.fits import require_fits
+from tests.support.serving import ServerInThread
+
+TEXT = "Name: Ada\nLikes tea.\nLives in Turin.\n"
+
+
+@pytest.fixture
+def ada(http: httpx2.Client) -> str:
+    """A user with one block."""
+    user = new_id("ada")
+    put(http, user, "student", TEXT)
+    return user
+
+
+def test_a_proposal_waits_and_changes_nothing(http: httpx2.Client, ada: str) -> None:
+    before = get(http, ada, "student")
+
+    made = post(
+        http,
+        ada,
+        "student/propose",
+        old_string="tea",
+        new_string="green tea",
+        reasoning="She ordered some.",
+        confidence=0.75,
+        agent_id="course-tutor",
+    )
+
+    assert (made["status"], made["agent_id"], made["author"]) == ("open", "course-tutor", "course-tutor")
+    assert (made["reasoning"], made["confidence"], made["base"]) == ("She ordered some.", 0.75, before["version"])
+    assert "-Likes tea.\n+Likes green tea.\n" in made["diff"]
+    assert made["expires_at"] > made["created_at"]
+    assert get(http, ada, "student") == before | {"pending": 1}
+    assert [one["pending"] for one in ok(http.get(f"/users/{ada}/blocks"))] == [1]
+    assert get(http, ada, "student/diffs") == ok(http.get(f"/users/{ada}/diffs")) == [made]
+    assert len(get(http, ada, "student/history")) == 1
+
+
+def test_an_agent_of_this_server_is_named_by_its_name(http: httpx2.Client, ada: str, agent: AgentState) -> None:
+    propose(http, ada, "student", "tea", "coffee", agent_id=agent.id)
+    propose(http, ada, "student", "Turin", "Rome", agent_id=new_id("agent"))
+    propose(http, ada, "student", "Ada", "Ada L.")
+
+    assert [one["author"] for one in get(http, ada, "student/diffs")][::2] == ["agent", "Nina"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "status", "said"),
+    [
+        ({"old_string": "coffee", "new_string": "tea"}, 400, "does not stand"),
+        ({"old_string": "i", "new_string": "o"}, 400, "replace_all"),
+        ({"old_string": "tea", "new_string": "tea"}, 400, "changes nothing"),
+        ({"old_string": "", "new_string": "tea"}, 400, "empty"),
+        ({"old_string": "tea", "new_string": "x" * 200_000}, 422, "limit"),
+        ({"old_string": "tea", "new_string": "coffee", "confidence": 1.5}, 422, "confidence"),
+        ({"old_string": "tea", "new_string": "a\0"}, 422, "NUL"),
+        ({"old_string": "tea"}, 422, "new_string"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_refused(
+    http: httpx2.Client, ada: str, edit: dict[str, object], status: int, said: str
+) -> None:
+    answer = http.post(f"/users/{ada}/blocks/student/propose", json={"reasoning": "", **edit})
+
+    assert said in refused(answer, status)
+    assert get(http, ada, "student/diffs") == []
+
+
+def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(http: httpx2.Client, ada: str) -> None:
+    many = post(http, ada, "student/propose", old_string="i", new_string="I", reasoning="", replace_all=True)
+    assert many["body"] == TEXT.replace("i", "I")
+
+    new = propose(http, ada, "journey", "", "Began today.")
+    refused(http.get(f"/users/{ada}/blocks/journey"), 404)
+    done = post(http, ada, f"journey/diffs/{new}/approve")
+    assert (done["block"]["body"], done["block"]["policy"], done["proposal"]["base_body"]) == (
+        "Began today.",
+        "propose",
+        None,
+    )
+
+
+def test_a_read_only_block_takes_no_proposals(http: httpx2.Client, ada: str) -> None:
+    ok(http.patch(f"/users/{ada}/blocks/student", json={"policy": "read_only"}))
+
+    edit = {"old_string": "tea", "new_string": "coffee", "reasoning": ""}
+    assert "read-only" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=edit), 403)
+
+
+def test_what_is_approved_is_the_agents_version_and_says_who_approved(http: httpx2.Client, ada: str) -> None:
+    proposal = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
+
+    done = post(http, ada, f"student/diffs/{proposal}/approve")
+
+    assert (done["id"], done["status"], done["proposal"]["status"]) == (proposal, "approved", "approved")
+    assert done["block"] == get(http, ada, "student")
+    assert (done["block"]["body"], done["block"]["pending"]) == (TEXT.replace("tea", "green tea"), 0)
+    newest = get(http, ada, "student/history")[0]
+    assert (newest["sha"], newest["author"], newest["message"]) == (done["version"], "tutor", "She said so.")
+    assert (newest["approved_by"], newest["proposal_id"]) == (done["proposal"]["resolved_by"], proposal)
+    assert get(http, ada, "student/diffs") == []
+    assert [one["id"] for one in get(http, ada, "student/diffs", status="approved")] == [proposal]
+    for again in ("approve", "reject"):
+        assert "approved already" in refused(http.post(f"/users/{ada}/blocks/student/diffs/{proposal}/{again}"), 409)
+
+
+def test_an_owner_may_edit_before_she_approves_and_is_the_author_then(http: httpx2.Client, ada: str) -> None:
+    proposal = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
+
+    done = post(http, ada, f"student/diffs/{proposal}/approve", body="Name: Ada\n")
+
+    assert (done["block"]["body"], get(http, ada, "student/history")[0]["author"]) == ("Name: Ada\n", ada)
+
+
+def test_what_is_rejected_stays_readable_with_the_reason(http: httpx2.Client, ada: str) -> None:
+    proposal = propose(http, ada, "student", "tea", "green tea")
+
+    done = post(http, ada, f"student/diffs/{proposal}/reject", reason="I never said that.")
+
+    assert (done["status"], done["version"], done["block"]["body"]) == ("rejected", None, TEXT)
+    (kept,) = get(http, ada, "student/diffs", status="rejected")
+    assert (kept["id"], kept["note"]) == (proposal, "I never said that.")
+    refused(http.post(f"/users/{ada}/blocks/student/diffs/{proposal}/approve", json={}), 409)
+    again = propose(http, ada, "student", "tea", "coffee")
+    assert ok(http.post(f"/users/{ada}/blocks/student/diffs/{again}/reject"))["proposal"]["note"] is None
+
+
+def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(http: httpx2.Client, ada: str) -> None:
+    older = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
+    other = propose(http, ada, "student", "Turin", "Rome", agent_id="coach")
+    newer = propose(http, ada, "student", "tea", "black tea", agent_id="tutor")
+
+    assert [one["id"] for one in get(http, ada, "student/diffs")] == [newer, other]
+    (gone,) = get(http, ada, "student/diffs", status="superseded")
+    assert (gone["id"], gone["superseded_by"]) == (older, newer)
+    assert len(get(http, ada, "student/diffs", status="all")) == 3
+    assert [one["id"] for one in get(http, ada, "student/diffs", limit=1, after=newer)] == [other]
+    assert get(http, ada, "student/diffs", after=older) == []
+
+
+def test_a_stale_proposal_is_merged_where_lines_do_not_collide(http: httpx2.Client, ada: str) -> None:
+    proposal = propose(http, ada, "student", "tea", "green tea")
+    put(http, ada, "student", TEXT + "Studies law.\nReads much.\n")
+
+    done = post(http, ada, f"student/diffs/{proposal}/approve")
+
+    assert done["block"]["body"] == TEXT.replace("tea", "green tea") + "Studies law.\nReads much.\n"
+
+
+def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_owner_settles_it(
+    http: httpx2.Client, ada: str
+) -> None:
+    proposal = propose(http, ada, "student", "tea", "green tea")
+    now = put(http, ada, "student", TEXT.replace("tea", "coffee"))
+    address = f"/users/{ada}/blocks/student/diffs/{proposal}/approve"
+
+    for _ in range(2):
+        answer = http.post(address)
+        assert "same lines" in refused(answer, 409)
+        require_fits(Refusal, answer.json())
+        conflict = answer.json()["conflict"]
+        assert (conflict["base"], conflict["ours"]) == (TEXT, TEXT.replace("tea", "coffee"))
+        assert (conflict["theirs"], conflict["proposal_id"]) == (TEXT.replace("tea", "green tea"), proposal)
+        assert '"body"' in conflict["how"]
+    assert get(http, ada, "student") == now | {"pending": 1}
+    assert [one["status"] for one in get(http, ada, "student/diffs")] == ["conflicted"]
+    assert get(http, ada, "student/diffs", status="open") == []
+    settled = TEXT.replace("tea", "coffee and green tea")
+    assert ok(http.post(address, json={"body": settled}))["block"]["body"] == settled
+    assert get(http, ada, "student/diffs") == []
+
+
+def test_many_are_decided_at_once_and_each_tells_what_became_of_it(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "journey", "Began.")
+    first = propose(http, ada, "student", "tea", "green tea", agent_id="a")
+    second = propose(http, ada, "student", "tea", "coffee", agent_id="b")
+    third = propose(http, ada, "journey", "Began", "Began today")
+    address = f"/users/{ada}/diffs"
+
+    done = ok(http.post(f"{address}/approve", json={"ids": [first, second, "nothing", third, third]}))
+
+    assert [one["status"] for one in done] == ["approved", "conflicted", "failed", "approved"]
+    assert [one["id"] for one in done] == [first, second, "nothing", third]
+    assert done[0]["version"] == get(http, ada, "student")["version"]
+    assert (done[0]["detail"], done[2]["detail"]) == (None, "Proposal with ID nothing not found")
+    fourth = propose(http, ada, "journey", "Began today", "Began")
+    rest = ok(http.post(f"{address}/reject", json={"all": True, "reason": "Enough."}))
+    assert [(one["id"], one["status"]) for one in rest] == [(second, "rejected"), (fourth, "rejected")]
+    assert {one["note"] for one in ok(http.get(address, params={"status": "rejected"}))} == {"Enough."}
+    assert ok(http.post(f"{address}/approve", json={"all": True})) == []
+
+
+@pytest.mark.parametrize("body", [{}, {"ids": []}, {"ids": ["a"], "all": True}, {"all": False}])
+def test_many_have_to_be_named(http: httpx2.Client, ada: str, body: dict[str, object]) -> None:
+    refused(http.post(f"/users/{ada}/diffs/approve", json=body), 422)
+
+
+def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    run, other = new_id("run"), new_id("ada")
+    put(http, other, "student", TEXT)
+
+    def work(tx: Transaction) -> None:
+        for user in (ada, other):
+            owned = owning.open_memory(tx, Scope(), user)
+            versions.hold(tx, owned.chain.id)
+            block = owning.require(tx, owned, "student")
+            cause = Cause(Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id)
+            blocks.update(tx, block, replace(block, value=block.value.replace("tea", "coffee")), cause)
+
+    server.write(work)
+    put(http, ada, "student", get(http, ada, "student")["body"] + "Reads much.\n")
+    # The agent was deleted with its runs: what it wrote is still there.
+    done = ok(http.post(f"/users/{ada}/runs/{run}/undo"))
+
+    assert [(one["label"], one["status"]) for one in done["blocks"]] == [("student", "undone")]
+    assert get(http, ada, "student")["body"] == TEXT + "Reads much.\n"
+    assert get(http, ada, "student")["version"] == done["blocks"][0]["version"]
+    assert get(http, other, "student")["body"] == TEXT.replace("tea", "coffee")
+    assert ok(http.post(f"/users/{ada}/runs/{run}/undo"))["blocks"][0]["status"] == "unchanged"

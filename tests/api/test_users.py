@@ -1,0 +1,449 @@
+"""A user's memory over HTTP: blocks, versions, formats, entity tags, and the walls between users."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.routing import APIRoute
+
+from ricordo.api import exporting, proposals, users
+from ricordo.api.wire.schemas import Refusal
+from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Cause
+from ricordo.memory import owning
+from ricordo.memory.schemas import FOLDER
+from ricordo.storage import blocks, versions
+from ricordo.storage.store import Transaction
+from tests.api.memory import get, ok, post, propose, put, refused
+from tests.api.wire.fits import require_fits
+from tests.support.serving import ServerInThread
+
+
+@pytest.fixture
+def ada() -> str:
+    """A user nobody has heard of yet."""
+    return new_id("ada")
+
+
+def test_a_first_put_makes_the_user_and_the_block(http: httpx2.Client, ada: str) -> None:
+    refused(http.get(f"/users/{ada}/blocks"), 404)
+
+    made = put(http, ada, "student", "Name: Ada\n", title="Student", message="My name")
+
+    assert is_id(made["id"], "block")
+    assert {name: made[name] for name in ("label", "title", "body", "schema_ref", "pending", "policy")} == {
+        "label": "student",
+        "title": "Student",
+        "body": "Name: Ada\n",
+        "schema_ref": None,
+        "pending": 0,
+        "policy": "propose",
+    }
+    assert re.fullmatch("[0-9a-f]{40}", made["version"])
+    assert get(http, ada, "student") == made
+    assert ok(http.get(f"/users/{ada}/blocks")) == ok(http.get(f"/users/{ada}/blocks/")) == [made]
+    (first,) = get(http, ada, "student/history")
+    assert (first["sha"], first["message"], first["author"]) == (made["version"], "My name", ada)
+
+
+def test_a_name_that_nobody_can_have_makes_nobody(http: httpx2.Client, server: ServerInThread) -> None:
+    before = server.rows()
+
+    assert "cannot be called" in refused(http.put("/users/%20x/blocks/student", json={"body": ""}), 400)
+    assert "is no user" in refused(http.put(f"/users/{new_id('user')}/blocks/a", json={"body": ""}), 404)
+
+    assert server.rows() == before
+
+
+def test_the_same_text_again_makes_no_version(http: httpx2.Client, ada: str) -> None:
+    made = put(http, ada, "student", "Name: Ada")
+
+    assert put(http, ada, "student", "Name: Ada")["version"] == made["version"]
+    assert len(get(http, ada, "student/history")) == 1
+
+
+def test_a_label_may_be_a_path(http: httpx2.Client, ada: str) -> None:
+    made = put(http, ada, "courses/maths", "Likes proofs.")
+    put(http, ada, "courses/maths/ü%3F", "Deeper.")
+
+    assert get(http, ada, "courses/maths") == made
+    assert [one["label"] for one in ok(http.get(f"/users/{ada}/blocks"))] == ["courses/maths", "courses/maths/ü?"]
+    assert len(get(http, ada, "courses/maths/history")) == 1
+    assert get(http, ada, f"courses/maths/versions/{made['version'][:7]}")["body"] == "Likes proofs."
+
+
+@pytest.mark.parametrize("label", ["history", "a/Diffs", "restore/b", "a/.git/b", "a//b", "a/", "%20"])
+def test_labels_that_mean_something_else_are_refused(http: httpx2.Client, ada: str, label: str) -> None:
+    assert "cannot be used" in refused(http.put(f"/users/{ada}/blocks/{label}", json={"body": ""}), 400)
+    refused(http.get(f"/users/{ada}/blocks"), 404)
+
+
+def test_the_history_is_newest_first_and_goes_on_where_it_ended(http: httpx2.Client, ada: str) -> None:
+    made = [put(http, ada, "student", f"Version {number}", message=str(number))["version"] for number in range(5)]
+    put(http, ada, "other", "Beside it")
+
+    whole = get(http, ada, "student/history")
+    assert [one["sha"] for one in whole] == made[::-1]
+    assert [one["message"] for one in whole] == list("43210")
+    assert get(http, ada, "student/history", limit=2) == whole[:2]
+    assert get(http, ada, "student/history", limit=2, before=whole[1]["sha"]) == whole[2:4]
+    assert get(http, ada, "student/history", before=made[0]) == []
+    assert refused(http.get(f"/users/{ada}/blocks/student/history?limit=0"), 422)
+
+
+def test_a_version_is_read_restored_and_the_restore_is_a_version(http: httpx2.Client, ada: str) -> None:
+    first = put(http, ada, "student", "One")["version"]
+    put(http, ada, "student", "Two")
+
+    assert get(http, ada, f"student/versions/{first}")["body"] == "One"
+    back = post(http, ada, "student/restore", sha=first[:10])
+    assert (back["body"], back["version"] != first) == ("One", True)
+    newest = get(http, ada, "student/history", limit=1)
+    assert [one["message"] for one in newest] == [f"Restore student as of {first[:12]}"]
+
+
+def test_what_was_deleted_keeps_its_history_and_comes_back_with_its_settings(http: httpx2.Client, ada: str) -> None:
+    made = put(http, ada, "student", "One", title="Student", policy="direct")
+
+    ok(http.delete(f"/users/{ada}/blocks/student", params={"message": "Old"}))
+
+    refused(http.get(f"/users/{ada}/blocks/student"), 404)
+    refused(http.delete(f"/users/{ada}/blocks/student"), 404)
+    gone, _ = get(http, ada, "student/history")
+    assert (gone["is_deleted"], gone["message"]) == (True, "Old")
+    assert get(http, ada, f"student/versions/{gone['sha']}")["body"] is None
+    refused(http.post(f"/users/{ada}/blocks/student/restore", json={"sha": gone["sha"]}), 404)
+    back = post(http, ada, "student/restore", sha=made["version"], message="Again")
+    assert get(http, ada, "student/history")[0]["message"] == "Again"
+    assert [back[name] for name in ("id", "body", "title", "policy")] == [made["id"], "One", "Student", "direct"]
+
+
+def test_every_line_is_blamed_on_the_version_that_wrote_it(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "Name: Ada\nLikes tea.", message="Begin")
+    middle = put(http, ada, "student", "Name: Ada\nLikes green tea.", message="Greener")["version"]
+    put(http, ada, "student", "Name: Ada\nLikes green tea.\nLives in Turin.\n", message="Moved")
+
+    lines = get(http, ada, "student/blame")
+    assert [(one["number"], one["text"], one["version"]["message"]) for one in lines] == [
+        (1, "Name: Ada", "Begin"),
+        (2, "Likes green tea.", "Greener"),
+        (3, "Lives in Turin.", "Moved"),
+    ]
+    assert len(get(http, ada, "student/blame", at=middle)) == 2
+
+
+def test_two_versions_are_compared_by_lines_and_by_words(http: httpx2.Client, ada: str) -> None:
+    first = put(http, ada, "student", "Name: Ada\nLikes tea.\n")["version"]
+    second = put(http, ada, "student", "Name: Ada\nLikes green tea.\n")["version"]
+    third = put(http, ada, "student", "")["version"]
+
+    seen = get(http, ada, "student/compare", **{"from": first, "to": second})
+    assert (seen["from_version"], seen["to_version"]) == (first, second)
+    assert "-Likes tea.\n+Likes green tea.\n" in seen["unified"]
+    assert [one for one in seen["words"] if one["kind"] != "same"] == [{"kind": "added", "text": "green "}]
+    assert get(http, ada, "student/compare", to=second) == seen
+    assert get(http, ada, "student/compare")["to_version"] == third
+    beginning = get(http, ada, "student/compare", to=first)
+    assert (beginning["from_version"], beginning["words"][0]["kind"]) == (None, "added")
+
+
+def test_settings_change_without_a_version_and_a_new_label_with_one(http: httpx2.Client, ada: str) -> None:
+    made = put(http, ada, "student", "One", title="Student", schema_ref="student")
+    proposal = propose(http, ada, "student", "One", "Two")
+
+    changed = ok(
+        http.patch(
+            f"/users/{ada}/blocks/student",
+            json={"title": None, "policy": "guarded", "metadata": {"n": 1}, "limit": 50, "course": "maths"},
+        )
+    )
+    assert changed["version"] == made["version"]
+    shown = {name: changed[name] for name in ("title", "policy", "metadata", "limit", "course", "schema_ref")}
+    assert shown == {
+        "title": None,
+        "policy": "guarded",
+        "metadata": {"n": 1},
+        "limit": 50,
+        "course": "maths",
+        "schema_ref": "student",
+    }
+    new_name = {"label": "people/me", "message": "Tidy"}
+    renamed = ok(http.patch(f"/users/{ada}/blocks/student", json=new_name))
+    assert get(http, ada, "people/me/history")[0]["message"] == "Tidy"
+    assert (renamed["label"], renamed["pending"], renamed["version"] != made["version"]) == ("people/me", 1, True)
+    assert [one["id"] for one in get(http, ada, "people/me/diffs")] == [proposal]
+    assert len(get(http, ada, "people/me/history")) == 2
+    refused(http.get(f"/users/{ada}/blocks/student"), 404)
+    put(http, ada, "taken", "")
+    refused(http.patch(f"/users/{ada}/blocks/taken", json={"label": "people/me"}), 409)
+    assert "limit" in refused(http.patch(f"/users/{ada}/blocks/people/me", json={"limit": 1}), 422)
+    refused(http.patch(f"/users/{ada}/blocks/people/me", json={"policy": "anarchy"}), 422)
+
+
+def test_a_put_takes_back_a_title_that_is_null_and_leaves_what_it_does_not_name(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "One", title="Student", description="Whom", metadata={"n": 1})
+
+    after = put(http, ada, "student", "Two", title=None)
+
+    assert (after["title"], after["description"], after["metadata"]) == (None, "Whom", {"n": 1})
+
+
+def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) -> None:
+    address = f"/users/{ada}/blocks/student"
+    put(http, ada, "student", "One")
+    read = http.get(address)
+    etag, version = read.headers["etag"], read.json()["version"]
+    markdown = http.get(address, params={"format": "markdown"}).headers["etag"]
+    assert etag != markdown
+
+    changed = http.put(address, json={"body": "Two"}, headers={"if-match": etag})
+    assert (changed.status_code, changed.headers["etag"] != etag) == (200, True)
+    weak = f"W/{changed.headers['etag']}"
+    for stale in (etag, markdown, f'"{version}"', f'{weak}, "other"', weak, "nonsense", ""):
+        for method in ("PUT", "PATCH", "DELETE"):
+            body = {} if method == "DELETE" else {"json": {"body": "Three", "title": "T"}}
+            answer = http.request(method, address, headers={"if-match": stale}, **body)
+            assert "PRECONDITION_FAILED" in refused(answer, 412)
+            require_fits(Refusal, answer.json())
+    assert get(http, ada, "student")["body"] == "Two"
+    now = f'"{changed.json()["version"]}"'
+    ok(http.put(address, json={"body": "Three"}, headers={"if-match": f'"{version}", {now}'}))
+    ok(http.delete(address, headers={"if-match": "*"}))
+    refused(http.put(address, json={"body": ""}, headers={"if-match": "*"}), 412)
+
+
+def test_a_change_of_settings_changes_the_tag_too(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "One")
+    etag = http.get(f"/users/{ada}/blocks/student").headers["etag"]
+    ok(http.patch(f"/users/{ada}/blocks/student", json={"title": "Mine"}))
+
+    answer = http.put(f"/users/{ada}/blocks/student", json={"body": "", "title": "T"}, headers={"if-match": etag})
+
+    refused(answer, 412)
+
+
+def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(http: httpx2.Client, ada: str) -> None:
+    address, only_new = f"/users/{ada}/blocks/student", {"if-none-match": "*"}
+    ok(http.put(address, json={"body": "One"}, headers=only_new))
+    refused(http.put(address, json={"body": "Two"}, headers=only_new), 412)
+
+    etag = http.get(address).headers["etag"]
+    refused(http.put(address, json={"body": "Two"}, headers={"if-none-match": f"W/{etag}"}), 412)
+    assert http.put(address, json={"body": "One"}, headers={"if-none-match": '"other"'}).headers["etag"] == etag
+    spared = http.get(address, headers={"if-none-match": f'"other", W/{etag}'})
+    assert (spared.status_code, spared.content, spared.headers["etag"]) == (304, b"", etag)
+    propose(http, ada, "student", "One", "Two")
+    # What waits is part of what is shown.
+    assert http.get(address, headers={"if-none-match": etag}).json()["pending"] == 1
+    assert http.get(address, params={"format": "toml"}, headers={"if-none-match": etag}).status_code == 200
+
+
+def test_a_failed_condition_makes_nobody(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
+    before = server.rows()
+
+    refused(http.put(f"/users/{ada}/blocks/student", json={"body": ""}, headers={"if-match": "*"}), 412)
+
+    assert server.rows() == before
+
+
+def test_a_version_in_the_body_merges_what_others_wrote_and_tells_all_texts_where_it_cannot(
+    http: httpx2.Client, ada: str
+) -> None:
+    base = "\n".join(f"Line {number}" for number in range(9))
+    version = put(http, ada, "student", base)["version"]
+    theirs = put(http, ada, "student", base.replace("Line 0", "Top"))
+
+    merged = put(http, ada, "student", base.replace("Line 8", "Bottom"), version=version)
+    assert merged["body"] == base.replace("Line 0", "Top").replace("Line 8", "Bottom")
+
+    mine = base.replace("Line 0", "Roof")
+    answer = http.put(f"/users/{ada}/blocks/student", json={"body": mine, "version": version})
+    assert "changed since you read it" in refused(answer, 409)
+    require_fits(Refusal, answer.json())
+    conflict = answer.json()["conflict"]
+    assert (conflict["base"], conflict["ours"], conflict["theirs"]) == (base, merged["body"], mine)
+    assert theirs["version"] != merged["version"]
+    assert put(http, ada, "student", "Settled", version=merged["version"])["body"] == "Settled"
+
+
+def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "## Name\n\nAda")
+    address = f"/users/{ada}/blocks/student"
+
+    markdown = http.get(address, params={"format": "markdown"})
+    assert markdown.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert markdown.text == "---\nblock: student\n---\n## Name\n\nAda\n"
+    sent = markdown.text.replace("Ada", "Ada Lovelace").encode()
+    headers = {"content-type": "text/markdown; charset=utf-8", "if-match": markdown.headers["etag"]}
+    changed = ok(http.put(address, content=sent, headers=headers, params={"message": "By hand"}))
+    assert changed["body"] == "## Name\n\nAda Lovelace"
+    assert get(http, ada, "student/history")[0]["message"] == "By hand"
+
+    toml = http.get(address, params={"format": "toml"})
+    assert toml.headers["content-type"] == "application/toml; charset=utf-8"
+    again = ok(http.put(address, content=toml.content, headers={"content-type": "application/toml"}))
+    assert again["version"] == changed["version"]
+
+
+def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "pupil.toml").write_text('[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n')
+    put(http, ada, "student", "", schema_ref="pupil")
+    address, toml = f"/users/{ada}/blocks/student", {"content-type": "application/toml"}
+
+    ok(http.put(address, content=b'name = "Ada"\nlikes = ["tea", "proofs"]\n', headers=toml))
+
+    assert get(http, ada, "student")["body"].split() == ["##", "Name", "Ada", "##", "Likes", "-", "tea", "-", "proofs"]
+    assert 'likes = ["tea", "proofs"]' in http.get(address, params={"format": "toml"}).text
+    assert "Line 2" in refused(http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400)
+    # A block may name a schema that only another system has.
+    ok(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}))
+    assert "Ada" in http.get(address, params={"format": "markdown"}).text
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type", "status", "said"),
+    [
+        (b"{", "application/json", 422, "JSON decode error"),
+        (b"{}", "application/json", 422, "body"),
+        (b'{"body": "a\\u0000"}', "application/json", 422, "NUL"),
+        (b"\xff", "text/markdown", 400, "UTF-8"),
+        (b"a\x00", "text/markdown", 422, "NUL"),
+        (b"---\nblock: other\n---\nText\n", "text/markdown", 400, '"other"'),
+        (b"body = ", "application/toml", 400, "Line 1"),
+        (b"Text", "text/html", 422, "text/markdown"),
+        (b'{"body": "", "limit": 0}', "application/json", 400, "limit"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_nothing_is_made(
+    http: httpx2.Client, server: ServerInThread, ada: str, content: bytes, media_type: str, status: int, said: str
+) -> None:
+    before = server.rows()
+
+    answer = http.put(f"/users/{ada}/blocks/student", content=content, headers={"content-type": media_type})
+
+    assert said in refused(answer, status)
+    assert server.rows() == before
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is of one user: names that lead to something."""
+
+    user: str
+    label: str
+    sha: str
+    diff_id: str
+    run_id: str
+
+    def values(self) -> dict[str, str]:
+        """By the names that paths use."""
+        return {
+            "user_id": self.user,
+            "label": self.label,
+            "sha": self.sha,
+            "diff_id": self.diff_id,
+            "run_id": self.run_id,
+        }
+
+
+CANARY = "kingfisher"
+
+
+@pytest.fixture(scope="module")
+def two(running_server: ServerInThread, running_http: httpx2.Client) -> tuple[Known, Known]:
+    """Two users who know nothing of each other."""
+    return _known(running_server, running_http, "carol", "tea"), _known(running_server, running_http, "bob", CANARY)
+
+
+def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) -> Known:
+    label, run_id = f"{secret}/notes", new_id("run")
+    put(http, user, label, f"The {secret} sings.")
+
+    def work(tx: Transaction) -> None:
+        owned = owning.open_memory(tx, Scope(), user)
+        block = owning.require(tx, owned, label)
+        versions.hold(tx, owned.chain.id)
+        cause = Cause(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
+        blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), cause)
+
+    server.write(work)
+    sha = get(http, user, label)["version"]
+    return Known(user, label, sha, propose(http, user, label, "blue", f"{secret} blue"), run_id)
+
+
+ROUTES = sorted(
+    (method, route.path)
+    for router in (exporting.router, proposals.router, users.router)
+    for route in router.routes
+    if isinstance(route, APIRoute) and route.include_in_schema
+    for method in route.methods
+)
+NOWHERE = Known("nobody", "nothing", "0" * 40, "proposal-00000000-0000-4000-8000-000000000000", "run-nothing")
+
+
+def wrong_ways() -> Iterator[Any]:
+    """Every route with one name in it wrong: one that leads nowhere, or to what another user has."""
+    for method, path in ROUTES:
+        for name in re.findall(r"\{(\w+)", path) + (
+            ["body"] if path.endswith(("restore", "approve", "reject")) else []
+        ):
+            if method == "PUT" and name in ("user_id", "label"):
+                continue  # which makes it
+            if name == "body" and "{diff_id}" in path:
+                continue  # where nothing in the body names anything
+            for whose in ("nobody's", "another's"):
+                if (name, whose) != ("user_id", "another's"):
+                    yield pytest.param(method, path, name, whose, id=f"{method} {path} {whose} {name}")
+
+
+@pytest.mark.parametrize(("method", "path", "name", "whose"), list(wrong_ways()))
+def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
+    http: httpx2.Client, two: tuple[Known, Known], method: str, path: str, name: str, whose: str
+) -> None:
+    """Every route, with each name in it wrong in each way: 404, no word of what another user has, and nothing changed."""
+    carol, bob = two
+    other = (NOWHERE if whose == "nobody's" else bob).values()
+    values = carol.values() | ({name: other[name]} if name != "body" else {})
+    body = {"sha": other["sha"] if name == "body" else carol.sha, "ids": [other["diff_id"]], "old_string": "blue"}
+    body |= {"new_string": "red", "reasoning": "", "body": "", "title": "T"}
+    if "{diff_id}" in path:
+        body.pop("body")
+    before = [_seen(http, one) for one in two]
+
+    answer = http.request(method, _filled(path, values), **({} if method in ("GET", "DELETE") else {"json": body}))
+
+    if path.endswith(("/diffs/approve", "/diffs/reject")) and "{diff_id}" not in path and name == "body":
+        assert [one["status"] for one in ok(answer)] == ["failed"]
+    else:
+        assert answer.status_code == 404, answer.text
+    told = answer.text
+    for value in other.values():
+        told = told.replace(value, "")  # what the caller said herself
+    assert CANARY not in told
+    assert [_seen(http, one) for one in two] == before
+
+
+def test_the_right_names_lead_somewhere(http: httpx2.Client, two: tuple[Known, Known]) -> None:
+    """Else the test of the wrong ones would prove nothing."""
+    carol, _ = two
+    for method, path in ROUTES:
+        if method == "GET":
+            answer = http.get(_filled(path, carol.values()))
+            assert answer.status_code == 200, (path, answer.text)
+
+
+def _filled(path: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)[^}]*\}", lambda match: values[match[1]], path)
+
+
+def _seen(http: httpx2.Client, known: Known) -> Any:
+    diffs = ok(http.get(f"/users/{known.user}/diffs", params={"status": "all"}))
+    return ok(http.get(f"/users/{known.user}/blocks")), get(http, known.user, f"{known.label}/history"), diffs

@@ -1,0 +1,165 @@
+"""A student's day, from the first proposal to the archive she takes along; each part goes on from the one before.
+
+The model follows a script, everything else is real. docs/a-students-day.md tells the same to people.
+"""
+
+import io
+import json
+import zipfile
+from typing import Any
+
+import pytest
+
+from ricordo.domain.ids import new_id
+from tests.behaviour.scene import OPENAI, Scene, Wire, calls, returns, said
+
+MORNING = "Name: Ada\nStudies maths.\n"
+REASON = "She told me where she lives."
+
+
+class Day:
+    """Ada's memory over HTTP, and her tutor."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.user = new_id("ada")
+        self.ask("put", "student", body=MORNING, title="About me")
+        self.tutor = scene.agent("edit_memory_block", "propose_memory_edit", name="Tutor", user_id=self.user)
+
+    def ask(self, method: str, path: str, **body: Any) -> Any:
+        """Ask for something in her memory."""
+        sent = {"json": body} if body else {}
+        answer = self.scene.http.request(method.upper(), f"/users/{self.user}/blocks/{path}", **sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def tells(self, words: str, *lines: Any) -> Wire:
+        """She tells the tutor something, and the model goes on with these lines."""
+        self.scene.says(*lines)
+        return self.scene.send(self.tutor, words)
+
+    def prompt(self) -> str:
+        """The system message that the model was asked with last."""
+        return str(self.scene.asked[-1]["messages"][0]["content"])
+
+
+def edit(old: str, new: str, tool: str = "edit_memory_block", **more: Any) -> Any:
+    """The model wants a piece of her block replaced."""
+    return calls((tool, {"label": "student", "old_string": old, "new_string": new, "reasoning": REASON, **more}))
+
+
+@pytest.fixture
+def day(scene: Scene) -> Day:
+    """A morning on which the tutor knows what she wrote herself."""
+    return Day(scene)
+
+
+def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day: Day) -> None:
+    answer = day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+
+    assert "Studies maths." in day.prompt()
+    ((status, told),) = returns(answer)
+    assert (status, "waits for the owner" in told) == ("success", True)
+    block = day.ask("get", "student")
+    assert (block["body"], block["pending"]) == (MORNING, 1)
+    (proposal,) = day.ask("get", "student/diffs")
+    assert (proposal["author"], proposal["agent_id"], proposal["reasoning"]) == ("Tutor", day.tutor, REASON)
+    assert "+Lives in Turin.\n" in proposal["diff"]
+    # A proposal is inert: no prompt, no search, no list of the agent's shows it.
+    day.tells("Where do I live?", "I don't know.")
+    assert "Lives in Turin" not in day.prompt()
+    assert "Lives in Turin" not in json.dumps(day.scene.state(day.tutor)["blocks"])
+
+
+def test_she_compares_edits_and_approves_and_the_tutor_sees_her_words(day: Day) -> None:
+    day.tells(
+        "I live in Turin.", edit("maths.", "maths.\nLives in Turin.", "propose_memory_edit", confidence=0.9), "Yes."
+    )
+    (proposal,) = day.ask("get", "student/diffs")
+    own = proposal["body"].replace("Turin.", "Turin, by the river.")
+
+    decided = day.ask("post", f"student/diffs/{proposal['id']}/approve", body=own)
+
+    assert (proposal["confidence"], decided["status"], decided["block"]["pending"]) == (0.9, "approved", 0)
+    newest, first = day.ask("get", "student/history")
+    assert (newest["author"], newest["proposal_id"], newest["sha"]) == (day.user, proposal["id"], decided["version"])
+    seen = day.ask("get", f"student/compare?from={first['sha']}&to={newest['sha']}")
+    assert seen["unified"].endswith(" Studies maths.\n+Lives in Turin, by the river.\n")
+    day.tells("Where do I live?", "By the river.")
+    assert "Lives in Turin, by the river." in day.prompt()
+
+
+def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
+    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+    (proposal,) = day.ask("get", "student/diffs")
+    approved = day.ask("post", f"student/diffs/{proposal['id']}/approve")
+
+    answer = day.tells("Where do I live?", "You live in Turin.")
+    assert said(answer) == ["You live in Turin."]
+    why = day.scene.http.get(f"/v1/messages/{answer['messages'][-1]['id']}/memory").json()
+    assert [(held["label"], held["sha"]) for held in why["blocks"]] == [("student", approved["version"])]
+    assert (why["changed"], why["proposed"]) == ([], [])
+
+    *_, line = day.ask("get", "student/blame")
+    assert (line["text"], line["version"]["author"], line["version"]["message"]) == ("Lives in Turin.", "Tutor", REASON)
+    led = day.scene.http.get(f"/v1/runs/{line['version']['run_id']}/messages", params={"order": "asc"}).json()
+    assert [one["content"] for one in led if one["message_type"] == "user_message"] == ["I live in Turin."]
+    called = next(one for one in led if one["message_type"] == "tool_call_message")
+    asked = day.scene.http.get(f"/v1/messages/{called['id']}/memory").json()
+    assert [one["id"] for one in asked["proposed"]] == [proposal["id"]]
+
+
+def test_she_restores_the_morning_and_loses_nothing(day: Day) -> None:
+    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+    (proposal,) = day.ask("get", "student/diffs")
+    day.ask("post", f"student/diffs/{proposal['id']}/approve")
+    first = day.ask("get", "student/history")[-1]["sha"]
+
+    back = day.ask("post", "student/restore", sha=first)
+
+    assert back["body"] == MORNING
+    assert len(day.ask("get", "student/history")) == 3
+    day.tells("Where do I live?", "I don't know.")
+    assert "Turin" not in day.prompt()
+
+
+def test_a_whole_run_is_taken_back(day: Day) -> None:
+    assert day.ask("patch", "student", policy="direct")["policy"] == "direct"
+    answer = day.tells("I live in Turin.", edit("maths.", "law.", quote="I live in Turin."), "Noted.")
+    assert day.ask("get", "student")["body"] == MORNING.replace("maths", "law")
+    assert "Applied" in returns(answer)[0][1]
+    run = day.ask("get", "student/history")[0]["run_id"]
+
+    undone = day.scene.http.post(f"/users/{day.user}/runs/{run}/undo").json()
+
+    assert [(one["label"], one["status"]) for one in undone["blocks"]] == [("student", "undone")]
+    assert day.ask("get", "student")["body"] == MORNING
+
+
+def test_all_of_it_goes_with_her(day: Day) -> None:
+    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+    whole = day.scene.http.get(f"/users/{day.user}/export")
+
+    archive = zipfile.ZipFile(io.BytesIO(whole.content))
+    assert archive.testzip() is None
+    assert archive.read("blocks/student.md").decode() == MORNING
+    (version,) = map(json.loads, archive.read("history.jsonl").splitlines())
+    (proposal,) = map(json.loads, archive.read("proposals.jsonl").splitlines())
+    assert (version["body"], proposal["reasoning"]) == (MORNING, REASON)
+
+
+def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:
+    """One agent, two students: each thread sees its own student's block, and nobody's sees neither."""
+    scene = day.scene
+    shared = scene.agent(model=OPENAI, name="Shared", memory_blocks=[{"label": "student", "value": "Nobody yet."}])
+    seen: dict[str | None, str] = {}
+    for user in (day.user, new_id("bob"), None):
+        body = {"user_id": user} if user else {}
+        thread = scene.http.post("/v1/conversations/", params={"agent_id": shared}, json=body).json()
+        assert (thread["user_id"] is not None) == (user is not None)
+        scene.says("Hello.")
+        sent = {"messages": [{"role": "user", "content": "Hi."}], "streaming": False}
+        assert scene.http.post(f"/v1/conversations/{thread['id']}/messages", json=sent).status_code == 200
+        seen[user] = day.prompt()
+    assert [MORNING.strip() in prompt for prompt in seen.values()] == [True, False, False]
+    assert ["Nobody yet." in prompt for prompt in seen.values()] == [False, True, True]

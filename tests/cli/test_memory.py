@@ -1,0 +1,46 @@
+"""`ricordo memory audit`: memory is looked through at rest and beside a server, and stays as it is."""
+
+import json
+
+import httpx2
+
+from tests.cli.conftest import Shell
+
+BLOCK = {"label": "human", "value": "She likes green tea in the morning, without sugar.\nTODO"}
+
+
+def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> None:
+    with shell.serving() as server:
+        made = httpx2.post(f"{server.address}/v1/blocks/", json=BLOCK, trust_env=False)
+        assert made.status_code == 200
+        beside = shell.run("memory", "audit", "--json")
+    assert (beside.returncode, beside.stderr) == (0, "")
+    said = json.loads(beside.stdout)
+    assert (said["blocks"], said["lines"], said["passages"]) == (1, 2, 0)
+    assert said["counts"] == {
+        "junk": 1,
+        "duplicate": 0,
+        "near-duplicate": 0,
+        "unsupported": 0,
+        "secret": 0,
+        "tainted": 0,
+    }
+    (finding,) = said["findings"]
+    assert (finding["kind"], finding["place"], finding["line"], finding["text"]) == ("junk", "human", 2, "TODO")
+    (growth,) = said["growth"]
+    assert (growth["label"], growth["versions"]) == ("human", 1)
+    at_rest = shell.run("memory", "audit", "--json")
+    assert (at_rest.returncode, at_rest.stdout) == (0, beside.stdout)
+    shown = shell.run("memory", "audit", "--most", "0")
+    assert "1 blocks with 2 lines, and 0 passages" in shown.stdout
+    assert "… and 1 more. All of them: ricordo memory audit --json" in shown.stdout
+    whole = shell.run("memory", "audit").stdout
+    assert "human:2  TODO  (says nothing)" in whole
+    assert "human (direct) of block block-" in whole
+
+
+def test_where_there_is_no_database_the_audit_says_so(shell: Shell) -> None:
+    answer = shell.run("memory", "audit")
+    assert answer.returncode == 2
+    assert "There is no database at" in answer.stderr
+    assert not shell.data.exists()

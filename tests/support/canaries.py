@@ -1,0 +1,55 @@
+"""Looking for words that must be nowhere: in every row of every table, and in the bytes of every file.
+
+All canaries begin with CANARY, which no language has, so that one search finds them all.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import inspect, text
+
+from ricordo.storage.content import TABLES, portions
+from ricordo.storage.store import Transaction
+
+CANARY = "vuqkzoq"
+
+
+def canary(kind: str) -> str:
+    """A word for one place in which it is written."""
+    return f"{CANARY}{kind}"
+
+
+def rows(tx: Transaction) -> dict[str, set[str]]:
+    """Every row of every table, as text."""
+    return {table.name: {shown(row) for some in portions(tx.connection, table) for row in some} for table in TABLES}
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """A row as text; what is packed in it is unpacked, where that needs no other row."""
+    return repr({name: _unpacked(value) if isinstance(value, bytes) else value for name, value in row.items()})
+
+
+def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
+    """The rows that hold it, also of tables that are not ours, each after the name of its table."""
+    names = inspect(tx.connection).get_table_names()
+    foreign = [name for name in names if name not in {table.name for table in TABLES}]
+    found = rows(tx) | {name: {repr(row) for row in tx.all(text(f'SELECT * FROM "{name}"'))} for name in foreign}  # noqa: S608
+    return [f"{name}: {row[:400]}" for name, some in found.items() for row in some if needle in row.lower()]
+
+
+def in_files(folder: Path, needle: str = CANARY) -> list[str]:
+    """The files below the folder whose bytes hold it."""
+    return [str(path) for path in _files(folder) if needle.encode() in path.read_bytes().lower()]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _unpacked(data: bytes) -> bytes:
+    try:
+        return data + zlib.decompress(data)
+    except zlib.error:
+        return data

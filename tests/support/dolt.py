@@ -1,0 +1,86 @@
+"""A Dolt database for tests, and people who commit in it: the server that RICORDO_TEST_DOLT_URL names, else doltlite in a child.
+
+Such a server gets a database of its own for each test, which is dropped afterwards.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+
+from ricordo.integrations.dolt.engines import DoltServer, Engine, Row, open_engine
+from ricordo.integrations.dolt.place import Place, read_place
+
+URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
+ENGINE = "a Dolt server" if URL else "doltlite in a child process"
+
+
+class Killed(Exception):
+    """The follower was killed here."""
+
+
+class Mortal:
+    """An engine that dies at a statement: before it is carried out, or after, when nobody hears of it any more."""
+
+    def __init__(self, engine: Engine, statements: int, *, is_after: bool) -> None:
+        self.begin, self.make_table, self.table_at = engine.begin, engine.make_table, engine.table_at
+        self._engine = engine
+        self._left = statements
+        self._is_after = is_after
+
+    def run(self, sql: str, *values: object) -> list[Row]:
+        return self._live(lambda: self._engine.run(sql, *values))
+
+    def call(self, procedure: str, *values: str) -> list[Row]:
+        return self._live(lambda: self._engine.call(procedure, *values))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _live(self, act: Callable[[], list[Row]]) -> list[Row]:
+        self._left -= 1
+        if self._left > 0:
+            return act()
+        if self._left == 0 and self._is_after:
+            act()
+        if self._left == 0 and (process := getattr(self._engine, "process", None)):
+            process.kill()
+            process.wait()
+        self._engine.close()
+        raise Killed
+
+
+def mortal(place: Place, chance: Random) -> Mortal:
+    """An engine with a random time to live."""
+    return Mortal(open_engine(place), chance.randint(1, 60), is_after=chance.random() < 0.5)
+
+
+@contextmanager
+def new_place(folder: Path) -> Iterator[Place]:
+    """A place where nothing is yet."""
+    if not URL:
+        yield read_place(f"doltlite://{folder / 'memory.db'}")
+        return
+    given = read_place(URL, allow_private=True)
+    name = f"ricordo_test_{secrets.token_hex(6)}"
+    with closing(DoltServer(given)) as server:
+        server.run(f"CREATE DATABASE {name}")
+        try:
+            yield Place(given.address.rpartition("/")[0] + "/" + name, given.password, allow_private=True)
+        finally:
+            server.run(f"DROP DATABASE {name}")
+
+
+@contextmanager
+def at(place: Place) -> Iterator[Engine]:
+    """The owner at her database, on `main`."""
+    with closing(open_engine(place)) as engine:
+        engine.call("dolt_checkout", "main")
+        yield engine
+
+
+def commit(engine: Engine, message: str, author: str = "Ada <ada@home>") -> None:
+    """Commit what is changed."""
+    engine.call("dolt_commit", "-A", "-m", message, "--author", author)

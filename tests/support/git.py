@@ -1,0 +1,49 @@
+"""The stock git client, as tests use it: no settings of this machine, no questions, no waiting."""
+
+import os
+import subprocess
+from pathlib import Path
+
+_QUIET = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@home.example",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@home.example",
+    "LC_ALL": "C",
+}
+
+
+def run_git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder; with `check` a failure fails the test with what git said."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **_QUIET}
+    done = subprocess.run(
+        ["git", "-c", "init.defaultBranch=main", "-c", "pull.rebase=false", "-c", "gc.auto=0", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert not check or done.returncode == 0, f"git {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints, without the end of the line."""
+    return run_git(folder, *arguments).stdout.strip()
+
+
+def ids(repository: Path, branch: str = "main") -> list[str]:
+    """The ids on the main line of a branch, the oldest first."""
+    return git(repository, "rev-list", "--first-parent", "--reverse", branch).split()
+
+
+def fsck(repository: Path) -> str:
+    """What `git fsck --strict` finds fault with: nothing, where all is well."""
+    done = run_git(repository, "fsck", "--strict", "--no-dangling", "--no-progress", check=False)
+    lines = (done.stdout + done.stderr).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("notice: "))  # an empty repository has no branch yet

@@ -1,0 +1,229 @@
+"""Writers of one user's memory, in processes of their own: `python -m tests.support.memory_writers` (see `run_processes`).
+
+Each writer has a line of its own in each shared block, with an empty line between any two, so that no two of them collide; and
+all count up one number in one more block, where every two that meet do. It writes as an owner from the version she read, as an
+agent in a step, and as one whose proposals are approved. The audit reads every version afterwards.
+"""
+
+import asyncio
+import itertools
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ricordo.domain.block import Block
+from ricordo.domain.clock import SystemClock
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion
+from ricordo.errors import Stale
+from ricordo.memory import deciding, owning
+from ricordo.memory.commit import commit
+from ricordo.memory.deciding import Approved
+from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
+from ricordo.memory.standing import Standing
+from ricordo.memory.working import NO_REASON, WorkingMemory
+from ricordo.storage import agents, blobs, history
+from ricordo.storage.postgres import open_postgres
+from ricordo.storage.store import Store, Transaction
+from tests.support import make, postgres
+
+ROOT = Path(__file__).parent.parent.parent
+USER = "ada"
+ADA = Actor("user", "user-ada", "Ada")
+SHARED = ("human", "goals", "courses/maths")
+COUNTER = "counter"
+_EVERY = 8  # one edit of so many counts up, since those who do wait for each other
+_LINE = re.compile(r"writer (\d+): (\d+)")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a campaign did: versions it made, how often writers met at the counter, and the seconds it took."""
+
+    versions: int
+    collisions: int
+    seconds: float
+
+
+async def run_campaign(folder: Path, *, writers: int, edits: int, processes: int = 2) -> Report:
+    """Let them write in so many processes on one PostgreSQL, and audit. Raises AssertionError where an edit was lost."""
+    began = time.monotonic()
+    async with postgres.new_store(SystemClock(), folder) as store:
+        agent_id = await lay_out(store, writers)
+        url = postgres.server().shared_database()
+        met = run_processes(url, agent_id, processes=processes, writers=writers, edits=edits)
+        versions = await audit(store, writers=writers, edits=edits)
+    assert versions == len(SHARED) + 1 + writers * edits
+    return Report(versions, met, time.monotonic() - began)
+
+
+async def lay_out(store: Store, writers: int) -> str:
+    """Make the user, her blocks with a line for each writer, and an agent; returns the agent's id."""
+    lines = "\n\n".join(f"writer {number}: 0" for number in range(writers))
+
+    def work(tx: Transaction) -> None:
+        owned = owning.open_memory(tx, Scope(), USER, makes=True)
+        for label in SHARED:
+            owning.put(tx, owned, label, lines, ADA, PutOptions(policy="direct"))
+        owning.put(tx, owned, COUNTER, "0", ADA)
+
+    await store.write(work)
+    return (await make.stored_agent(store, make.agent("Tutor", id=new_id("agent")))).agent.id
+
+
+def run_processes(database: str, agent_id: str, *, processes: int, writers: int, edits: int) -> int:
+    """Let this many processes write at once; returns how often their writers collided at the counter."""
+    each = writers // processes
+    command = [sys.executable, "-m", "tests.support.memory_writers", database, agent_id]
+    started = [
+        subprocess.Popen(
+            [*command, str(number * each), str(each), str(edits)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for number in range(processes)
+    ]
+    told = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0] * processes
+    return sum(int(text) for text in told)
+
+
+async def audit(store: Store, *, writers: int, edits: int) -> int:
+    """Raise unless every edit of every writer is in the history once and in the text at the end; returns the number of versions."""
+    counted = len(range(0, edits, _EVERY))
+
+    def work(tx: Transaction) -> int:
+        owned = owning.open_memory(tx, Scope(), USER)
+        done: Counter[str] = Counter()
+        for label in SHARED:
+            done += _audit_block(tx, owned, label, writers)
+        expected = Counter(f"{w} {e}" for w in range(writers) for e in range(1, edits + 1) if (e - 1) % _EVERY)
+        assert done == expected, (expected - done, done - expected)
+        counts = [text.split()[0] for _, text in _oldest_first(tx, owned, COUNTER)]
+        assert counts == [str(number) for number in range(writers * counted + 1)]
+        return owned.chain.versions
+
+    return await store.read(work)
+
+
+def _audit_block(tx: Transaction, owned: Owned, label: str, writers: int) -> Counter[str]:
+    """Which edits the block's versions brought; each has to change its writer's line and no other."""
+    done: Counter[str] = Counter()
+    states = [({int(w): int(e) for w, e in _LINE.findall(text)}, one) for one, text in _oldest_first(tx, owned, label)]
+    assert states[0][0] == dict.fromkeys(range(writers), 0)
+    for (before, _), (after, version) in itertools.pairwise(states):
+        ((writer, edit),) = after.items() - before.items()
+        assert after.keys() == before.keys()
+        assert version.reason == f"writer {writer}: {edit}"
+        assert edit > before[writer]
+        done[f"{writer} {edit}"] += 1
+    return done
+
+
+def _oldest_first(tx: Transaction, owned: Owned, label: str) -> list[tuple[BlockVersion, str]]:
+    pages: list[BlockVersion] = []
+    while found := history.page(
+        tx, owned.chain.id, label=label, limit=1000, before=pages[-1].number if pages else None
+    ):
+        pages += found
+    texts = blobs.read_all(tx, owned.chain.id, [one.blob for one in pages if one.blob])
+    return [(one, texts[one.blob or b""]) for one in reversed(pages)]
+
+
+async def write(store: Store, agent_id: str, number: int, edits: int) -> int:
+    """One writer's edits, one after the other; returns how often it met another at the counter."""
+    collisions = 0
+    for edit in range(1, edits + 1):
+        label = SHARED[edit % len(SHARED)]
+        if (edit - 1) % _EVERY == 0:
+            collisions += await _count_up(store, number)
+        elif edit % 3 == 0:
+            await _by_proposal(store, label, number, edit)
+        elif edit % 3 == 1:
+            await _by_agent(store, agent_id, label, number, edit)
+        else:
+            await _by_owner(store, label, number, edit)
+    return collisions
+
+
+async def _read(store: Store, label: str) -> tuple[Owned, Block]:
+    def work(tx: Transaction) -> tuple[Owned, Block]:
+        owned = owning.open_memory(tx, Scope(), USER)
+        return owned, owning.require(tx, owned, label)
+
+    return await store.read(work)
+
+
+def _line_of(text: str, number: int) -> str:
+    return next(line for line in text.split("\n") if line.startswith(f"writer {number}: "))
+
+
+async def _by_owner(store: Store, label: str, number: int, edit: int) -> None:
+    owned, block = await _read(store, label)
+    await asyncio.sleep(0)
+    said = f"writer {number}: {edit}"
+    text = block.value.replace(_line_of(block.value, number), said)
+    options = PutOptions(message=said, expected=(block.head or b"").hex())
+    await store.write(lambda tx: owning.put(tx, owned, label, text, ADA, options))
+
+
+async def _by_agent(store: Store, agent_id: str, label: str, number: int, edit: int) -> None:
+    owned, block = await _read(store, label)
+    state = await store.read(lambda tx: agents.load(tx, Scope(), agent_id))
+    thread = replace(state.conversation, user_id=owned.user.id)
+    state = replace(state, blocks=(block,), conversation=thread)
+    memory = WorkingMemory(state)
+    said = f"writer {number}: {edit}"
+    why = replace(NO_REASON, reason=said)
+    memory.write(label, block.value.replace(_line_of(block.value, number), said), "call-1", why=why)
+    done = await store.write(
+        lambda tx: commit(tx, state, memory, Scope(), Standing(Actor("agent", agent_id, "Tutor"), "run-1", "step-1"))
+    )
+    assert not done.failed, done.failed
+
+
+async def _by_proposal(store: Store, label: str, number: int, edit: int) -> None:
+    owned, block = await _read(store, label)
+    by = Actor("agent", f"agent-{number}", "Coach")
+    said = f"writer {number}: {edit}"
+    options = ProposalOptions(said)
+    proposal = await store.write(
+        lambda tx: owning.propose_edit(tx, owned, label, _line_of(block.value, number), said, by, options)
+    )
+    done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
+    assert isinstance(done, Approved), done
+
+
+async def _count_up(store: Store, number: int) -> int:
+    """How often somebody else was faster."""
+    met = 0
+    while True:
+        owned, block = await _read(store, COUNTER)
+        options = PutOptions(expected=(block.head or b"").hex())
+        # Two who write the very same do not collide, so each signs.
+        text = f"{int(block.value.split()[0]) + 1} by writer {number}"
+        try:
+            await store.write(lambda tx: owning.put(tx, owned, COUNTER, text, ADA, options))  # noqa: B023
+        except Stale:
+            met += 1
+            await asyncio.sleep(random.uniform(0, 0.01 * met))  # noqa: S311 - no secret
+        else:
+            return met
+
+
+async def _main(database: str, agent_id: str, numbers: Sequence[int], edits: int) -> None:
+    store = open_postgres(database, connections=6, backups=Path(tempfile.gettempdir()))
+    met = await asyncio.gather(*(write(store, agent_id, number, edits) for number in numbers))
+    await store.close()
+    print(sum(met))
+
+
+if __name__ == "__main__":
+    first, count = int(sys.argv[3]), int(sys.argv[4])
+    asyncio.run(_main(sys.argv[1], sys.argv[2], range(first, first + count), int(sys.argv[5])))
