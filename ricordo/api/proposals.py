@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from ricordo.agents.standing import expiry_of
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.memory_bodies import ApproveBody, BulkBody, ProposeBody, RejectBody
-from ricordo.api.users import owner_of, waiting_for
+from ricordo.api.users import waiting_for
 from ricordo.api.wire.schemas import ConflictShape
 from ricordo.api.wire.versions import (
     DecidedShape,
@@ -78,7 +78,7 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
         which = ProposalFilter(chain_id=owned.chain.id, run_id=run_id)
         if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
             raise NotFound(f"Run with ID {run_id} not found")
-        return deciding.undo_run(tx, _hers(here, owned), run_id, owner_of(owned))
+        return deciding.undo_run(tx, _hers(here, owned), run_id, owned.actor)
 
     return answer(undone_to_wire(await here.store.write(work)))
 
@@ -114,7 +114,7 @@ async def approve(here: Here, user_id: str, label: str, diff_id: str, body: Appr
 
     def work(tx: Transaction) -> _Decided | Conflicted:
         owned = _require(tx, here, user_id, label, diff_id)
-        done = deciding.approve(tx, _hers(here, owned), diff_id, owner_of(owned), body=text)
+        done = deciding.approve(tx, _hers(here, owned), diff_id, owned.actor, body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
@@ -130,7 +130,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     def work(tx: Transaction) -> _Decided:
         owned = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = deciding.reject(tx, _hers(here, owned), diff_id, owner_of(owned), reason=reason)
+        rejected = deciding.reject(tx, _hers(here, owned), diff_id, owned.actor, reason=reason)
         block = owning.find(tx, owned, label)
         return rejected, block, waiting_for(tx, block) if block else 0
 
@@ -171,7 +171,7 @@ async def _decide_many(here: Call, user_id: str, body: BulkBody, decision: Liter
         return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id)
 
     owned, ids = await here.store.read(read)
-    done = await deciding.decide_all(here.store, _hers(here, owned), ids, decision, owner_of(owned), reason=body.reason)
+    done = await deciding.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
     return answer([decision_to_wire(one) for one in done])
 
 

@@ -29,7 +29,6 @@ from ricordo.api.wire.versions import (
     user_block_to_wire,
 )
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Actor
 from ricordo.errors import NotFound, Stale
 from ricordo.memory import owning
 from ricordo.memory.owning import Owned, PutOptions
@@ -85,7 +84,7 @@ async def restore(here: Here, user_id: str, label: str, body: RestoreBody) -> Re
 
     def work(tx: Transaction) -> tuple[Block, int]:
         owned = owning.open_memory(tx, here.scope, user_id)
-        block = owning.restore(tx, owned, label, body.sha, owner_of(owned), message=body.message)
+        block = owning.restore(tx, owned, label, body.sha, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     block, pending = await here.store.write(work)
@@ -132,10 +131,10 @@ async def put(
     def work(tx: Transaction) -> tuple[Block, int]:
         owned = owning.open_memory(tx, here.scope, user_id, makes=True)
         _require(tx, owned, label, if_match, if_none_match)
-        block = owning.put(tx, owned, label, body.body, owner_of(owned), _options(body))
+        block = owning.put(tx, owned, label, body.body, owned.actor, _options(body))
         # What a new block has no say in, and what is taken back.
         if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
-            block = owning.change_settings(tx, owned, label, rest, owner_of(owned))
+            block = owning.change_settings(tx, owned, label, rest, owned.actor)
         return block, waiting_for(tx, block)
 
     try:
@@ -154,9 +153,9 @@ async def modify(here: Here, user_id: str, label: str, body: ChangeBody, if_matc
     def work(tx: Transaction) -> tuple[Block, int]:
         owned = owning.open_memory(tx, here.scope, user_id)
         _require(tx, owned, label, if_match)
-        block = owning.change_settings(tx, owned, label, _with_flag(body.settings()), owner_of(owned))
+        block = owning.change_settings(tx, owned, label, _with_flag(body.settings()), owned.actor)
         if body.label is not None:
-            block = owning.rename(tx, owned, label, body.label, owner_of(owned), message=body.message)
+            block = owning.rename(tx, owned, label, body.label, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     try:
@@ -173,18 +172,13 @@ async def delete(here: Here, user_id: str, label: str, message: Message = None, 
     def work(tx: Transaction) -> None:
         owned = owning.open_memory(tx, here.scope, user_id)
         _require(tx, owned, label, if_match)
-        owning.delete(tx, owned, label, owner_of(owned), message=message)
+        owning.delete(tx, owned, label, owned.actor, message=message)
 
     try:
         await here.store.write(work)
     except PreconditionFailed as failed:
         return failed_precondition(failed)
     return answer({"message": f'Block "{label}" deleted. Its history stays.'})
-
-
-def owner_of(owned: Owned) -> Actor:
-    """The user as the author of what is done in her own memory."""
-    return Actor("user", owned.user.id, owned.user.name)
 
 
 def waiting_for(tx: Transaction, block: Block) -> int:

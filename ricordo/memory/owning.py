@@ -20,18 +20,6 @@ from ricordo.storage.store import Transaction
 
 # What a user's block is made with unless she says otherwise (design §1.5).
 POLICY: Policy = "propose"
-_SETTINGS = (
-    "title",
-    "description",
-    "limit",
-    "policy",
-    "schema_ref",
-    "agent_id",
-    "course",
-    "metadata",
-    "hidden",
-    "read_only",
-)
 _LARGEST_LIMIT = 2_000_000_000
 
 
@@ -41,6 +29,11 @@ class Owned:
 
     user: User
     chain: Chain
+
+    @property
+    def actor(self) -> Actor:
+        """She as the author of what she changes."""
+        return Actor("user", self.user.id, self.user.name)
 
     @property
     def scope(self) -> Scope:
@@ -64,7 +57,7 @@ class PutOptions:
 
     def settings(self) -> dict[str, Any]:
         """Those that are given."""
-        return {name: value for name, value in asdict(self).items() if name in _SETTINGS and value is not None}
+        return {name: value for name, value in asdict(self).items() if name in blocks.SETTINGS and value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +199,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, cause: Cause) -
     An agent's own stands in its prompt again. Raises as `make` does, Conflict also where that agent has another such block now.
     """
     gone = history.last_deleted(tx, chain.id, label)
-    settings = {name: value for name, value in gone.settings.items() if name in _SETTINGS} if gone else {}
+    settings = {name: value for name, value in gone.settings.items() if name in blocks.SETTINGS} if gone else {}
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.of_agent(tx, chain.owner_id)):
         raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
@@ -258,8 +251,8 @@ def change_settings(
 
     Raises NotFound, Invalid, TooLong where the text is longer than the new limit, Forbidden.
     """
-    if unknown := sorted(changed.keys() - set(_SETTINGS)):
-        raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(_SETTINGS)}.')
+    if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
+        raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
     owned = _held(tx, owned)
     return _update(tx, require(tx, owned, label), settings, Cause(by, message or f"Change {label}"))

@@ -49,8 +49,3 @@ class Standing:
             return False
         told = [" ".join(text.split()) for text in self.said]
         return words in told or (len(words) >= _SHORTEST_QUOTE and any(words in text for text in told))
-
-
-def agent_standing(agent_id: str, name: str) -> Standing:
-    """An agent that edits outside a turn."""
-    return Standing(Actor("agent", agent_id, name))

@@ -21,15 +21,12 @@ from ricordo.storage import blocks as blocks_now
 from ricordo.storage.index.upsert import Missing
 from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Overtaken, Transaction
-from ricordo.storage.tables import agents_blocks, blocks, blocks_log, chains, commits, git_objects
+from ricordo.storage.tables import agents_blocks, blocks, commits, git_objects
 from ricordo.storage.versions import Change
 
 _POLICY: Policy = "propose"  # of a user's new block
-_SETTINGS = (
-    *("title", "description", "limit", "policy", "schema_ref", "agent_id", "course", "metadata", "hidden", "read_only"),
-)
 _COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
-_INSERT, _INSERT_COMMIT, _INSERT_LOG = insert(blocks), insert(commits), insert(blocks_log)
+_INSERT, _INSERT_COMMIT = insert(blocks), insert(commits)
 _INSERT_RAW = Missing(git_objects)
 _WRITTEN = ("label", "value", "version", "head", "is_tainted", "updated_by", "updated_at")
 _WRITE = setter(
@@ -38,7 +35,6 @@ _WRITE = setter(
 _RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
 _RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
 _DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), blocks.c.version == bindparam("expected"))
-_ADVANCE = setter(chains, "head", "versions", "files", where=chains.c.id == bindparam("chain_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +83,7 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, caus
     tx.run(_INSERT_RAW, raw)
     for text in adoption.texts:
         blobs.put(tx, chain_id, text, None)
-    files = {label: [blob.hex(), depth] for label, (blob, depth) in chain.files.items()}
-    tip = new_values({"head": chain.head, "versions": chain.versions, "files": files})
-    tx.run(_ADVANCE, {**tip, "chain_id": chain_id})
+    versions.advance(tx, chain)
     _store_blocks(tx, {block.id: block for block in now.values()}, after, cause)
     return chain
 
@@ -123,7 +117,7 @@ def _new(tx: Transaction, chain: Chain, label: str, cause: Cause, taken: Collect
     block_id, settings = new_id("block"), dict[str, Any]()
     if deleted := history.last_deleted(tx, chain.id, label):
         block_id = block_id if deleted.block_id in taken else deleted.block_id
-        settings = {name: value for name, value in deleted.settings.items() if name in _SETTINGS}
+        settings = {name: value for name, value in deleted.settings.items() if name in blocks_now.SETTINGS}
     now = tx.clock.now()
     return Block(
         id=block_id,
@@ -206,10 +200,7 @@ def _store_blocks(tx: Transaction, now: Mapping[str, Block], after: Mapping[str,
 
 def _remove(tx: Transaction, block: Block, cause: Cause) -> None:
     _require_written(tx.run(_DELETE, {"block_id": block.id, "expected": block.version}), block)
-    changed = {"label": block.label, "deleted": {name: getattr(block, name) for name in _SETTINGS}}
-    row = {"chain_id": block.chain_id, "block_id": block.id, "changed": changed, "created_at": tx.clock.now()}
-    author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
-    tx.run(_INSERT_LOG, {**row, **author})
+    blocks_now.log(tx, block, {"deleted": {name: getattr(block, name) for name in blocks_now.SETTINGS}}, cause)
 
 
 def _require_written(rows: int, block: Block) -> None:

@@ -78,19 +78,19 @@ _WRITE = setter(
     where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected")),
 )
 # What lies outside the tree, whose changes are logged.
-_SETTINGS = (
+SETTINGS = (
+    "title",
     "description",
     "limit",
-    "read_only",
     "policy",
-    "hidden",
-    "metadata",
-    "title",
     "schema_ref",
     "agent_id",
     "course",
+    "metadata",
+    "hidden",
+    "read_only",
 )
-_CHANGED = ("label", *_WRITTEN, *_SETTINGS)
+_CHANGED = ("label", *_WRITTEN, *SETTINGS)
 _UPDATE = setter(
     blocks, *_CHANGED, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
 )
@@ -279,9 +279,9 @@ def update(tx: Transaction, block: Block, changed: Block, cause: Cause) -> Block
     if changed.tags != block.tags:
         tx.run(_DELETE_TAGS, {"block_id": block.id})
         tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in changed.tags])
-    settings = {name: getattr(changed, name) for name in _SETTINGS if getattr(changed, name) != getattr(block, name)}
+    settings = {name: getattr(changed, name) for name in SETTINGS if getattr(changed, name) != getattr(block, name)}
     if settings:
-        _log(tx, block, settings, cause)
+        log(tx, block, settings, cause)
     return changed
 
 
@@ -302,7 +302,7 @@ def remove(tx: Transaction, block: Block, cause: Cause) -> None:
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
     versions.record(tx, chain, [Change(block.label, None, before=block.value)], cause)
-    _log(tx, block, {"deleted": {name: getattr(block, name) for name in _SETTINGS}}, cause)
+    log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, cause)
 
 
 def cause_without_secrets(cause: Cause) -> Cause:
@@ -344,7 +344,8 @@ def _written(tx: Transaction, changed: Block, block: Block, cause: Cause, new_ve
     )
 
 
-def _log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
+def log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
+    """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
     row = {"chain_id": block.chain_id, "block_id": block.id, "changed": {"label": block.label, **changed}}
     author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
     tx.run(_INSERT_LOG, {**row, **author, "created_at": tx.clock.now()})

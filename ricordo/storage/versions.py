@@ -113,9 +113,14 @@ def store(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
         tx.run(_INSERT_COMMIT, rows)
-        values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
-        tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
+        advance(tx, chain)
     return chain
+
+
+def advance(tx: Transaction, chain: Chain) -> None:
+    """Store the tip of a chain that was held."""
+    values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
+    tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
 
 
 def begin(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause) -> tuple[bytes | None, ...]:

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
-from ricordo.domain.scope import Actor
 from ricordo.domain.version import BlockVersion
 from ricordo.memory import owning
 from ricordo.memory.formats import Parsed, from_markdown, from_toml, to_markdown, to_toml
@@ -52,7 +51,7 @@ class UserBlockManager:
 
         def put(tx: Transaction) -> Block:
             owned = owning.open_memory(tx, self.storage.scope, self.user_id, makes=True)
-            return owning.put(tx, owned, label, text, _actor(owned), options)
+            return owning.put(tx, owned, label, text, owned.actor, options)
 
         return _head(self.storage.write(put))
 
@@ -66,7 +65,7 @@ class UserBlockManager:
 
     def delete_block(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays. Raises NotFound."""
-        self._change(lambda tx, owned: owning.delete(tx, owned, label, _actor(owned), message=message))
+        self._change(lambda tx, owned: owning.delete(tx, owned, label, owned.actor, message=message))
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
         """The block's versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
@@ -92,7 +91,7 @@ class UserBlockManager:
 
     def restore_version(self, label: str, sha: str) -> str:
         """Make an older text the next version; returns that version's id. Raises NotFound."""
-        return _head(self._change(lambda tx, owned: owning.restore(tx, owned, label, sha, _actor(owned))))
+        return _head(self._change(lambda tx, owned: owning.restore(tx, owned, label, sha, owned.actor)))
 
     def _update_from(self, parse: Callable[..., Parsed], label: str, source: str, message: str | None) -> str:
         block = self._block(label)
@@ -116,10 +115,6 @@ class UserBlockManager:
             return change(tx, owning.open_memory(tx, self.storage.scope, self.user_id))
 
         return self.storage.write(work) if writes else self.storage.read(work)
-
-
-def _actor(owned: Owned) -> Actor:
-    return Actor("user", owned.user.id, owned.user.name)
 
 
 def _head(block: Block) -> str:

@@ -104,7 +104,7 @@ class PendingDiffStore:
 
         def work(tx: Transaction) -> deciding.Approved | deciding.Conflicted:
             owned, proposal = self._hers(tx, diff_id)
-            return deciding.approve(tx, self.storage.scope, proposal.id, _actor(owned), body=body)
+            return deciding.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
 
         outcome = self.storage.write(work)
         if isinstance(outcome, deciding.Conflicted):
@@ -116,7 +116,7 @@ class PendingDiffStore:
 
         def work(tx: Transaction) -> Proposal:
             owned, proposal = self._hers(tx, diff_id)
-            return deciding.reject(tx, self.storage.scope, proposal.id, _actor(owned), reason=reason)
+            return deciding.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
 
         return self._diff(self.storage.write(work))
 
@@ -141,10 +141,6 @@ class PendingDiffStore:
             created_at=_iso(proposal.created_at) or "",
             reviewed_at=_iso(proposal.resolved_at),
         )
-
-
-def _actor(owned: Owned) -> Actor:
-    return Actor("user", owned.user.id, owned.user.name)
 
 
 def _iso(moment: int | None) -> str | None:
