@@ -52,8 +52,11 @@ _PASSAGES = select(
     passages.c.user_id,
     passages.c.tags,
 ).where(passages.c.seq.op("IN")(_IDS))
-_TAIL = select(search_tail.c.seq, search_tail.c.document, search_tail.c.data).where(
-    search_tail.c.owner_id == bindparam("owner_id")
+_OLDEST = (
+    select(search_tail.c.seq, search_tail.c.document, search_tail.c.data)
+    .where(search_tail.c.owner_id == bindparam("owner_id"))
+    .order_by(search_tail.c.seq)
+    .limit(bindparam("most"))
 )
 _MODELS = (
     select(search_vectors.c.embedding)
@@ -210,8 +213,12 @@ def other_models(tx: Transaction, owner_id: str) -> list[str]:
 
 
 def leaving(tx: Transaction, owner_id: str) -> tuple[list[int], list[str]]:
-    """The documents that the next merges take out of the space, and the models that may have vectors of them."""
-    rows = [unpack(row.seq, row.document, row.data) for row in tx.all(_TAIL, {"owner_id": owner_id})]
+    """The documents that the next merge takes out of the space, and the models that may have vectors of them."""
+    from ricordo.storage.index.merge import MERGED_AT_ONCE
+
+    # Not the whole tail, which may be long: each merge asks again.
+    oldest = tx.all(_OLDEST, {"owner_id": owner_id, "most": MERGED_AT_ONCE})
+    rows = [unpack(row.seq, row.document, row.data) for row in oldest]
     gone = [row.document for row in rows if row.is_gone]
     return gone, [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})] if gone else []
 

@@ -20,6 +20,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives, indexed, search
 from ricordo.storage.index.schedule import LONG_TAIL, MERGE, MERGE_DELAY
 from ricordo.storage.index.tables import search_spaces, search_tail, search_vectors
+from ricordo.storage.index.tail import TailRow, unpack
 from ricordo.storage.search import PassageFilter
 from ricordo.storage.store import Store
 from ricordo.storage.tables import jobs
@@ -344,3 +345,28 @@ async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualC
     await library.indexing.sweep(Job(indexed.SWEEP, LOCAL_ORGANIZATION), unheard)
     assert [job.payload["owner_id"] for job in await library.waiting(MERGE)] == [state.agent.id]
     assert [job.payload["owner_id"] for job in await library.waiting(indexed.EMBED)] == [archive.id]
+
+
+async def test_a_merge_looks_only_at_what_it_packs_for_what_must_leave_an_outside_index(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await make.stored_agent(library.store)
+    archive = make.archive("Outside", vector_db="qdrant")
+    await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
+    new = [make.passage(archive, text) for text in ("jasmine tea", "a walk")]
+    await library.store.write(lambda tx: archives.insert_passages(tx, archive, new))
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    later = [make.passage(archive, f"note {number}") for number in range(600)]
+    await library.store.write(lambda tx: archives.insert_passages(tx, archive, later))
+    await library.store.write(lambda tx: search.forget_passages(tx, [new[0].id]))
+    looked_at: list[int] = []
+
+    def unpacked(seq: int, document: int, data: bytes) -> TailRow:
+        looked_at.append(seq)
+        return unpack(seq, document, data)
+
+    monkeypatch.setattr(indexed, "unpack", unpacked)
+    await library.merge(archive.id)
+    assert len(looked_at) == 601
+    assert len(library.outside.held[archive.id, "scripted/embedder"]) == 1

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ END $$
 
 
 class Server:
-    """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`."""
+    """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`; `settings` add to the tests'."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         # A socket's path may have about a hundred characters, so it lies beside nothing else.
         self.folder = Path(tempfile.mkdtemp(prefix="ricordo-pg-"))
         self._user = _unprivileged(self.folder)
@@ -73,7 +73,8 @@ class Server:
         self._cleaner: psycopg.Connection[Any] | None = None
         atexit.register(self.stop)
         self._initialise()
-        options = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        chosen = {**_SETTINGS, **(settings or {})}
+        options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
         command = [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *options]
         # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
         self._process = self._spawn(command, start_new_session=True, preexec_fn=_end_with_us)
