@@ -14,7 +14,7 @@ from ricordo.domain.scope import Actor
 
 Kind = Literal["blob", "tree", "commit"]
 SUFFIX = ".md"
-_FILE, _FOLDER = b"100644", b"40000"
+_FILE, _FOLDER = b"100644 ", b"40000 "
 # Git refuses these in names, and what it would cut off at their ends must not be all of one.
 _NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
 
@@ -49,8 +49,7 @@ def path_of(label: str) -> str:
 def tree_of(blobs: Mapping[str, bytes]) -> Tree:
     """The tree of blocks' texts, by label; a `/` in a label makes a folder, and a folder without files is not there."""
     bodies: dict[bytes, bytes] = {}
-    root = _store(_folders(blobs), bodies)
-    return Tree(root, bodies)
+    return Tree(_store(blobs, bodies), bodies)
 
 
 def commit_body(tree: bytes, parents: tuple[bytes, ...], who: str, at: int, message: str) -> bytes:
@@ -67,27 +66,22 @@ def signature(actor: Actor) -> str:
     return f"{name} <{mail}@ricordo>"
 
 
-def _folders(blobs: Mapping[str, bytes]) -> dict[str, object]:
-    root: dict[str, object] = {}
-    for label, blob in blobs.items():
-        *parents, name = path_of(label).split("/")
-        folder = root
-        for parent in parents:
-            folder = folder.setdefault(parent, {})  # type: ignore[assignment]
-        folder[name] = blob
-    return root
-
-
-def _store(folder: Mapping[str, object], bodies: dict[bytes, bytes]) -> bytes:
+def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes]) -> bytes:
     entries: list[tuple[bytes, bytes]] = []
-    for name, item in folder.items():
-        raw = name.encode()
-        if isinstance(item, dict):
-            # A folder stands where it would if its name ended in a slash.
-            entries.append((raw + b"/", b"%s %s\0" % (_FOLDER, raw) + _store(item, bodies)))
+    folders: dict[str, dict[str, bytes]] = {}
+    for label, blob in blobs.items():
+        name, slash, rest = label.partition("/")
+        if slash:
+            folders.setdefault(name, {})[rest] = blob
         else:
-            entries.append((raw, b"%s %s\0" % (_FILE, raw) + item))  # type: ignore[operator]
-    body = b"".join(entry for _, entry in sorted(entries))
+            raw = path_of(name).encode()
+            entries.append((raw, _FILE + raw + b"\0" + blob))
+    for name, inside in folders.items():
+        raw = name.encode()
+        # A folder stands where it would if its name ended in a slash.
+        entries.append((raw + b"/", _FOLDER + raw + b"\0" + _store(inside, bodies)))
+    entries.sort()
+    body = b"".join([entry for _, entry in entries])
     id = object_id("tree", body)
     bodies[id] = body
     return id

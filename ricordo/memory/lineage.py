@@ -42,7 +42,7 @@ def of_message(tx: Transaction, scope: Scope, message_id: str) -> Lineage:
     message = messages.get(tx, scope, message_id)
     if message.step_id is None:
         return Lineage(message.id, message.run_id)
-    changed = tuple(history.of_steps(tx, scope, [message.step_id]))
+    changed = tuple(history.of_step(tx, scope, message.run_id or "", message.step_id))
     proposed = tuple(proposals.of_step(tx, scope, message.step_id))
     try:
         step = runs.get_step(tx, scope, message.step_id)

@@ -19,15 +19,16 @@ from ricordo.errors import Conflict, Stale
 from ricordo.storage import blobs, history, proposals, versions
 from ricordo.storage import blocks as blocks_now
 from ricordo.storage.index.upsert import Missing
+from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Overtaken, Transaction
-from ricordo.storage.tables import agents_blocks, blocks, commits, git_objects
+from ricordo.storage.tables import agents_blocks, blocks, git_objects
 from ricordo.storage.versions import Change
 
 _POLICY: Policy = "propose"  # of a user's new block
 _COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
-_INSERT, _INSERT_COMMIT = insert(blocks), insert(commits)
-_INSERT_RAW = Missing(git_objects)
+_INSERT = insert(blocks)
+_INSERT_RAW = Missing(git_objects).values(chain=number_of_chain())
 _WRITTEN = ("label", "value", "version", "head", "is_tainted", "updated_by", "updated_at")
 _WRITE = setter(
     blocks, *_WRITTEN, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
@@ -77,7 +78,7 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, caus
     rows: list[dict[str, Any]] = []
     for adopted in adoption.main:
         chain = _versions(tx, chain, adopted, cause, rows)
-    tx.run(_INSERT_COMMIT, rows)
+    versions.insert_rows(tx, rows)
     raw = [_raw(chain_id, adopted.commit) for adopted in adoption.main]
     raw += [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in adoption.beside]
     tx.run(_INSERT_RAW, raw)
@@ -135,30 +136,19 @@ def _new(tx: Transaction, chain: Chain, label: str, cause: Cause, taken: Collect
 
 def _versions(tx: Transaction, chain: Chain, adopted: Adopted, cause: Cause, rows: list[dict[str, Any]]) -> Chain:
     """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
-    files = dict(chain.files)
-    commit = adopted.commit
+    files, commit = dict(chain.files), adopted.commit
+    cause = replace(cause, reason=commit.message)
     other = next((parent for parent in commit.parents if parent != chain.head), None)
-    for place, change in enumerate(adopted.changes, 1):
-        before = files.pop(change.old_label or change.label, None)
+    now = tx.clock.now()
+    for before, change in enumerate(adopted.changes, chain.versions):
+        standing = files.pop(change.old_label or change.label, None)
         blob = None
         if change.value is not None:
-            base = (*before, change.before) if before and change.before is not None else None
+            base = (*standing, change.before) if standing and change.before is not None else None
             files[change.label] = blobs.put(tx, chain.id, change.value, base)
             blob = files[change.label][0]
-        rows.append(
-            {
-                "chain_id": chain.id,
-                "number": chain.versions + place,
-                "id": commit.id,
-                "parent": chain.head,
-                "other_parent": other,
-                "label": change.label,
-                "old_label": change.old_label,
-                "blob": blob,
-                **versions.cause_values(replace(cause, reason=commit.message)),
-                "created_at": tx.clock.now(),
-            }
-        )
+        row = versions.row_of(replace(chain, versions=before), change, cause, commit.id, blob, now)
+        rows.append({**row, "other_parent": other})
     return replace(chain, head=commit.id, versions=chain.versions + len(adopted.changes), files=files)
 
 

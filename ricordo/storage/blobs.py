@@ -9,23 +9,24 @@ from ricordo.domain import deltas
 from ricordo.domain.git_objects import blob_id
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage.index.upsert import Missing
+from ricordo.storage.memory_tables import is_in_chain, number_of_chain
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import blobs
 
 # A text, its depth and itself: what a new one may be stored as a difference from.
 Base = tuple[bytes, int, str]
 
-_INSERT = Missing(blobs)
-_DEPTH = select(blobs.c.depth).where(blobs.c.chain_id == bindparam("chain_id"), blobs.c.id == bindparam("blob"))
+_INSERT = Missing(blobs).values(chain=number_of_chain())
+_DEPTH = select(blobs.c.depth).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
 
 
 def _lineage() -> Any:
-    first = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
-        blobs.c.chain_id == bindparam("chain_id"), blobs.c.id == bindparam("blob")
+    first = select(blobs.c.chain, blobs.c.id, blobs.c.base, blobs.c.data).where(
+        is_in_chain(blobs), blobs.c.id == bindparam("blob")
     )
     line = first.cte("line", recursive=True)
-    older = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
-        blobs.c.chain_id == bindparam("chain_id"), blobs.c.id == line.c.base
+    older = select(blobs.c.chain, blobs.c.id, blobs.c.base, blobs.c.data).where(
+        blobs.c.chain == line.c.chain, blobs.c.id == line.c.base
     )
     line = line.union_all(older)
     return select(line.c.id, line.c.base, line.c.data)

@@ -249,7 +249,7 @@ def write(tx: Transaction, block: Block, value: str, cause: Cause) -> Block | No
         return None
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, cause, tx.clock.now())
-    written = _written(tx, replace(block, value=value), block, cause, planned.ids[0])
+    written = _written(tx, block, block, cause, planned.ids[0], value=value)
     values = new_values({name: getattr(written, name) for name in _WRITTEN})
     if not tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version}):
         return None
@@ -329,7 +329,9 @@ def _held(tx: Transaction, chain_id: str) -> Chain:
     return chain
 
 
-def _written(tx: Transaction, changed: Block, block: Block, cause: Cause, new_version: bytes | None) -> Block:
+def _written(
+    tx: Transaction, changed: Block, block: Block, cause: Cause, new_version: bytes | None, **also: Any
+) -> Block:
     """The block as it is stored: a person's word clears it of what nobody vouched for, a version that changes nothing does not."""
     is_tainted = block.is_tainted
     if new_version:
@@ -341,12 +343,19 @@ def _written(tx: Transaction, changed: Block, block: Block, cause: Cause, new_ve
         is_tainted=is_tainted,
         updated_by=cause.author.id,
         updated_at=tx.clock.now(),
+        **also,
     )
 
 
 def log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
-    row = {"chain_id": block.chain_id, "block_id": block.id, "changed": {"label": block.label, **changed}}
+    deleted_label = block.label if "deleted" in changed else None
+    row = {
+        "chain_id": block.chain_id,
+        "block_id": block.id,
+        "changed": {"label": block.label, **changed},
+        "deleted_label": deleted_label,
+    }
     author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
     tx.run(_INSERT_LOG, {**row, **author, "created_at": tx.clock.now()})
 

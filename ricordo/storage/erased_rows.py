@@ -11,6 +11,7 @@ from sqlalchemy import Table, bindparam, delete, exists, func, or_, select, upda
 from ricordo.domain.erasure import Erasure
 from ricordo.storage import ledger, search, versions
 from ricordo.storage.erasing import Mark
+from ricordo.storage.memory_tables import is_in_chain, number_of_chain
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (
     archives,
@@ -80,8 +81,8 @@ _STEPS = select(steps.c.seq, steps.c.id).where(steps.c.run_id.op("IN")(_IDS)).li
 # Versions of agents' own memory are no user's to remove, and whoever runs the server should know where to look.
 _CAUSED = (
     select(chains.c.owner_id, func.count().label("versions"))
-    .join(commits, commits.c.chain_id == chains.c.id)
-    .where(commits.c.run_id.op("IN")(_IDS), chains.c.owner_kind == "agent")
+    .join(commits, commits.c.chain == chains.c.seq)
+    .where(commits.c.run_id.in_(bindparam("ids", expanding=True)), chains.c.owner_kind == "agent")
     .group_by(chains.c.owner_id)
 )
 _TRACES_SINCE = (
@@ -91,7 +92,7 @@ _TRACES_SINCE = (
     .limit(_TRACES)
 )
 _OF_CHAIN = {
-    table: select(table.c.seq).where(table.c.chain_id == bindparam("chain_id")).limit(PORTION)
+    table: select(table.c.seq).where(is_in_chain(table)).limit(PORTION)
     for table in (proposals, commits, git_objects, blobs, blocks_log, blocks)
 }
 _REMOTES = select(memory_remotes.c.seq, memory_remotes.c.kind, memory_remotes.c.address).where(
@@ -100,18 +101,18 @@ _REMOTES = select(memory_remotes.c.seq, memory_remotes.c.kind, memory_remotes.c.
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _PROPOSED = select(proposals.c.chain_id, proposals.c.blob).where(proposals.c.seq.op("IN")(_IDS))
 # What came with a merge is in no version, but it is in a tree of the commits that were merged.
-_TREES = select(git_objects.c.data).where(git_objects.c.chain_id == bindparam("chain_id"), git_objects.c.kind == "tree")
+_TREES = select(git_objects.c.data).where(is_in_chain(git_objects), git_objects.c.kind == "tree")
 # A text that only these proposals held: no version's, no other proposal's, and no later text is a difference from it.
 _ONLY_PROPOSED = blobs.alias("based")
 _DELETE_BLOB = delete(blobs).where(
-    blobs.c.chain_id == bindparam("in_chain"),
+    blobs.c.chain == number_of_chain("in_chain"),
     blobs.c.id == bindparam("of_blob"),
-    ~exists().where(commits.c.chain_id == blobs.c.chain_id, commits.c.blob == blobs.c.id),
+    ~exists().where(commits.c.chain == blobs.c.chain, commits.c.blob == blobs.c.id),
     ~exists().where(
-        proposals.c.chain_id == blobs.c.chain_id,
+        proposals.c.chain_id == bindparam("in_chain"),
         or_(proposals.c.blob == blobs.c.id, proposals.c.base_blob == blobs.c.id),
     ),
-    ~exists().where(_ONLY_PROPOSED.c.chain_id == blobs.c.chain_id, _ONLY_PROPOSED.c.base == blobs.c.id),
+    ~exists().where(_ONLY_PROPOSED.c.chain == blobs.c.chain, _ONLY_PROPOSED.c.base == blobs.c.id),
 )
 _LET_GO = (
     update(conversations).where(conversations.c.forked_from.op("IN")(_IDS)).values(forked_from=None, forked_seq=None)

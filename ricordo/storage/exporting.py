@@ -17,29 +17,29 @@ from ricordo.domain.git_reading import FOLDER, GitObject, git_object, read_commi
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
+from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import blobs as blobs_table
 from ricordo.storage.tables import chains, commits, git_objects
+from ricordo.storage.versions import PARENT
 
 MOST_ROWS = 500
 MOST_BYTES = 8 * 1024 * 1024
 _MOST_TEXTS = 256  # texts that are kept at hand, since the next is stored as what differs from one of them
 
-_OF_CHAIN = commits.c.chain_id == bindparam("chain_id")
+_OF_CHAIN = is_in_chain(commits)
+_VERSIONS = select(*(column for column in commits.c if column.name != "parent"), PARENT)
 _CHAIN = select(chains.c.head, chains.c.versions, chains.c.owner_kind, chains.c.owner_id).where(
     chains.c.id == bindparam("chain_id")
 )
 _FOLLOWING = (
-    select(commits)
-    .where(_OF_CHAIN, commits.c.number > bindparam("after"))
+    _VERSIONS.where(_OF_CHAIN, commits.c.number > bindparam("after"))
     .order_by(commits.c.number)
     .limit(bindparam("most"))
 )
-_REST = (
-    select(commits)
-    .where(_OF_CHAIN, commits.c.id == bindparam("id", type_=LargeBinary), commits.c.number > bindparam("after"))
-    .order_by(commits.c.number)
-)
+_REST = _VERSIONS.where(
+    _OF_CHAIN, commits.c.id == bindparam("id", type_=LargeBinary), commits.c.number > bindparam("after")
+).order_by(commits.c.number)
 _CHANGES = (
     select(commits.c.id, commits.c.label, commits.c.old_label, commits.c.blob)
     .where(_OF_CHAIN, commits.c.number <= bindparam("until"))
@@ -55,14 +55,14 @@ _UP_TO = (
     .limit(1)
 )
 _RAW = select(git_objects.c.kind, git_objects.c.data).where(
-    git_objects.c.chain_id == bindparam("chain_id"), git_objects.c.id == bindparam("id", type_=LargeBinary)
+    is_in_chain(git_objects), git_objects.c.id == bindparam("id", type_=LargeBinary)
 )
 _BETWEEN = (_OF_CHAIN, commits.c.number >= bindparam("first"), commits.c.number <= bindparam("last"))
 _RAW_IDS = select(git_objects.c.id).where(
-    git_objects.c.chain_id == bindparam("chain_id"), git_objects.c.id.in_(select(commits.c.id).where(*_BETWEEN))
+    is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_BETWEEN))
 )
 _PACKED = select(blobs_table.c.id, blobs_table.c.base, blobs_table.c.data).where(
-    blobs_table.c.chain_id == bindparam("chain_id"),
+    is_in_chain(blobs_table),
     blobs_table.c.id.in_(select(commits.c.blob).where(*_BETWEEN)),
 )
 

@@ -14,15 +14,17 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
+from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import blocks, blocks_log, chains, commits
+from ricordo.storage.versions import PARENT
 
 SHORTEST_ID = 7
 _ID = re.compile(rf"[0-9a-f]{{{SHORTEST_ID},40}}")
 _NEWEST = 1 << 62  # more than any chain has versions
-_COLUMNS = [column for column in commits.c if column.name != "seq"]
+_COLUMNS = [*(column for column in commits.c if column.name not in ("seq", "chain", "parent")), PARENT]
 _SELECT = select(*_COLUMNS)
-_IN_CHAIN = commits.c.chain_id == bindparam("chain_id")
+_IN_CHAIN = is_in_chain(commits)
 _PAGE = (
     _SELECT.where(_IN_CHAIN, commits.c.number < bindparam("before"))
     .order_by(commits.c.number.desc())
@@ -47,13 +49,13 @@ _RENAMES = (
     .where(_IN_CHAIN, commits.c.old_label.is_not(None))
     .order_by(commits.c.number.desc())
 )
-_IN_SCOPE = select(*_COLUMNS).join(chains, chains.c.id == commits.c.chain_id)
 _OF_ORGANIZATION = chains.c.organization_id == bindparam("organization_id")
-_IN_ORDER = (commits.c.chain_id, commits.c.number)
-_OF_RUN = _IN_SCOPE.where(_OF_ORGANIZATION, commits.c.run_id == bindparam("run_id")).order_by(*_IN_ORDER)
-_OF_STEPS = _IN_SCOPE.where(
-    _OF_ORGANIZATION, commits.c.step_id.op("IN")(each(bindparam("ids", type_=blocks_log.c.changed.type)))
-).order_by(*_IN_ORDER)
+_OF_RUN = (
+    select(*_COLUMNS, chains.c.id.label("chain_id"))
+    .join(chains, chains.c.seq == commits.c.chain)
+    .where(_OF_ORGANIZATION, commits.c.run_id == bindparam("run_id"))
+    .order_by(chains.c.id, commits.c.number)
+)
 _CHAINS_OF = select(blocks.c.id, blocks.c.chain_id).where(
     blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
     blocks.c.organization_id == bindparam("organization_id"),
@@ -63,10 +65,11 @@ _CHAINS_OF_GONE = (
     .join(chains, chains.c.id == blocks_log.c.chain_id)
     .where(blocks_log.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))), _OF_ORGANIZATION)
 )
-_LOG = (
+_DELETED = (
     select(blocks_log.c.block_id, blocks_log.c.changed)
-    .where(blocks_log.c.chain_id == bindparam("chain_id"))
+    .where(blocks_log.c.chain_id == bindparam("chain_id"), blocks_log.c.deleted_label == bindparam("label"))
     .order_by(blocks_log.c.seq.desc())
+    .limit(1)
 )
 
 
@@ -93,7 +96,8 @@ def page(
     """Versions of a chain, newest first, below the number `before`; with `label`, of the block that is called so, or was last."""
     end = _NEWEST if before is None else before
     if label is None:
-        return [_version(row) for row in tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})]
+        rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
+        return [_version(row, chain_id) for row in rows]
     found: list[BlockVersion] = []
     for stretch in _stretches(tx, chain_id, label):
         if len(found) < limit and stretch.after + 1 < end:
@@ -117,7 +121,7 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
         raise NotFound(f"There is no version {wanted} of this memory.")
     if len(wanted) < 40 and tx.first(_LAST, {"chain_id": chain_id, **ends}).id != row.id:
         raise Conflict(f"Several versions begin with {wanted}. Give more of the id.")
-    return _version(row)
+    return _version(row, chain_id)
 
 
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
@@ -161,13 +165,12 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
     """What a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
     rows = tx.all(_OF_RUN, {"organization_id": scope.organization_id, "run_id": run_id})
-    return [_version(row) for row in rows]
+    return [_version(row, row.chain_id) for row in rows]
 
 
-def of_steps(tx: Transaction, scope: Scope, step_ids: Sequence[str]) -> list[BlockVersion]:
-    """What these steps changed, in whichever chains, the oldest of each chain first."""
-    rows = tx.all(_OF_STEPS, {"organization_id": scope.organization_id, "ids": list(step_ids)})
-    return [_version(row) for row in rows]
+def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[BlockVersion]:
+    """What one step of the run changed, as `of_run` tells it."""
+    return [version for version in of_run(tx, scope, run_id) if version.step_id == step_id]
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
@@ -179,21 +182,19 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
     for block_id, chain_id in chain_ids.items():
         id = bytes.fromhex(ids[block_id])
         if row := tx.first(_FIRST, {"chain_id": chain_id, "low": id, "high": id}):
-            found[block_id] = _version(row)
+            found[block_id] = _version(row, chain_id)
     return found
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
     """The block that was deleted last under this label, if any was."""
-    for row in tx.all(_LOG, {"chain_id": chain_id}):
-        if row.changed.get("label") == label and "deleted" in row.changed:
-            return Deleted(row.block_id, row.changed["deleted"])
-    return None
+    row = tx.first(_DELETED, {"chain_id": chain_id, "label": label})
+    return Deleted(row.block_id, row.changed["deleted"]) if row else None
 
 
 def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:
     values = {"label": stretch.label, "after": stretch.after, "before": min(stretch.before, end), "limit": limit}
-    return [_version(row) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+    return [_version(row, chain_id) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
 
 
 def _stretches(tx: Transaction, chain_id: str, label: str) -> list[_Stretch]:
@@ -215,10 +216,10 @@ def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]
     return [*stretches, _Stretch(label, 0, before)]
 
 
-def _version(row: Row[Any]) -> BlockVersion:
+def _version(row: Row[Any], chain_id: str) -> BlockVersion:
     return BlockVersion(
         id=row.id,
-        chain_id=row.chain_id,
+        chain_id=chain_id,
         number=row.number,
         label=row.label,
         blob=row.blob,

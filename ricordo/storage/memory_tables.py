@@ -1,10 +1,29 @@
 """The tables of core memory: chains of versions, the blocks as they are now, and proposals (see tables.py).
 
 A chain is one owner's history. Its ids are git's, so they are 20 raw bytes, and equal in two chains of equal histories: they
-are looked up with their chain.
+are looked up with their chain. What there is of every version names its chain by its number (`chains.seq`), since an id of 42
+letters in each row and each index would be a third of all that is stored.
 """
 
-from sqlalchemy import BigInteger, Column, Float, Index, LargeBinary, String, Table, Text, UniqueConstraint, text
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Float,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    ScalarSelect,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    select,
+    text,
+)
 
 from ricordo.storage.columns import (
     flag,
@@ -13,17 +32,22 @@ from ricordo.storage.columns import (
     moment,
     number,
     organization,
+    packed_id,
     public_id,
     reference,
     seq,
     words,
 )
 
-_RENAMED = "old_label IS NOT NULL"
+_RENAMED, _DELETED = "old_label IS NOT NULL", "deleted_label IS NOT NULL"
 
 
 def git_id(name: str, *, null: bool = True) -> Column[bytes]:
     return Column(name, LargeBinary, nullable=null)
+
+
+def chain_number() -> Column[int]:
+    return Column("chain", BigInteger, ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False)
 
 
 chains = Table(
@@ -91,12 +115,13 @@ agents_blocks = Table(
     Index("agents_blocks_by_block", "block_id"),
 )
 
-# One block's change. A commit that came by git may change several: then they share its id.
+# One block's change. A commit that came by git may change several: then they share its id. `parent` is left out where it is the
+# commit of the version before, which nearly all have (`versions.PARENT` fills it in).
 commits = Table(
     "commits",
     metadata,
     seq(),
-    reference("chain_id", "chains"),
+    chain_number(),
     number("number"),
     git_id("id", null=False),
     git_id("parent"),
@@ -110,39 +135,38 @@ commits = Table(
     words("reason", null=False),
     words("approved_by"),
     words("proposal_id"),
-    words("run_id"),
-    words("step_id"),
+    packed_id("run_id", "run"),
+    packed_id("step_id", "step"),
     flag("is_tainted"),
     moment("created_at"),
-    UniqueConstraint("chain_id", "number"),
-    Index("commits_by_id", "chain_id", "id"),
-    Index("commits_by_label", "chain_id", "label", "number"),
+    UniqueConstraint("chain", "number"),
+    Index("commits_by_id", "chain", "id"),
+    Index("commits_by_label", "chain", "label", "number"),
     # What a block was called before is looked for at every page of its history, and most changes are no renames.
-    Index("commits_by_rename", "chain_id", "number", sqlite_where=text(_RENAMED), info={"where": _RENAMED}),
-    Index("commits_by_step", "step_id"),
+    Index("commits_by_rename", "chain", "number", sqlite_where=text(_RENAMED), info={"where": _RENAMED}),
     Index("commits_by_run", "run_id"),
 )
 blobs = Table(
     "blobs",
     metadata,
     seq(),
-    reference("chain_id", "chains"),
+    chain_number(),
     git_id("id", null=False),
     git_id("base"),
     number("depth"),
     Column("data", LargeBinary, nullable=False),
-    UniqueConstraint("chain_id", "id"),
+    UniqueConstraint("chain", "id"),
 )
 # Objects that came by git and cannot be made from versions: commits of other shapes, with their trees.
 git_objects = Table(
     "git_objects",
     metadata,
     seq(),
-    reference("chain_id", "chains"),
+    chain_number(),
     git_id("id", null=False),
     words("kind", null=False),
     Column("data", LargeBinary, nullable=False),
-    UniqueConstraint("chain_id", "id"),
+    UniqueConstraint("chain", "id"),
 )
 proposals = Table(
     "proposals",
@@ -189,8 +213,16 @@ blocks_log = Table(
     words("author_id", null=False),
     words("author_name", null=False),
     moment("created_at"),
+    # Of a deletion: what the block was called.
+    words("deleted_label"),
     Index("blocks_log_by_block", "block_id", "seq"),
     Index("blocks_log_by_chain", "chain_id", "seq"),
+    Index(
+        "blocks_log_by_deletion",
+        *("chain_id", "deleted_label", "seq"),
+        sqlite_where=text(_DELETED),
+        info={"where": _DELETED},
+    ),
 )
 # Where else a chain is kept in step: each remote follows, and `followed` is the number of the last version it has.
 memory_remotes = Table(
@@ -210,3 +242,15 @@ memory_remotes = Table(
     moment("created_at"),
     UniqueConstraint("chain_id", "kind", "address"),
 )
+
+
+def number_of_chain(parameter: str = "chain_id") -> ScalarSelect[Any]:
+    """A chain's number where a parameter has its id, by which everybody else knows it."""
+    return select(chains.c.seq).where(chains.c.id == bindparam(parameter)).scalar_subquery()
+
+
+def is_in_chain(table: Table, parameter: str = "chain_id") -> ColumnElement[bool]:
+    """The rows of the table that are of the chain whose id a parameter has."""
+    if "chain" in table.c:
+        return table.c.chain == number_of_chain(parameter)
+    return table.c.chain_id == bindparam(parameter)

@@ -64,6 +64,12 @@ class SqliteStore(Units):
         with plain_errors(sqlite3, "See that its disk has room."):
             return self._run(connection, begin, work)
 
+    def _begin(self, connection: Connection, begin: str) -> None:
+        # By the driver itself, in a tenth of the time: every transaction has one.
+        for observer in self.statements.observers:
+            observer(begin)
+        connection.connection.cursor().execute(begin)
+
     def _connection(self, begin: str) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:

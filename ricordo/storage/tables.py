@@ -1,6 +1,7 @@
 """The schema, once for every database. A change here is a new numbered migration too.
 
-`seq` is the primary key, the search row and the cursor; `id` is the public name, by which rows refer to each other. Times are
+`seq` is the primary key, the search row and the cursor; `id` is the public name, by which rows refer to each other
+(those of versions, of which there are most, go by their chain's `seq`). Times are
 microseconds UTC. What is filtered, joined or counted is a column; the rest is JSON.
 """
 

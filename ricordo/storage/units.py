@@ -28,12 +28,15 @@ class Units:
 
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
         with connection.begin():
-            connection.exec_driver_sql(begin)
+            self._begin(connection, begin)
             tx = Transaction(connection, self.clock, self.statements, self.memory)
             result = work(tx)
         for follow in tx.followers:
             follow()
         return result
+
+    def _begin(self, connection: Connection, begin: str) -> None:
+        connection.exec_driver_sql(begin)
 
 
 def timed(write: Callable[[Callable[[Transaction], T]], T], work: Callable[[Transaction], T]) -> T:

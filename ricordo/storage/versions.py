@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select
+from sqlalchemy import Row, bindparam, func, insert, select
 
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
@@ -16,6 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import Cause
 from ricordo.errors import Invalid
 from ricordo.storage import blobs
+from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import chains, commits
@@ -28,7 +29,28 @@ _OF_OWNER = select(*_COLUMNS).where(
     chains.c.organization_id == bindparam("organization_id"),
 )
 _UNKNOWN = -1
-_INSERT, _INSERT_COMMIT = insert(chains), insert(commits)
+_INSERT = insert(chains)
+_before = commits.alias("before")
+_ID_BEFORE = select(_before.c.id)
+# The commit that a version was made from: what is stored, or else that of the version before it. In a commit that begins a
+# history the first version has none before it, and the others have one of the same commit.
+PARENT = func.coalesce(
+    commits.c.parent,
+    _ID_BEFORE.where(
+        _before.c.chain == commits.c.chain, _before.c.number == commits.c.number - 1, _before.c.id != commits.c.id
+    )
+    .correlate(commits)
+    .scalar_subquery(),
+).label("parent")
+_INSERT_COMMIT = insert(commits).values(
+    chain=number_of_chain(),
+    parent=func.nullif(
+        bindparam("made_from", type_=commits.c.parent.type),
+        _ID_BEFORE.where(
+            _before.c.chain == number_of_chain(), _before.c.number == bindparam("versions_before")
+        ).scalar_subquery(),
+    ),
+)
 _ADVANCE = setter(chains, "head", "versions", "files", where=chains.c.id == bindparam("chain_id"))
 
 
@@ -109,10 +131,11 @@ def store(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
         if change.value is not None:
             base = (*before, change.before) if before and change.before is not None else None
             files[change.label] = blobs.put(tx, chain.id, change.value, base)
-        rows.append(_commit_row(chain, change, cause, id, files.get(change.label, (None,))[0], planned.at))
+        blob = files[change.label][0] if change.value is not None else None
+        rows.append(row_of(chain, change, cause, id, blob, planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
-        tx.run(_INSERT_COMMIT, rows)
+        insert_rows(tx, rows)
         advance(tx, chain)
     return chain
 
@@ -131,9 +154,9 @@ def begin(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
     blobs.put_first(tx, chain.id, [change.value or "" for change in changes])
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
-        rows.append(_commit_row(chain, change, cause, id or b"", files[change.label][0], planned.at))
+        rows.append(row_of(chain, change, cause, id or b"", files[change.label][0], planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1)
-    tx.run(_INSERT_COMMIT, rows)
+    insert_rows(tx, rows)
     return planned.ids
 
 
@@ -150,34 +173,35 @@ def record(
     return store(tx, chain, changes, cause, planned), planned.ids
 
 
-def _commit_row(chain: Chain, change: Change, cause: Cause, id: bytes, blob: bytes | None, now: int) -> dict[str, Any]:
+def row_of(chain: Chain, change: Change, cause: Cause, id: bytes, blob: bytes | None, now: int) -> dict[str, Any]:
+    """A version of a chain that is as it was before it, for `insert_rows`; `blob` is its text's id, None where the block goes."""
+    author = cause.author
     return {
         "chain_id": chain.id,
         "number": chain.versions + 1,
         "id": id,
-        "parent": chain.head,
+        "made_from": chain.head,
+        "versions_before": chain.versions,
         "other_parent": None,
         "label": change.label,
         "old_label": change.old_label,
-        "blob": blob if change.value is not None else None,
-        **cause_values(cause),
-        "created_at": now,
-    }
-
-
-def cause_values(cause: Cause) -> dict[str, Any]:
-    """The columns of a commit that hold its cause."""
-    return {
-        "author_kind": cause.author.kind,
-        "author_id": cause.author.id,
-        "author_name": cause.author.name,
+        "blob": blob,
+        "author_kind": author.kind,
+        "author_id": author.id,
+        "author_name": author.name,
         "reason": cause.reason,
         "approved_by": cause.approved_by,
         "proposal_id": cause.proposal_id,
         "run_id": cause.run_id,
         "step_id": cause.step_id,
         "is_tainted": cause.is_tainted,
+        "created_at": now,
     }
+
+
+def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store versions that `row_of` made, in their order; the chain's tip is for whoever does this."""
+    tx.run(_INSERT_COMMIT, rows)
 
 
 def _values(chain: Chain) -> dict[str, Any]:

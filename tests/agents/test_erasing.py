@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from ricordo.agents import erasing as forgetting
 from ricordo.agents.erasing import HANDLERS, forget
@@ -21,8 +21,10 @@ from ricordo.storage import archives, blocks, conversations, history, indexed, j
 from ricordo.storage.content import TABLES
 from ricordo.storage.erased_threads import FORGOTTEN
 from ricordo.storage.erasing import MARKS, REMAINS
+from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
+from ricordo.storage.tables import blobs
 from tests.agents.stage import Stage
 from tests.conftest import BOTH
 from tests.support import make
@@ -246,8 +248,8 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     assert receipt["remaining"] == {"commits.author_id": 1}
     assert receipt["removed"]["proposals"] == 1
     assert [block.value for block in (await stage.state(agent_id)).blocks] == ["I am Nina, and kind."]
-    texts_kept = text(f"SELECT count(*) FROM blobs WHERE chain_id = '{block.chain_id}'")  # noqa: S608
-    assert await stage.store.read(lambda tx: tx.all(texts_kept)[0][0]) == 3
+    texts_kept = select(func.count()).where(is_in_chain(blobs))
+    assert await stage.store.read(lambda tx: tx.all(texts_kept, {"chain_id": block.chain_id})[0][0]) == 3
     kept = await stage.store.read(lambda tx: history.page(tx, block.chain_id, label="persona"))
     texts = [await stage.store.read(lambda tx, v=v: history.text_at(tx, block.chain_id, "persona", v)) for v in kept]
     assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]

@@ -18,6 +18,7 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
 from ricordo.storage import blocks, proposals, versions
+from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.store import Transaction
@@ -87,8 +88,8 @@ def require_version(server: ServerInThread, block_id: str, by: str, count: int) 
         assert chain is not None
         assert chain.files[block.label][0] == blob_id(block.value)
         assert (chain.versions, chain.head) == (count, block.head)
-        found = select(commits.c.author_kind).where(commits.c.chain_id == chain.id).order_by(commits.c.number)
-        assert [row.author_kind for row in tx.all(found)][-1] == by
+        found = select(commits.c.author_kind).where(is_in_chain(commits)).order_by(commits.c.number)
+        assert [row.author_kind for row in tx.all(found, {"chain_id": chain.id})][-1] == by
 
     server.run(server.runtime.store.write(check))
 

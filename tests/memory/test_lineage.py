@@ -42,7 +42,9 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), cause)
         owning.put(tx, owned, "human", "Likes gin", ADA)
         owning.delete(tx, owned, "gone", ADA)
-        owning.make(tx, owned.chain, "extra", "y", Cause(by, "New", step_id="step-7"), {"policy": "direct"})
+        owning.make(
+            tx, owned.chain, "extra", "y", Cause(by, "New", run_id=run.id, step_id="step-7"), {"policy": "direct"}
+        )
         return owned
 
     owned = await store.write(work)

@@ -15,6 +15,7 @@ from ricordo.errors import NotFound
 from ricordo.memory import repository
 from ricordo.memory.repository import forget_repository, history, refreshed, repository_path
 from ricordo.storage import blocks, exporting, versions
+from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import chains, commits
@@ -61,8 +62,8 @@ def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
 
 async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
     """The ids of the chain's versions in the database, in order."""
-    rows = select(commits.c.id).where(commits.c.chain_id == chain.id).order_by(commits.c.number)
-    found = await store.read(lambda tx: [row.id.hex() for row in tx.all(rows)])
+    rows = select(commits.c.id).where(is_in_chain(commits)).order_by(commits.c.number)
+    found = await store.read(lambda tx: [row.id.hex() for row in tx.all(rows, {"chain_id": chain.id})])
     return list(dict.fromkeys(found))
 
 

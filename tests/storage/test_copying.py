@@ -31,6 +31,7 @@ from ricordo.storage.content import TABLES, Digest, hash_of, portions
 from ricordo.storage.copying import Choices, Moved
 from ricordo.storage.database import open_store
 from ricordo.storage.held import hold, reading
+from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import (
@@ -165,7 +166,8 @@ async def fill(settings: Settings) -> str:
         draft = Draft(told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
         propose(tx, draft, make.cause(agent.id))
         in_chain = {"chain_id": told.chain_id}
-        tx.run(insert(git_objects), {**in_chain, "id": bytes(range(20)), "kind": "tree", "data": b"\0\xff"})
+        raw = insert(git_objects).values(chain=number_of_chain())
+        tx.run(raw, {**in_chain, "id": bytes(range(20)), "kind": "tree", "data": b"\0\xff"})
         address = {"kind": "git", "address": "/srv/ada.git", "settings": {"odd": ODD}}
         tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))

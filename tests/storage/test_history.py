@@ -98,7 +98,7 @@ async def test_a_beginning_that_several_versions_share_is_a_conflict(store: Sqli
     twin = bytes([*version.id[:4], version.id[4] ^ 1, *version.id[5:]])
 
     def copy(tx: Transaction) -> None:
-        row = tx.first(commits.select().where(commits.c.chain_id == chain.id))._asdict()
+        row = tx.first(commits.select())._asdict()
         del row["seq"]
         tx.run(commits.insert(), {**row, "id": twin, "number": 2})
 
@@ -121,10 +121,10 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
         return sorted(version.label for version in found)
 
     assert await labels(await store.read(lambda tx: history.of_run(tx, scope, "run-1"))) == ["human", "loose"]
-    assert await labels(await store.read(lambda tx: history.of_steps(tx, scope, ["step-2", "step-9"]))) == ["loose"]
+    assert await labels(await store.read(lambda tx: history.of_step(tx, scope, "run-1", "step-2"))) == ["loose"]
     elsewhere = Scope(organization_id="org-2")
     assert await store.read(lambda tx: history.of_run(tx, elsewhere, "run-1")) == []
-    assert await store.read(lambda tx: history.of_steps(tx, elsewhere, ["step-1"])) == []
+    assert await store.read(lambda tx: history.of_step(tx, elsewhere, "run-1", "step-1")) == []
     heads = {human.id: (human.head or b"").hex(), loose.id: (loose.head or b"").hex()}
     await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause()))
     held = await store.read(lambda tx: history.of_blocks(tx, scope, heads))

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from ricordo.errors import Unavailable
 from ricordo.storage.migrations import fill
 from ricordo.storage.migrations.history import begin_history
+from ricordo.storage.migrations.shortening import shorten_history
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -58,6 +59,13 @@ def add_versions(connection: Connection) -> None:
     begin_history(connection)
 
 
+def shorten_versions(connection: Connection) -> None:
+    """Versions that take half the room: by the number of their chain, without what can be told from the rows beside them."""
+    run_file(connection, "0007")
+    shorten_history(connection)
+    run_file(connection, "0007-end")
+
+
 MIGRATIONS: Sequence[Migration] = (
     create_spine,
     create_index_and_jobs,
@@ -65,6 +73,7 @@ MIGRATIONS: Sequence[Migration] = (
     create_pgvector,
     add_threads_and_ledger,
     add_versions,
+    shorten_versions,
 )
 
 
