@@ -12,37 +12,8 @@ from fastapi import FastAPI
 from ricordo import __version__
 from ricordo.agents import erasing, removal, sweep, tracing
 from ricordo.agents.closing import close_all, close_expired
-from ricordo.api import (
-    agents,
-    archival,
-    archives,
-    blocks,
-    compacting,
-    context,
-    conversations,
-    erasure,
-    exporting,
-    git_http,
-    health,
-    importing,
-    jobs,
-    ledger,
-    lineage,
-    messages,
-    models,
-    proposals,
-    remotes,
-    run_stream,
-    runs,
-    searching,
-    steps,
-    telemetry,
-    tools,
-    users,
-    versions,
-)
-from ricordo.api import providers as own_providers
 from ricordo.api.errors import install_error_shapes
+from ricordo.api.faces import Application, LateFaces
 from ricordo.api.guard import Guard
 from ricordo.background import callbacks, run_events, upkeep
 from ricordo.background.running import background_work
@@ -59,19 +30,11 @@ from ricordo.storage import pgvector
 from ricordo.storage.database import is_shared, open_store
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
-from ricordo.web import home
 
 # Searches are many and small: on several threads each takes ten times the CPU. numpy is imported later, and reads this then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
-_FACES = (
-    *(health, agents, messages, conversations, compacting, context, blocks, tools, archival, models),
-    run_stream,
-    *(own_providers, runs, steps, telemetry, ledger, jobs, archives, importing, searching),
-    # A block's label may hold slashes: what can stand behind one is looked for before the label itself.
-    *(exporting, remotes, lineage, versions, proposals, users, erasure, git_http),
-)
 
 
 @asynccontextmanager
@@ -151,12 +114,14 @@ def create_app(
                 app.include_router(router)
             # Looking for model servers waits until the server answers, so that a start is never held up by it.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
+            getting_ready = asyncio.create_task(faces.get_ready())
             yield
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in (looking, getting_ready):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
-    app = FastAPI(
+    app = Application(
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
@@ -166,11 +131,10 @@ def create_app(
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
     )
-    app.add_middleware(Guard, settings=settings)
+    faces = app.faces
+    app.add_middleware(LateFaces, faces=faces)
+    app.add_middleware(Guard, settings=settings)  # outermost: who may not come in has nothing loaded either
     install_error_shapes(app)
-    for face in _FACES:
-        app.include_router(face.router)
-    app.include_router(home.router)
     return app
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
@@ -12,6 +12,7 @@ from ricordo.agents.styles import rulebook
 from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.compaction_bodies import settings_to_json
+from ricordo.api.routing import Routes
 from ricordo.api.rule_bodies import rule_from_wire
 from ricordo.api.sending import new_message
 from ricordo.api.wire.schemas import AgentShape, Note
@@ -22,7 +23,7 @@ from ricordo.domain.model import ModelSettings
 from ricordo.storage import agents, blocks, tools
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/agents", tags=["agents"])
+router = Routes(prefix="/v1/agents", tags=["agents"])
 _OLDER_SETTINGS = (
     ("max_output_tokens", "max_tokens"),
     ("max_reasoning_tokens", "max_reasoning_tokens"),

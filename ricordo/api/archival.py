@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.api.archive_bodies import PassageBody
 from ricordo.api.archives import new_passage
 from ricordo.api.call import Here, Paged, Piece, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
 from ricordo.domain.clock import parse_date, zone
@@ -17,7 +18,7 @@ from ricordo.storage import agents, archives
 from ricordo.storage.search import PassageFilter
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
+router = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
 
 
 @router.post("", response_model=list[PassageShape])

@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo.agents.removal import remove_archive
 from ricordo.api.archive_bodies import ArchiveBody, ArchiveChange, PassageBatchBody, PassageBody, PassageItem
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.passages import archive_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import AgentShape, ArchiveShape, PassageShape
 from ricordo.domain.agent import AgentState
@@ -20,7 +21,7 @@ from ricordo.errors import Unsupported
 from ricordo.storage import agents, archives
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["archives"])
+router = Routes(prefix="/v1", tags=["archives"])
 # Rows of one transaction, so that a batch never holds up a turn for long.
 _PORTION = 500
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.bodies import BlockBody, BlockChange
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.agents import memory_to_wire
 from ricordo.api.wire.blocks import block_to_wire
 from ricordo.api.wire.schemas import AgentShape, BlockShape, MemoryShape, Note
@@ -21,7 +22,7 @@ from ricordo.memory.rotating import read_rotation
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["blocks"])
+router = Routes(prefix="/v1", tags=["blocks"])
 
 
 @router.post("/blocks/", response_model=BlockShape)

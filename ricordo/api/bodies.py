@@ -28,11 +28,14 @@ _THINKS = "put_inner_thoughts_in_kwargs"
 class Body(BaseModel):
     """The base of request bodies and of their parts."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), defer_build=True)
 
 
 class WholeBody(Body):
     """The base of what is a request by itself: it is looked through once, with all that is in it."""
+
+    # Its parts are worked out with it, and not each by itself before.
+    model_config = ConfigDict(defer_build=False)
 
     @model_validator(mode="before")
     @classmethod

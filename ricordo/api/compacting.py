@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import Field
 
 from ricordo.agents import threads
@@ -12,6 +12,7 @@ from ricordo.api.bodies import WholeBody
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.compaction_bodies import CompactionSettingsBody
 from ricordo.api.errors import model_failure
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import Shape
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.conversation import Conversation
@@ -20,7 +21,7 @@ from ricordo.errors import Invalid
 from ricordo.storage import agents
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["messages"])
+router = Routes(prefix="/v1", tags=["messages"])
 
 
 class CompactBody(WholeBody):

@@ -2,17 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.agents import threads
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.context import ContextShape, overview_to_wire
 from ricordo.memory.overview import Overview, overview
 from ricordo.storage import agents, messages
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import schema_of
 
-router = APIRouter(prefix="/v1/agents", tags=["agents"])
+router = Routes(prefix="/v1/agents", tags=["agents"])
 
 
 @router.get("/{agent_id}/context", response_model=ContextShape)

@@ -5,12 +5,13 @@ Everywhere a thread is named by its id, as `default` with `agent_id`, or, as old
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.agents import threads
 from ricordo.agents.turn import collect
 from ricordo.api.call import Call, Here, Paged, answer
 from ricordo.api.conversation_bodies import RecompileBody, ThreadBody, ThreadChange, ThreadQuery, ThreadSendBody
+from ricordo.api.routing import Routes
 from ricordo.api.sending import begin, event_stream, view_of, whole_answer
 from ricordo.api.wire.conversations import ConversationShape, conversation_to_wire
 from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
@@ -22,7 +23,7 @@ from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.storage import agents, conversations
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["conversations"])
+router = Routes(prefix="/v1", tags=["conversations"])
 _ONE = "/conversations/{conversation_id}"
 AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]
 

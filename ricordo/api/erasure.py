@@ -3,13 +3,14 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo.agents.erasing import find_receipt, forget
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import Shape
 
-router = APIRouter(tags=["users' memory"])
+router = Routes(tags=["users' memory"])
 
 
 class MemoryGoneShape(Shape):

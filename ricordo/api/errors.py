@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from ricordo.api.call import answer
-from ricordo.api.wire.schemas import Refusal
+from ricordo.api.routing import REFUSALS
 from ricordo.errors import (
     Busy,
     Conflict,
@@ -38,7 +38,7 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 def install_error_shapes(app: FastAPI) -> None:
     """Make the app answer our errors, and bad requests, in these shapes, and say so in its document."""
-    app.router.responses["4XX"] = {"model": Refusal, "description": "Refused: `detail` says why and what to do"}
+    app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have it already
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(Exception)(_unknown)

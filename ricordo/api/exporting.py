@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import IO, Any, cast
 
 import orjson
-from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from ricordo.api.call import Call, Here
+from ricordo.api.routing import Routes
 from ricordo.api.wire.versions import proposal_to_wire, user_block_to_wire, version_to_wire
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
@@ -28,7 +28,7 @@ from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/users/{user_id}", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
 _ZIP = "application/zip"
 # Signs with which a path would lead elsewhere where the archive is opened on Windows.
 _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})

@@ -14,12 +14,13 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.standing import expiry_of
 from ricordo.api.call import Call, Here
 from ricordo.api.git_wire import FLUSH, PACK, in_band, line, push_advertisement, push_report, read_push
+from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
@@ -33,7 +34,7 @@ from ricordo.storage.store import Transaction
 if TYPE_CHECKING:
     from dulwich.repo import Repo
 
-router = APIRouter(prefix="/users/{user_id}/memory.git", tags=["git"], include_in_schema=False)
+router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], include_in_schema=False)
 
 _READ, _WRITE = "git-upload-pack", "git-receive-pack"
 _ON_DISK_FROM = 1024 * 1024

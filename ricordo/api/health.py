@@ -1,12 +1,13 @@
 """Whether the server answers."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo import __version__
 from ricordo.api.call import answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import Health
 
-router = APIRouter(prefix="/v1", tags=["health"])
+router = Routes(prefix="/v1", tags=["health"])
 
 
 @router.get("/health", response_model=Health, include_in_schema=False)

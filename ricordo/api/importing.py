@@ -1,13 +1,14 @@
 """History import: past messages of an agent, stored for recall without a turn."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.archive_bodies import ImportBody
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import ImportedShape
 
-router = APIRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
+router = Routes(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
 
 
 @router.post("/import", response_model=ImportedShape)

@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.jobs import STATUSES, JobShape, QueueShape, WireStatus, job_to_wire, queue_to_wire
 from ricordo.errors import Unsupported
 from ricordo.storage import jobs
 from ricordo.storage.job_queue import read_queue
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = Routes(prefix="/v1/jobs", tags=["jobs"])
 _OPEN: tuple[WireStatus, ...] = ("created", "running")
 
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.agents.budgets import budget_of, set_budget
 from ricordo.agents.prices import read_prices
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.ledger import BudgetShape, LedgerShape, budget_to_wire, ledger_to_wire
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ledger import DAY, Budget, Grouping, day_of, settle
@@ -18,7 +19,7 @@ from ricordo.storage import agents, ledger
 from ricordo.storage.ledger import LedgerQuery
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["ledger"])
+router = Routes(prefix="/v1", tags=["ledger"])
 _USUAL_DAYS = 30
 _MOST_TOKENS = 10**15
 

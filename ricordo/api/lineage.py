@@ -1,12 +1,13 @@
 """Why an answer is as it is: what of memory the agent had before it when it wrote it."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.versions import LineageShape, lineage_to_wire
 from ricordo.memory.lineage import of_message
 
-router = APIRouter(prefix="/v1/messages/{message_id}", tags=["messages"])
+router = Routes(prefix="/v1/messages/{message_id}", tags=["messages"])
 
 
 @router.get("/memory", response_model=LineageShape)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
@@ -11,6 +11,7 @@ from ricordo.agents.turn import collect
 from ricordo.api.bodies import AsyncBody, SendBody
 from ricordo.api.call import Here, Paged, agent_view, answer
 from ricordo.api.recording import begin_recorded
+from ricordo.api.routing import Routes
 from ricordo.api.sending import STREAM, begin, event_stream, request_of, view_of, whole_answer
 from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
@@ -22,7 +23,7 @@ from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["messages"])
+router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
 
 
 @router.post("/messages", response_model=TurnShape)

@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.api.call import Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.models import embedding_model_to_wire, model_to_wire
 from ricordo.api.wire.schemas import EmbeddingModelShape, ModelShape
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = Routes(prefix="/v1/models", tags=["models"])
 
 
 @router.get("/", response_model=list[ModelShape])

@@ -4,11 +4,12 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.agents.standing import expiry_of
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.memory_bodies import ApproveBody, BulkBody, ProposeBody, RejectBody
+from ricordo.api.routing import Routes
 from ricordo.api.users import waiting_for
 from ricordo.api.wire.schemas import ConflictShape
 from ricordo.api.wire.versions import (
@@ -34,7 +35,7 @@ from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/users/{user_id}", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
 _BLOCK = "/blocks/{label:path}"
 _HOW = 'Read base, ours (what stands there now) and theirs (what was proposed), and approve again with a "body" of your own.'
 Status = Annotated[

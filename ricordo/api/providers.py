@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.bodies import WholeBody
 from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.providers import CheckedShape, ProviderShape, provider_to_wire
 from ricordo.domain.ids import new_id
 from ricordo.domain.provider import OwnProvider
@@ -17,7 +18,7 @@ from ricordo.llm.owned import OwnedModels
 from ricordo.storage import providers
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/providers", tags=["providers"])
+router = Routes(prefix="/v1/providers", tags=["providers"])
 _SECRET = ("api_key", "access_key")
 
 

@@ -3,11 +3,12 @@
 import asyncio
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import Field, SecretStr
 
 from ricordo.api.bodies import WholeBody
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import Note, Shape
 from ricordo.api.wire.times import stamp
 from ricordo.domain.remote import Remote
@@ -20,7 +21,7 @@ from ricordo.secret import Secret
 from ricordo.storage import jobs, remotes
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/users/{user_id}/remotes", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"])
 _ADDRESS = 2_000
 
 

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from ricordo.api.bodies import Body as BodyPart
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.following import Wanted, follow
+from ricordo.api.routing import Routes
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
@@ -16,7 +17,7 @@ from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["runs"])
+router = Routes(prefix="/v1", tags=["runs"])
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import run_to_wire, run_usage_to_wire, step_to_wire
@@ -17,7 +18,7 @@ from ricordo.domain.run import Run, Step
 from ricordo.storage import messages, runs, tools
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = Routes(prefix="/v1/runs", tags=["runs"])
 
 
 @dataclass(frozen=True, slots=True)

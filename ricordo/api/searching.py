@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from ricordo.api.archive_bodies import MessageSearchBody, PassageSearchBody, ResultSearchBody
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.found import found_message_to_wire, result_to_wire
 from ricordo.api.wire.message_schemas import FoundMessageShape, MessageResultShape
 from ricordo.api.wire.passages import found_passage_to_wire
@@ -18,7 +19,7 @@ from ricordo.storage import agents, archives, conversations
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["search"])
+router = Routes(prefix="/v1", tags=["search"])
 _SPOKEN: tuple[str, ...] = ("user", "assistant")
 
 

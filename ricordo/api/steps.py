@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.message_schemas import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.runs import step_metrics_to_wire, step_to_wire
@@ -20,7 +21,7 @@ from ricordo.storage import messages, runs
 from ricordo.storage.runs import StepFilter
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/steps", tags=["steps"])
+router = Routes(prefix="/v1/steps", tags=["steps"])
 
 
 @dataclass(frozen=True, slots=True)

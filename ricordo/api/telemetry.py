@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.telemetry import TraceShape, trace_to_wire
 from ricordo.domain.run import Step
 from ricordo.domain.trace import Trace
@@ -12,7 +13,7 @@ from ricordo.errors import NotFound
 from ricordo.storage import runs, traces
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["telemetry"])
+router = Routes(prefix="/v1", tags=["telemetry"])
 Found = tuple[Trace, Step, str | None]
 
 

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.agents.approvals import with_approval
 from ricordo.agents.styles import rulebook
 from ricordo.api.bodies import Body
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import AgentShape, ToolShape
 from ricordo.api.wire.tools import tool_to_wire
 from ricordo.domain.agent import AgentState
@@ -17,7 +18,7 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1", tags=["tools"])
+router = Routes(prefix="/v1", tags=["tools"])
 
 
 @router.get("/tools/", response_model=list[ToolShape])

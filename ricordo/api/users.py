@@ -5,7 +5,7 @@ A label may hold slashes, so what stands behind it in a path is tried first; no 
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.memory_bodies import ChangeBody, PutBody, RestoreBody
@@ -18,6 +18,7 @@ from ricordo.api.preconditions import (
     tagged,
     tagged_json,
 )
+from ricordo.api.routing import Routes
 from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.wire.schemas import ConflictShape, Note
 from ricordo.api.wire.versions import (
@@ -35,7 +36,7 @@ from ricordo.memory.owning import Owned, PutOptions
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/users/{user_id}/blocks", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"])
 _ONE = "/{label:path}"
 Sent = Annotated[PutBody, Depends(read_sent)]
 _HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'

@@ -6,10 +6,11 @@ Here are the routes of a block that is named by its id; those of users' memory (
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from ricordo.api.call import Here, answer
 from ricordo.api.memory_bodies import RestoreBody
+from ricordo.api.routing import Routes
 from ricordo.api.wire.blocks import block_to_wire
 from ricordo.api.wire.schemas import BlockShape
 from ricordo.api.wire.versions import (
@@ -29,7 +30,7 @@ from ricordo.storage import blobs, blocks, history
 from ricordo.storage import versions as chains
 from ricordo.storage.store import Transaction
 
-router = APIRouter(prefix="/v1/blocks/{block_id}", tags=["blocks"])
+router = Routes(prefix="/v1/blocks/{block_id}", tags=["blocks"])
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
 Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
 At = Annotated[str | None, Query(max_length=40, description="As of this version; the current one unless told.")]

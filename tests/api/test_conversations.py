@@ -10,7 +10,6 @@ from letta_client import APIStatusError, BadRequestError, ConflictError, NotFoun
 from letta_client.types import AgentState
 from letta_client.types.conversation import Conversation
 
-from ricordo.api import conversations as face
 from ricordo.api.wire.conversations import ConversationShape
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
@@ -18,13 +17,6 @@ from ricordo.storage import conversations
 from tests.support.serving import MODEL, Gate, ServerInThread, StrictLetta
 
 BUSY = "Another request is currently being processed for this conversation."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def with_conversations(running_server: ServerInThread) -> None:
-    """The app with these routes."""
-    if not any(getattr(route, "path", "") == "/v1/conversations/" for route in running_server.app.routes):
-        running_server.app.include_router(face.router)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from ricordo.api import git_http
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal
 from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, put, rename
@@ -24,8 +23,6 @@ _numbers = count(1)
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
     """A server whose requests may have one megabyte."""
     server = ServerInThread(tmp_path_factory.mktemp("data"), max_body_mb=1)
-    if not any(getattr(route, "path", "").endswith("git-upload-pack") for route in server.app.routes):
-        server.app.include_router(git_http.router)
     server.start()
     yield server
     server.stop()

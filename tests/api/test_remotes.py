@@ -1,26 +1,12 @@
 """Remotes over HTTP: added, listed without their passwords, brought up to date, taken away."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from ricordo import app
-from ricordo.api import remotes
 from ricordo.domain.ids import new_id
 from tests.api.memory import ok, put, refused
-from tests.support.serving import ServerInThread, serving
-
-
-@pytest.fixture(scope="module")
-def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server that serves remotes."""
-    with pytest.MonkeyPatch.context() as patch:
-        if remotes not in app._FACES:
-            patch.setattr(app, "_FACES", (*app._FACES, remotes))
-        with serving(tmp_path_factory.mktemp("data")) as server:
-            yield server
 
 
 @pytest.mark.parametrize("kind", ["git", "dolt"])

@@ -16,7 +16,8 @@ Json = dict[str, Any]
 class Shape(BaseModel):
     """The base of all answers; nothing that is not named here is sent."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    # The shapes of all answers at once would take a tenth of the start; each is worked out when the document or a test asks.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True)
 
 
 class Health(Shape):

@@ -1,0 +1,157 @@
+"""Modules that come in late: what they answer, in what order, and what the document says are as if all had been there."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from ricordo.api import faces
+from ricordo.api.errors import install_error_shapes
+from ricordo.api.faces import AT_START, FACES, Application, pattern_of
+from ricordo.api.routing import LateRoute
+from ricordo.app import create_app
+from ricordo.settings import ProviderSettings, Settings
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Application:
+    """The app as it starts."""
+    return create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
+
+
+@pytest.fixture(scope="module")
+def eager() -> FastAPI:
+    """An app whose routes are all made at once, by the framework's own means."""
+    made = create_app(Settings(data_dir=Path("unused")), ProviderSettings.model_construct())
+    app = FastAPI(title=made.title, version=made.version, description=made.description, docs_url=None, redoc_url=None)
+    install_error_shapes(app)
+    for module, _ in FACES:
+        router = APIRouter()
+        for route in __import__(module, fromlist=["router"]).router.routes:
+            given = route.given if isinstance(route, LateRoute) else {"include_in_schema": False}
+            router.routes.append(APIRoute(route.path, route.endpoint, **given))
+        app.include_router(router)
+    return app
+
+
+def table(app: FastAPI) -> list[Any]:
+    """Every route in the order it is asked in."""
+    return [(route.path, sorted(route.methods or ()), route.name) for route in iter_route_contexts(app.routes)]
+
+
+def paths_of(module: str) -> Iterator[str]:
+    """Paths that the module's routes match, with and without a slash at the end: the framework redirects one to the other."""
+    for route in __import__(module, fromlist=["router"]).router.routes:
+        path = re.sub(r"\{[^}]*\}", "x", route.path)
+        yield from {path, path.rstrip("/") or "/", f"{path.rstrip('/')}/"}
+
+
+def test_the_table_of_routes_and_the_document_are_those_of_an_app_that_made_all_at_once(
+    app: Application, eager: FastAPI
+) -> None:
+    assert len(table(app)) < len(table(eager)) / 2
+
+    document = app.openapi()
+
+    assert table(app) == table(eager)
+    assert document == eager.openapi()
+
+
+def test_the_order_is_the_same_whatever_is_asked_for_first(app: Application, eager: FastAPI) -> None:
+    app.include_router(APIRouter())  # as a plugin's routes, which come last
+    after = app.routes[-1]
+
+    for module, beginnings in reversed(FACES):
+        app.faces.load_for(beginnings[0].replace("*", "x"))
+        assert any(route.endpoint.__module__ == module for route in app.routes if isinstance(route, APIRoute))
+
+    assert app.routes.pop() is after
+    assert table(app) == table(eager)
+
+
+@pytest.mark.parametrize(("module", "beginnings"), FACES)
+def test_every_path_of_a_module_brings_it_in(module: str, beginnings: tuple[str, ...]) -> None:
+    """A route that the table forgot would answer 404 until something else brought its module in."""
+    pattern = pattern_of(beginnings)
+
+    assert [path for path in paths_of(module) if not pattern.match(path)] == []
+
+
+async def test_a_request_has_only_what_may_answer_it_loaded(app: Application) -> None:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        before = table(app)
+        unknown = await client.get("/v1/nothing")
+        assert (unknown.status_code, table(app)) == (404, before)
+
+        refused = await client.put("/v1/jobs/x/cancel")
+
+    assert (refused.status_code, refused.json()) == (405, {"detail": "Method Not Allowed"})
+    assert {path for path, _, _ in table(app)} - {path for path, _, _ in before} == {
+        "/v1/jobs/",
+        "/v1/jobs/active",
+        "/v1/jobs/queue",
+        "/v1/jobs/{job_id}",
+        "/v1/jobs/{job_id}/cancel",
+    }
+
+
+async def test_who_may_not_come_in_has_nothing_loaded(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, api_key="secret"), ProviderSettings.model_construct())
+    before = len(app.routes)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        assert (await client.get("/v1/jobs/")).status_code == 401
+
+    assert len(app.routes) == before
+
+
+async def test_behind_the_start_everything_is_made_ready_in_pieces(
+    app: Application, eager: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    await app.faces.get_ready()
+
+    assert table(app) == table(eager)
+    assert all(route.is_built for route in app.routes if isinstance(route, LateRoute))
+    assert len(pauses) > len(FACES) - len(AT_START)
+
+
+async def test_a_module_that_cannot_be_loaded_is_logged_and_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        faces, "FACES", (*(one for one in FACES if one[0] in AT_START), ("ricordo.api.missing", ("/x",)))
+    )
+    app = create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
+
+    await app.faces.get_ready()
+
+    assert "could not be made ready" in caplog.text
+    assert "No module named 'ricordo.api.missing'" in caplog.text
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        assert (await client.get("/v1/health/")).status_code == 200
+
+
+def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() -> None:
+    """A module that imports another's routes would bring them into every start, unseen."""
+    program = "import sys, ricordo.app, ricordo.api.faces as f; ricordo.app.create_app(ricordo.app.Settings());"
+    found = subprocess.run(
+        [sys.executable, "-c", program + "print(*(m for m, _ in f.FACES if m in sys.modules))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+
+    assert found == list(AT_START)
