@@ -1,5 +1,5 @@
 """The long form of the campaigns in `tests/campaigns`: 300 kills; 50 clients with 1,000 turns; two servers with 2,000 turns;
-500 faults at random awaits; 10,000 turns against their windows.
+500 faults at random awaits, on each database; 10,000 turns against their windows.
 
 Each raises AssertionError with its seed and the first faults; what it returns was without fault.
 """
@@ -27,10 +27,7 @@ def measure_campaigns() -> list[Figure]:
         crowd = asyncio.run(concurrency.run_campaign(Path(folder), turns=TURNS))
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         shared = asyncio.run(cluster.run_campaign(Path(folder), SHARED))
-    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
-        killed = faults_server.run_kills(Path(folder), kills=REAL_KILLS)
-    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
-        faulty = asyncio.run(faults.run_campaign(Path(folder), faults=FAULTS))
+    broken = [figure for database in ("sqlite", "postgresql") for figure in _measure_faults(database)]
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         windowed = asyncio.run(windows.run_campaign(Path(folder), turns=WINDOW_TURNS))
     return [
@@ -51,14 +48,28 @@ def measure_campaigns() -> list[Figure]:
         Figure("  jobs, none lost", shared.jobs, ""),
         Figure("  most connections to PostgreSQL at once", shared.most_connections, ""),
         Figure("  seconds in all", shared.seconds, "s"),
-        Figure("kills of a server with agents of every type", killed.kills, "", REAL_KILLS, more_is_better=True),
-        Figure("faults at random awaits, none of them felt later", faulty.faults, "", FAULTS, more_is_better=True),
-        Figure("  requests to providers, all of them valid", faulty.requests, ""),
-        Figure("  kills, after which the database was opened again", faulty.restarts, ""),
-        Figure("  seconds in all", faulty.seconds, "s"),
+        *broken,
         Figure("turns against random windows", windowed.turns, "", WINDOW_TURNS, more_is_better=True),
         Figure("  requests refused as too long, made good in the same turn", windowed.refused, ""),
         Figure("  compactions", windowed.compactions, ""),
         Figure("  messages that recall was asked for and found", windowed.found, ""),
         Figure("  seconds in all", windowed.seconds, "s"),
+    ]
+
+
+def _measure_faults(database: str) -> list[Figure]:
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        killed = faults_server.run_kills(Path(folder), kills=REAL_KILLS, database=database)
+    with TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        faulty = asyncio.run(faults.run_campaign(Path(folder), faults=FAULTS, database=database))
+    kills = f"kills of a server with agents of every type, {database}"
+    at_awaits = f"faults at random awaits, none of them felt later, {database}"
+    return [
+        Figure(kills, killed.kills, "", REAL_KILLS, more_is_better=True),
+        Figure(at_awaits, faulty.faults, "", FAULTS, more_is_better=True),
+        Figure("  requests to providers, all of them valid", faulty.requests, ""),
+        Figure("  kills, after which the database was opened again", faulty.restarts, ""),
+        Figure("  connections cut", faulty.kinds.get("cut", 0), ""),
+        Figure("  runs that another server took over", faulty.kinds.get("overtaken", 0), ""),
+        Figure("  seconds in all", faulty.seconds, "s"),
     ]

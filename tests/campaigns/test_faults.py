@@ -21,6 +21,17 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
 
 
 @pytest.mark.campaign
+async def test_the_same_holds_on_a_shared_database_whose_connections_break_and_whose_runs_others_take_over(
+    tmp_path: Path,
+) -> None:
+    report = await run_campaign(tmp_path, faults=8, seed=3, database="postgresql")
+    print(report)
+    assert report.faults >= 8
+    assert report.kinds.keys() & {"cut", "overtaken"}
+    assert report.requests > report.faults
+
+
+@pytest.mark.campaign
 @pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
 def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message(tmp_path: Path) -> None:
     report = run_kills(tmp_path, kills=3, seed=3)

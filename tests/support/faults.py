@@ -2,7 +2,8 @@
 
 After each fault the next message is answered, nothing acknowledged is lost, and every request that a provider got is valid.
 `await run_campaign(folder, faults=500)` raises AssertionError with the seed and what it found, or returns what was done. By hand:
-`python -m tests.support.faults --faults 500`. The seed chooses the faults; threads decide some of what is cut off by them.
+`python -m tests.support.faults --faults 500`, and `--database postgresql`. The seed chooses the faults; threads decide some of
+what is cut off by them. On PostgreSQL connections are cut too, and another server takes a run over while its turn goes on.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
 from tests.support.faults_server import run_kills
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
+from tests.support.postgres import server, stop_server
 
 LIMIT = 30.0  # seconds for anything to come to its end
 LEASE, EXPIRY = 31, 86_401
@@ -66,6 +69,8 @@ _KINDS = {
     "summary": 8,
     "flood": 2,
 }
+# What can go wrong besides where several servers share a database behind a network.
+_SHARED_KINDS = {"cut": 15, "overtaken": 10}
 
 
 @dataclass
@@ -89,6 +94,7 @@ class _Campaign:
     model: FaultyModel
     seed: int
     luck: random.Random
+    chances: Mapping[str, int]
     wrong: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     subjects: list[Subject] = field(default_factory=list)
@@ -99,7 +105,7 @@ class _Campaign:
     async def fault(self) -> None:
         """One fault, what is done about it, and a look at what is left."""
         subject = await self._subject()
-        kind = self.luck.choices(list(_KINDS), list(_KINDS.values()))[0]
+        kind = self.luck.choices(list(self.chances), list(self.chances.values()))[0]
         note = f"{subject.name}: {kind}"
         try:
             async with asyncio.timeout(LIMIT * 3):
@@ -144,13 +150,12 @@ class _Campaign:
             request = await self._answer(subject) or self._message(subject, plan)
         self._trouble(kind)
         played = self.model.played.total()
-        before = self.world.restarts
         note = f"{subject.name}: {kind} in {plan!r} {self.model.trouble or self.model.summary_trouble or ''}"
         self.world.store.commits = self.luck.random() < 0.5
         match kind:
-            case "kill" | "cancel" | "disk":
-                note = f"{note} at {await self._strike(subject, kind, plan, request)}"
-                return note, int(kind != "kill" or self.world.restarts > before)
+            case "kill" | "cancel" | "disk" | "cut" | "overtaken":
+                at, struck = await self._strike(subject, kind, plan, request)
+                return f"{note} at {at}", int(struck)
             case "hang":
                 await self._hang(subject, request)
             case "leave":
@@ -168,29 +173,43 @@ class _Campaign:
         elif kind in ("summary", "flood"):
             self.model.summary_trouble = self.luck.choice(("500", "empty", "too_long", "401", "garbage", "time_out"))
 
-    async def _strike(self, subject: Subject, kind: str, plan: str, request: TurnRequest) -> int:
-        """Kill, cancel or fail the database at one of the suspensions of the turn."""
+    async def _strike(self, subject: Subject, kind: str, plan: str, request: TurnRequest) -> tuple[int, bool]:
+        """Kill, cancel, fail or cut off the database, or let another server take over, at one of the suspensions of the turn.
+
+        Returns which one, and whether the turn came to it.
+        """
         usual = self.usual.get(plan, 30)
         at = self.luck.randint(1, max(2, usual))
         life = self.world.life
-        if kind == "kill":
-            life.arm(at, life.freeze)
-        elif kind == "disk":
-            life.arm(at, lambda: setattr(self.world.store, "fails", self.luck.choice((1, 1, 2, 4))))
-        else:
-            life.arm(at, self._cancel_soon)
+        match kind:
+            case "kill":
+                life.arm(at, life.freeze)
+            case "disk":
+                life.arm(at, lambda: setattr(self.world.store, "fails", self.luck.choice((1, 1, 2, 4))))
+            case "cut":
+                life.arm(at, self.world.cut)
+            case "overtaken":
+                life.arm(at, self._overtake)
+            case _:
+                life.arm(at, self._cancel_soon)
         await self._talk(subject, request)
-        self.usual[plan] = max(10, (usual + life.count) // 2) if life.happens else usual + 5
+        struck = life.happens is None
+        self.usual[plan] = usual + 5 if struck else max(10, (usual + life.count) // 2)
         if not life.is_frozen:
             life.disarm()
             self.world.store.fails = 0
+            await self.world.others()
         else:
             await self.world.restart()
-        return at
+        return at, struck
 
     def _cancel_soon(self) -> None:
         for turn in list(self.world.runtime.live.values()):
             asyncio.get_running_loop().create_task(turn.cancel())  # the world keeps it
+
+    def _overtake(self) -> None:
+        self.world.clock.advance(LEASE)
+        self.world.overtake()
 
     async def _hang(self, subject: Subject, request: TurnRequest) -> None:
         """A tool never comes back: its turn is cancelled, or the server is killed."""
@@ -335,16 +354,26 @@ def _spoken(message: Message) -> str:
 
 
 async def run_campaign(
-    folder: Path, *, faults: int, seed: int | None = None, tell: Callable[[str], None] | None = None
+    folder: Path,
+    *,
+    faults: int,
+    seed: int | None = None,
+    database: str = "sqlite",
+    tell: Callable[[str], None] | None = None,
 ) -> Report:
-    """Let this many things go wrong, one after the other."""
+    """Let this many things go wrong, one after the other, on SQLite or "postgresql"."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
     model = FaultyModel(windows={"scripted-large": 120_000, "scripted-small": 16_000})
     logging.disable()
     try:
-        async with ModelServer(model.answer, keeps=False) as server, opened(folder, server.root, TOOLS) as world:
-            campaign = _Campaign(world, model, seed, random.Random(seed))  # noqa: S311
+        async with (
+            _address(database) as address,
+            ModelServer(model.answer, keeps=False) as provider,
+            opened(folder, provider.root, TOOLS, address) as world,
+        ):
+            chances = _KINDS | _SHARED_KINDS if address else _KINDS
+            campaign = _Campaign(world, model, seed, random.Random(seed), chances)  # noqa: S311
             while campaign.kinds.total() < faults and len(campaign.wrong) < 12:
                 await campaign.fault()
                 if tell:
@@ -365,13 +394,31 @@ async def run_campaign(
     )
 
 
+@asynccontextmanager
+async def _address(database: str) -> AsyncIterator[str | None]:
+    """Where an empty PostgreSQL database is, gone afterwards; None for SQLite."""
+    if database == "sqlite":
+        yield None
+        return
+    address = server().new_database()
+    try:
+        yield address
+    finally:
+        server().drop(address)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--kills", type=int, default=30, help="of a real server process, besides")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        print(run_kills(Path(place), kills=options.kills, seed=options.seed))
-    with tempfile.TemporaryDirectory() as place:
-        print(asyncio.run(run_campaign(Path(place), faults=options.faults, seed=options.seed)))
+    chosen = {"seed": options.seed, "database": options.database}
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            print(run_kills(Path(place), kills=options.kills, **chosen))
+        with tempfile.TemporaryDirectory() as place:
+            print(asyncio.run(run_campaign(Path(place), faults=options.faults, **chosen)))
+    finally:
+        stop_server()

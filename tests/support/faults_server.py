@@ -1,19 +1,22 @@
 """Real kills for the fault campaign: a server process with agents of every type gets SIGKILL in the middle of turns and approvals.
 
 `run_kills(folder, kills=30)` raises AssertionError with the seed and what it found, or returns how many requests a kill cut off.
+On PostgreSQL a killed server's leases would hold its threads for half a minute; the campaign lets them run out at once.
 """
 
 import random
 import sqlite3
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from tests.support import postgres
+from tests.support.cluster_server import Tables
 from tests.support.crash import listening
 from tests.support.faults_cast import GATE, TOOLS, TYPES
 from tests.support.faults_model import FaultyModel
@@ -49,6 +52,7 @@ class _Killing:
     server: ServerProcess
     http: httpx2.Client
     luck: random.Random
+    shared: Tables | None = None
     said: int = 0
     broken: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -63,6 +67,8 @@ class _Killing:
         self.server.kill()
         talking.join(30)
         GATE.open()
+        if self.shared:
+            self.shared.execute("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
         self.server.start()
         if self.http.get("/v1/runs/", params={"active": True}).json():
             self.wrong.append(f"{plan}: runs are open after a restart")
@@ -99,23 +105,30 @@ class _Killing:
         return response
 
 
-def run_kills(folder: Path, *, kills: int, seed: int | None = None) -> Killed:
-    """Kill a real server this many times."""
+def run_kills(folder: Path, *, kills: int, seed: int | None = None, database: str = "sqlite") -> Killed:
+    """Kill a real server this many times, on SQLite or "postgresql"."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
-    luck = random.Random(seed)  # noqa: S311
     model = FaultyModel(windows={"scripted-large": 120_000})
-    with listening(model.answer) as address:
+    with ExitStack() as stack:
+        address = stack.enter_context(listening(model.answer))
         environment = {"OPENAI_API_KEY": "campaign", "OPENAI_BASE_URL": address}
-        with ServerProcess(folder, environment, plugin=f"{__name__}:plugin") as server:
-            server.start()
-            with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as http:
-                killing = _Killing(server, http, luck)
-                agents = [_agent(http, kind) for kind in TYPES]
-                for _ in range(kills):
-                    killing.once(luck.choice(agents))
-            code = server.stop()
-            wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else [])]
-            wrong += _lost(server.database, killing.acknowledged)
+        shared: Tables | None = None
+        if database == "postgresql":
+            url = postgres.server().new_database()
+            stack.callback(postgres.server().drop, url)
+            shared = stack.enter_context(closing(Tables(url)))
+            environment["RICORDO_DATABASE_URL"] = url
+        server = stack.enter_context(ServerProcess(folder, environment, plugin=f"{__name__}:plugin"))
+        server.start()
+        http = stack.enter_context(httpx2.Client(base_url=server.url, timeout=30, trust_env=False))
+        killing = _Killing(server, http, random.Random(seed), shared)  # noqa: S311
+        agents = [_agent(http, kind) for kind in TYPES]
+        for _ in range(kills):
+            killing.once(killing.luck.choice(agents))
+        code = server.stop()
+        wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else [])]
+        tables = shared or stack.enter_context(closing(sqlite3.connect(server.database)))
+        wrong += _lost(tables, killing.acknowledged)
     assert not wrong, f"seed {seed}: {len(wrong)} wrong:\n" + "\n".join(wrong[:12])
     return Killed(seed, kills, killing.broken, model.count)
 
@@ -134,9 +147,8 @@ def _agent(http: httpx2.Client, kind: str) -> str:
     return str(response.json()["id"])
 
 
-def _lost(database: Path, acknowledged: list[str]) -> list[str]:
-    with closing(sqlite3.connect(database)) as tables:
-        stored = [otid for (otid,) in tables.execute("SELECT otid FROM messages WHERE otid IS NOT NULL")]
-        still_open = tables.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchone()[0]
+def _lost(tables: sqlite3.Connection | Tables, acknowledged: list[str]) -> list[str]:
+    stored = [otid for (otid,) in tables.execute("SELECT otid FROM messages WHERE otid IS NOT NULL").fetchall()]
+    ((still_open,),) = tables.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchall()
     wrong = [f"{otid} is stored {stored.count(otid)} times" for otid in acknowledged if stored.count(otid) != 1]
     return wrong + ([f"{still_open} runs are open"] if still_open else [])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ricordo.agents.closing import close_all
+from ricordo.agents.closing import close_all, close_expired
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unavailable
 from ricordo.llm.policy import CallPolicy
@@ -19,6 +19,7 @@ from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.postgres import PostgresStore, open_postgres
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.tools.builtin import plugin
@@ -26,6 +27,7 @@ from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox
 from tests.support.clock import ManualClock
 from tests.support.faults_model import TIME_OUT
+from tests.support.postgres import name_in, server
 
 T = TypeVar("T")
 BUILTIN = plugin.tools()
@@ -124,7 +126,7 @@ class MortalStore:
     `fails` is the number of units that are to fail from now on; with `commits` what was under way at a kill is committed.
     """
 
-    def __init__(self, inner: SqliteStore, life: Life) -> None:
+    def __init__(self, inner: SqliteStore | PostgresStore, life: Life) -> None:
         self.inner = inner
         self.clock = inner.clock
         self.statements = inner.statements
@@ -178,9 +180,12 @@ class Hooks:
 
 
 class World:
-    """A database file with a runtime on it; `restart` opens it again after a kill."""
+    """A database with a runtime on it; `restart` opens it again after a kill.
 
-    def __init__(self, folder: Path, address: str, tools: tuple[ServerTool, ...]) -> None:
+    `database` is the address of a PostgreSQL, which other servers may use too; without one it is a file in the folder.
+    """
+
+    def __init__(self, folder: Path, address: str, tools: tuple[ServerTool, ...], database: str | None = None) -> None:
         self.clock = ManualClock()
         self.life = Life()
         self.runtime: Runtime
@@ -188,6 +193,8 @@ class World:
         self.restarts = 0
         self._folder = folder
         self._tools = tools
+        self._database = database
+        self._others: list[asyncio.Task[Any]] = []
         self._providers = ProviderSettings(
             openai_api_key="campaign",
             openai_base_url=f"{address}/v1",
@@ -196,16 +203,16 @@ class World:
         )
 
     async def open(self) -> None:
-        """Open the database as a server does at its start: runs that were left open are closed."""
-        settings = Settings(data_dir=self._folder, find_local_models=False)
+        """Open the database as a server does at its start: runs that nobody can be working at are closed."""
+        settings = Settings(data_dir=self._folder, find_local_models=False, database_url=self._database)
         self.life = Life()
         asyncio.get_running_loop().set_task_factory(self.life.task)
-        inner = await asyncio.to_thread(open_sqlite, self._folder / "ricordo.db", clock=self.clock)
+        inner = await asyncio.to_thread(self._open)
         self.store = MortalStore(inner, self.life)
         models = Models(settings, self._providers, policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=_no_wait))
         plugins = Plugins([("builtin", Hooks(tuple(BUILTIN))), ("campaign", Hooks(self._tools))])
         self.runtime = Runtime(settings, self.store, models, Toolbox(plugins.tools()), plugins)
-        await self.store.write(close_all)
+        await self.store.write(close_expired if self._database else close_all)
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
 
     async def close(self) -> None:
@@ -221,15 +228,46 @@ class World:
         await self.close()
         await self.open()
 
+    def cut(self) -> None:
+        """End every connection to the PostgreSQL at once, whatever is under way on it."""
+        name = name_in(self._database or "")
+        server().run(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - our own name
+        )
+
+    def overtake(self) -> None:
+        """Let another server find that all leases have run out, and close their runs, while this one goes on."""
+        loop = asyncio.get_running_loop()
+        self._others.append(asyncio.Task(asyncio.to_thread(self._close_expired), loop=loop))
+
+    async def others(self) -> None:
+        """Wait until other servers have done what they were at."""
+        await asyncio.gather(*self._others)
+        self._others.clear()
+
+    def _open(self) -> SqliteStore | PostgresStore:
+        if self._database is None:
+            return open_sqlite(self._folder / "ricordo.db", clock=self.clock)
+        return open_postgres(self._database, connections=3, clock=self.clock, backups=self._folder)
+
+    def _close_expired(self) -> None:
+        other = open_postgres(self._database or "", connections=1, clock=self.clock, backups=self._folder)
+        try:
+            other._write(close_expired)
+        finally:
+            other._close()
+
 
 async def _no_wait(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def opened(folder: Path, address: str, tools: tuple[ServerTool, ...]) -> AsyncIterator[World]:
+async def opened(
+    folder: Path, address: str, tools: tuple[ServerTool, ...], database: str | None = None
+) -> AsyncIterator[World]:
     """A world, open until the block ends."""
-    world = World(folder, address, tools)
+    world = World(folder, address, tools, database)
     await world.open()
     try:
         yield world
