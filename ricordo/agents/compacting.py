@@ -91,19 +91,26 @@ def learn(turn: TurnContext, request: ModelRequest) -> None:
 async def make_room(
     runtime: Runtime, turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
 ) -> Compacted | None:
-    """Sum up what leaves the window and save the smaller one, with the run's end where `stop` says so; None: nothing can leave."""
+    """Sum up what leaves the window and save the smaller one, with the run's end where `stop` says so.
+
+    None where nothing can leave, or where it is too long only for a model that this turn alone borrows.
+    """
     if _is_doubtful(turn, request):
         turn.token_percent = 100
         if not is_too_long(turn, request):
             return None
+    window, percent = _kept_within(turn)
+    is_borrowed = window > turn.state.agent.context_window
+    if is_borrowed and request_tokens(request) * percent <= TRIGGER * window * 100:
+        return None
     settings = turn.request.compaction or turn.state.agent.compaction
     found = cut(
         turn.window,
         settings.mode,
         settings.sliding_window_percentage,
-        window_tokens=turn.state.agent.context_window,
+        window_tokens=window,
         overhead=tool_tokens(request.tools),
-        percent=turn.token_percent,
+        percent=percent,
         keep_from=turn.first,
     )
     if found is None:
@@ -121,6 +128,26 @@ async def make_room(
     return await save_compaction(runtime, turn, found, replace(message, parts=(*message.parts, part)), summary, stop)
 
 
+async def in_brief(turn: TurnContext, request: ModelRequest) -> list[Message]:
+    """The window as a borrowed model with less room sees it: an outline stands for what is left out. Nothing of it is saved."""
+    agent = turn.state.agent
+    found = cut(
+        turn.window,
+        agent.compaction.mode,
+        agent.compaction.sliding_window_percentage,
+        window_tokens=agent.context_window,
+        overhead=tool_tokens(request.tools),
+        percent=turn.token_percent,
+        keep_from=turn.first,
+    )
+    if found is None:
+        return turn.window
+    room = summary_room(agent.context_window, turn.token_percent)
+    told = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
+    stands = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(told.text),), otid=None, name=None)
+    return [found.kept[0], stands, *found.kept[1:]]
+
+
 async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelRequest) -> AsyncIterator[Event]:
     """A turn that does nothing else: somebody asked for it. Raises Invalid where nothing can leave the window."""
     compacted = await make_room(runtime, turn, request, stop="end_turn")
@@ -131,6 +158,14 @@ async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelReques
         )
     yield compacted
     yield RunEnded(turn.run)
+
+
+def _kept_within(turn: TurnContext) -> tuple[int, int]:
+    """The window that a thread is kept within, in tokens, and its model's percent: of the thread's own model where that has more."""
+    window, own = turn.state.agent.context_window, turn.own_window
+    if own is None or own <= window:
+        return window, turn.token_percent
+    return own, turn.state.conversation.token_percent or 100
 
 
 def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
@@ -221,7 +256,7 @@ def _part(turn: TurnContext, request: ModelRequest, found: Cut, message: Message
         evicted=tuple(message.id for message in found.evicted),
         tokens_before=_tokens(turn, request),
         tokens_after=after * turn.token_percent // 100,
-        context_window=turn.state.agent.context_window,
+        context_window=_kept_within(turn)[0],
         messages_before=len(turn.window),
         messages_after=len(found.kept) + 1,
     )

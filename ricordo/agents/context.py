@@ -59,9 +59,8 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
     # Once more, now that the lease is taken: on a shared database the original may have begun and ended since.
     if _same_body(tx, request, other_than=run.id):
         raise Collision("The same request was accepted a moment ago.")
-    state = _as_asked(
-        effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id)), runtime, request
-    )
+    own = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
+    state = _as_asked(own, runtime, request)
     # What is said in a user's thread is about her, and stays with her.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     require_budget(tx, runtime.settings, state.agent, request.purpose)
@@ -77,7 +76,8 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
         unsaved=0,
         prompt_key=prompt_key,
         rules=rulebook(state, request.client_tools),
-        token_percent=(request.model is None and state.conversation.token_percent) or 100,
+        token_percent=(state is own and state.conversation.token_percent) or 100,
+        own_window=None if state is own else own.agent.context_window,
     )
     _take_in(tx, turn, runtime.settings.approval_expiry)
     return turn

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from ricordo.agents.approvals import Answered
-from ricordo.agents.compacting import calibrate, compact_only, fitted, is_too_long, learn, make_room
+from ricordo.agents.compacting import calibrate, compact_only, fitted, in_brief, is_too_long, learn, make_room
 from ricordo.agents.deltas import Deltas
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
@@ -29,7 +29,7 @@ from ricordo.agents.styles import (
 from ricordo.agents.types import traits_of
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Part, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted, ToolSchema
 from ricordo.errors import ModelError
 from ricordo.memory.working import WorkingMemory
@@ -107,6 +107,8 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
         if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):
             yield compacted
             request = _assemble(runtime, turn, offer, is_first=False)
+        if turn.own_window and is_too_long(turn, request):
+            request = replace(request, messages=_shown(turn, offer, await in_brief(turn, request)))
         try:
             request = fitted(turn, request)
         except SystemPromptTooLong as error:
@@ -172,24 +174,29 @@ def _assemble(runtime: Runtime, turn: TurnContext, offer: Offer, *, is_first: bo
     prompt = system_prompt(turn.state, info.provider, now, recall_count=recall_count, rule_lines=turn.rules.lines())
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
-    window = turn.window
-    if turn.request.system is not None:
-        window = [window[0].with_text(turn.request.system), *window[1:]]
-    packs = traits_of(agent.agent_type).packs_user_messages
-    messages = transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
     settings = agent.model_settings
     if offer.tools and turn.rules.is_ordered:
         settings = replace(settings, parallel_tool_calls=False)
     if offer.how.response_format is not None:
         settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
     return ModelRequest(
-        messages=with_thoughts(messages) if offer.how.thinks_in_arguments else messages,
+        messages=_shown(turn, offer, turn.window),
         tools=tuple(offer.tools.values()),
         tool_choice=offer.choice,
         settings=settings,
         stream=turn.request.streams_tokens,
         user_id=turn.request.scope.user_id,
     )
+
+
+def _shown(turn: TurnContext, offer: Offer, window: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages as this model gets them."""
+    agent = turn.state.agent
+    if turn.request.system is not None:
+        window = [window[0].with_text(turn.request.system), *window[1:]]
+    packs = traits_of(agent.agent_type).packs_user_messages
+    messages = transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+    return with_thoughts(messages) if offer.how.thinks_in_arguments else messages
 
 
 def _next(

@@ -171,8 +171,8 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
     ended = run if run is not None and run.ended_at is not None else None
     # An agent that clears its buffer begins every turn anew; what it was told stays in recall.
     is_cleared = ended is not None and turn.state.agent.clears_buffer and ended.stop_reason != "requires_approval"
-    # A refusal may have had another reason until an answer came, and the next turn is another model's where this one chose its own.
-    is_known = not turn.was_refused and turn.request.model is None
+    # A refusal may have had another reason until an answer came, and the next turn is another model's where this one borrowed one.
+    is_known = not turn.was_refused and turn.own_window is None
     conversations.save_window(
         tx,
         turn.state.conversation.id,

@@ -14,7 +14,7 @@ from ricordo.prompt.packaging import is_event, local_time
 
 # Longer than this, in characters, it would tell a reader nothing more.
 _MOST = 8_000
-_NOTE = "(No model could write this summary. It lists what was said; the messages themselves can still be searched.)"
+_NOTE = "(No model wrote this summary. It lists what was said; the messages themselves can still be searched.)"
 _QUOTED = 400
 _FIRST_WORDS = 120
 _EARLIER_SHARE = 0.6

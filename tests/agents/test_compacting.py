@@ -1,5 +1,7 @@
 """Windows that are too long for their model: what is summed up, what is learned from a provider, and that nobody is locked out."""
 
+from dataclasses import replace
+
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.compaction import CompactionSettings
@@ -8,7 +10,9 @@ from ricordo.domain.model import ModelReply
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
-from ricordo.llm.scripted import call
+from ricordo.llm.scripted import Line, ScriptedModel, call
+from ricordo.llm.tokens import request_tokens
+from ricordo.storage import agents
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Stage, faults_of, soon, text_of
 from tests.agents.test_loop import Table
@@ -73,3 +77,72 @@ async def test_an_agent_that_sums_up_itself_reads_its_messages_as_it_always_does
     before, summing = (one.messages for one in stage.model.requests)
     # Its provider's cache knows this beginning, and no other.
     assert [one.parts for one in summing[: len(before)]] == [one.parts for one in before]
+
+
+async def _talk(stage: Stage, agent: str, turns: int) -> None:
+    for number in range(turns):
+        stage.lines.append(f"Answer {number}.")
+        await stage.say(agent, f"Part {number}: {'word ' * 300}")
+
+
+def _small(stage: Stage, *lines: Line) -> ScriptedModel:
+    """A model with a small window."""
+    model = ScriptedModel(lines, name="small", context_window=4000)
+    stage.runtime.models.add(model)
+    return model
+
+
+async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays_as_it_was(stage: Stage) -> None:
+    small = _small(stage, call("conversation_search", query="Part 0"), "Small.")
+    agent = await stage.agent(context_window=32_000, tool_names=("conversation_search",))
+    await _talk(stage, agent, 12)
+    before = (await stage.thread(agent)).window
+    answer = await stage.say(agent, "What now?", model="scripted/small")
+    assert text_of(answer) == "Small."
+    asked = small.requests[0].messages
+    assert "Part 0:" in asked[1].text
+    assert asked[-1].text == "What now?"
+    assert all(request_tokens(request) <= 3600 for request in small.requests)
+    assert all(faults_of(request.messages) == [] for request in small.requests)
+    # Nothing of it is kept: the agent's own model reads everything, as ever.
+    assert (await stage.thread(agent)).window[: len(before)] == before
+    await stage.require_whole_window(agent)
+    stage.lines.append("Large.")
+    await stage.say(agent, "And now?")
+    words = [message.text for message in stage.model.requests[-1].messages]
+    assert [word for word in words if word.startswith("Part 0:")]
+    assert "Small." in words
+
+
+async def test_what_a_smaller_model_refuses_as_too_long_is_cut_for_it_alone(stage: Stage) -> None:
+    small = _small(stage, TOO_LONG, TOO_LONG, "Small.")
+    agent = await stage.agent(context_window=32_000)
+    await _talk(stage, agent, 12)
+    assert text_of(await stage.say(agent, "What now?", model="scripted/small")) == "Small."
+    sizes = [request_tokens(request) for request in small.requests]
+    assert sizes[0] > sizes[1] > sizes[2]
+    await stage.require_whole_window(agent)
+    assert (await stage.thread(agent)).token_percent is None or (await stage.thread(agent)).token_percent == 100
+
+
+async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_borrowed_models_turn_too(
+    stage: Stage,
+) -> None:
+    small = ScriptedModel(
+        lambda request: "Small." if request.messages[-1].text == "What now?" else "The summary.",
+        name="small",
+        context_window=3000,
+    )
+    stage.runtime.models.add(small)
+    agent = await stage.agent(context_window=32_000)
+    await _talk(stage, agent, 12)
+    before = await stage.state(agent)
+    shrunk = replace(before.agent, context_window=4200)
+    await stage.store.write(lambda tx: agents.update(tx, shrunk))
+    assert text_of(await stage.say(agent, "What now?", model="scripted/small")).endswith("Small.")
+    window = (await stage.thread(agent)).window
+    assert [message.text for message in await stage.history(agent) if message.role == "summary"] == ["The summary."]
+    # As much stays as the agent's own model holds, and not what the borrowed one does.
+    kept = [id for id in before.conversation.window if id in window]
+    assert 9 < len(kept) < len(before.conversation.window)
+    assert request_tokens(small.requests[-1]) <= 2700

@@ -29,7 +29,7 @@ def talk() -> list[Message]:
 
 def test_it_says_who_said_what_first_and_last_when_and_which_tools_were_called() -> None:
     said = outline(talk(), earlier="She lives in Turin.", timezone="Europe/Rome")
-    assert said.startswith("(No model could write this summary.")
+    assert said.startswith("(No model wrote this summary.")
     assert "Earlier summary:\nShe lives in Turin." in said
     assert "8 messages from 2026-01-01 01:00:00 AM CET+0100 to 2026-01-01 04:00:00 AM CET+0100" in said
     assert "2 from the user, 4 from the agent, 2 with results of tools." in said
@@ -57,7 +57,7 @@ def test_outlines_of_outlines_say_once_that_no_model_wrote_them_and_keep_what_ca
     said = ""
     for _ in range(5):
         said = outline(talk(), earlier=said)
-    assert said.count("No model could write") == 1
+    assert said.count("No model wrote") == 1
     assert said.count("Earlier summary:") >= 2
     assert len(said) <= 8_000
 
