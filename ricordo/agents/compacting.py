@@ -49,6 +49,10 @@ _LEAST, _MOST = 50, 400
 _TELLING = 2_000
 # What descriptions of tools and what surrounds each message take at most, in all usual cases.
 _TOOLS_AND_MORE = 12_000
+# A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
+_LITTLE = 0.1
+# A summary of next to nothing may still take so many tokens.
+_LEAST_SUMMARY = 60
 
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
@@ -115,16 +119,22 @@ async def make_room(
     )
     if found is None:
         return None
+    gains_little = turn.gained is not None and turn.gained < _LITTLE * window
+    room = summary_room(window, percent)
+    if turn.request.compaction is None:
+        # What stands for messages takes no more than they did: the window gets smaller, whatever is written.
+        room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
     summary = await summarize(
         found.evicted,
         settings,
-        writer=_writer(runtime, turn, settings),
-        own=_own(turn, request),
-        room=summary_room(turn.state.agent.context_window, turn.token_percent),
+        writer=None if gains_little else _writer(runtime, turn, settings),
+        own=None if gains_little else _own(turn, request),
+        room=room,
         timezone=turn.state.agent.timezone,
     )
     message = _message(runtime, turn, found, summary)
     part = _part(turn, request, found, message)
+    turn.gained = part.tokens_before - part.tokens_after
     return await save_compaction(runtime, turn, found, replace(message, parts=(*message.parts, part)), summary, stop)
 
 
@@ -161,7 +171,7 @@ async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelReques
 
 
 def _kept_within(turn: TurnContext) -> tuple[int, int]:
-    """The window that a thread is kept within, in tokens, and its model's percent: of the thread's own model where that has more."""
+    """The window that a thread is kept within, in tokens, and what its provider counts: the own model's where that has more room."""
     window, own = turn.state.agent.context_window, turn.own_window
     if own is None or own <= window:
         return window, turn.token_percent

@@ -85,7 +85,7 @@ class TurnContext:
     stored window. `first` is the place in it where this turn begins. `waiting` are messages that came with an answer to calls:
     they enter the window once those have their results. `called` are the turn's finished calls, as the rules count them.
     `token_percent` is what a provider counts, in percent of our own estimate; `was_refused` tells that it found a request too long.
-    `own_window` is the window of the thread's own model, in tokens, where this turn borrows another model.
+    `own_window` is the window of the thread's own model, in tokens, where this turn borrows another model; `gained` tokens its last compaction made free.
     """
 
     request: TurnRequest
@@ -104,6 +104,7 @@ class TurnContext:
     token_percent: int = 100
     was_refused: bool = False
     own_window: int | None = None
+    gained: int | None = None
     # The step whose call to the model is under way.
     asking: "StepDraft | None" = None
 

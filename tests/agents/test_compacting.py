@@ -5,14 +5,16 @@ from dataclasses import replace
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.compaction import CompactionSettings
-from ricordo.domain.message import TextPart
-from ricordo.domain.model import ModelReply
+from ricordo.domain.message import CompactionPart, TextPart
+from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.llm.tokens import request_tokens
+from ricordo.prompt.texts import text as prompt_text
 from ricordo.storage import agents
+from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Stage, faults_of, soon, text_of
 from tests.agents.test_loop import Table
@@ -146,3 +148,30 @@ async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_bo
     kept = [id for id in before.conversation.window if id in window]
     assert 9 < len(kept) < len(before.conversation.window)
     assert request_tokens(small.requests[-1]) <= 2700
+
+
+async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(open_stage: OpenStage) -> None:
+    def dig(_context: ToolContext) -> str:
+        """Dig."""
+        return "earth " * 40
+
+    stage = await open_stage(ServerTool(dig, "custom"))
+    summing: list[int] = []
+
+    def answer(request: ModelRequest) -> Line:
+        if request.messages[0].text.startswith(prompt_text("summary_system_prompt")[:40]):
+            summing.append(len(request.messages))
+            return "They dug. " * 10
+        return call("dig")
+
+    stage.lines += [answer] * 200
+    agent = await stage.agent(tool_names=("dig",), context_window=4096, has_base_tools=False)
+    # What is said leaves so little room that each result makes the window too full again.
+    ended = await stage.say(agent, "word " * 2600, max_steps=30)
+    assert ended.run.stop_reason == "max_steps"
+    assert len(summing) <= 4
+    summaries = [message for message in await stage.history(agent) if message.role == "summary"]
+    parts = [message.parts[-1] for message in summaries]
+    assert len(summaries) > 4
+    assert all(isinstance(part, CompactionPart) and part.tokens_after < part.tokens_before for part in parts)
+    assert summaries[-1].text.startswith("(No model wrote this summary.")
