@@ -114,6 +114,8 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     )
     messages.insert_all(tx, [results])
     conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
+    # The turn that asked has ended long ago; what its thread waits for no more must not look as if it did.
+    conversations.change(tx, conversation.id, last_stop_reason="cancelled")
     return results
 
 

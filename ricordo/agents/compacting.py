@@ -78,7 +78,8 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     # In a small window no prompt is large: a wrong count would never be corrected.
     if usage.prompt_tokens >= min(_TELLING, turn.state.agent.context_window // 8):
         percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
-        turn.token_percent = min(_MOST, max(_LEAST, percent))
+        # What it refused in this turn was longer than its window, whatever it counts for what it takes.
+        turn.token_percent = max(turn.least_percent, min(_MOST, max(_LEAST, percent)))
     elif turn.token_percent > _MOST:
         # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
         turn.token_percent -= turn.token_percent // 100
@@ -88,7 +89,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 def learn(turn: TurnContext, request: ModelRequest) -> None:
     """Take it from the provider that the request was too long, whatever we thought."""
     estimate, window = request_tokens(request), turn.state.agent.context_window
-    turn.token_percent = percent_after_refusal(estimate, window, turn.token_percent)
+    turn.token_percent = turn.least_percent = percent_after_refusal(estimate, window, turn.token_percent)
     turn.was_refused = True
 
 
@@ -171,7 +172,7 @@ async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelReques
 
 
 def _kept_within(turn: TurnContext) -> tuple[int, int]:
-    """The window that a thread is kept within, in tokens, and what its provider counts: the own model's where that has more room."""
+    """The window a thread is kept within, in tokens, and what its provider counts: its own model's where that has more room."""
     window, own = turn.state.agent.context_window, turn.own_window
     if own is None or own <= window:
         return window, turn.token_percent

@@ -84,8 +84,10 @@ class TurnContext:
     `window` are the in-context messages, the system message first; `unsaved` counts messages that are stored but not yet in the
     stored window. `first` is the place in it where this turn begins. `waiting` are messages that came with an answer to calls:
     they enter the window once those have their results. `called` are the turn's finished calls, as the rules count them.
-    `token_percent` is what a provider counts, in percent of our own estimate; `was_refused` tells that it found a request too long.
-    `own_window` is the window of the thread's own model, in tokens, where this turn borrows another model; `gained` tokens its last compaction made free.
+    `token_percent` is what a provider counts, in percent of our own estimate; `was_refused` tells that it found a request too long,
+    and `least_percent` what that taught for the rest of the turn.
+    `own_window` is the window of the thread's own model, in tokens, where this turn borrows another model; `gained` tokens were
+    made free by the turn's last compaction.
     """
 
     request: TurnRequest
@@ -103,6 +105,7 @@ class TurnContext:
     called: list[Called] = field(default_factory=list)
     token_percent: int = 100
     was_refused: bool = False
+    least_percent: int = 0
     own_window: int | None = None
     gained: int | None = None
     # The step whose call to the model is under way.

@@ -111,7 +111,7 @@ async def save_compaction(
     assert isinstance(part, CompactionPart)  # noqa: S101 - tells the type checker what a summary ends with
 
     def save(tx: Transaction) -> Run:
-        run = _ended(tx, turn.run, stop)
+        run = replace(_ended(tx, turn.run, stop), context_tokens=part.tokens_after)
         runs.save(tx, run)
         add_callback(tx, run)
         messages.insert_all(tx, [message])
@@ -189,7 +189,12 @@ def _progress(
 ) -> Run:
     run = turn.run
     if reply:
-        run = replace(run, usage=run.usage + reply.usage, step_count=run.step_count + 1)
+        run = replace(
+            run,
+            usage=run.usage + reply.usage,
+            step_count=run.step_count + 1,
+            context_tokens=reply.usage.total_tokens or None,
+        )
     return _ended(tx, replace(run, ttft_ns=run.ttft_ns or step.first_ns), stop)
 
 

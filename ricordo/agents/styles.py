@@ -194,7 +194,7 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
                 kept = replace(kept, is_gated=True) if is_gated else kept
                 calls.append(replace(run, is_gated=is_gated))
         parts.append(kept)
-    return Reading(tuple(parts), tuple(calls), tuple(refused), wants_heartbeat, stop, quotes)
+    return Reading(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, quotes)
 
 
 def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
@@ -216,7 +216,7 @@ def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Ma
             calls.append(replace(call, arguments=taken.arguments))
             quotes[call.call_id] = taken.quote
     wants_heartbeat = any(take_apart(call, offer.how).wants_heartbeat for call in answer.request.tool_calls)
-    return Reading(answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat, quotes=quotes)
+    return Reading(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
 
 
 def decide(
@@ -227,8 +227,7 @@ def decide(
     history: list[Called],
 ) -> Next:
     """What comes after calls have their results: rules first, then the style. The calls that ran join the turn's `history`."""
-    refused = {result.call_id for result in reading.refused}
-    latest = called([result for result in results if result.call_id not in refused])
+    latest = called(results)
     verdict = rules.verdict(history, latest)
     history += latest
     if reading.stop:
@@ -247,8 +246,12 @@ def require_before_exit(rules: Rulebook, history: Sequence[Called], coming: Next
 
 
 def called(results: Sequence[ToolReturnPart]) -> list[Called]:
-    """Results as the rules see them."""
-    return [Called(result.name, result.content, result.status == "success") for result in results]
+    """Results as the rules see them: a call that they refused is none."""
+    return [Called(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
+
+
+def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:
+    return tuple(replace(result, is_refused=True) for result in refused)
 
 
 def _offer(

@@ -157,7 +157,9 @@ class Turn:
             log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind})
             return await self._close(_reason(error), error.kind, str(error))
         except RicordoError as error:
-            return await self._close("error", "internal_error", str(error))
+            # Who asks for a compaction alone is told whether that was wrong; in a talk what the rules forbid is no fault of hers.
+            is_asked = isinstance(error, Invalid) and self._context.request.compaction is not None
+            return await self._close("error", "invalid_request" if is_asked else "internal_error", str(error))
         except Exception as error:
             log.exception("turn failed", extra={"run": self._context.run.id})
             return await self._close("error", "internal_error", "An unknown error occurred", type(error).__name__)
@@ -230,7 +232,8 @@ class PastTurn:
             error = run.error or {}
             yield Failed(run, error.get("type", "internal_error"), error.get("message", "The run failed."))
         else:
-            yield RunEnded(run)
+            tokens = await self._runtime.store.read(lambda tx: runs.context_tokens(tx, self._run_id))
+            yield RunEnded(replace(run, context_tokens=tokens))
 
     async def cancel(self) -> None:
         """End the run in the database; the process that runs it finds its lease gone."""

@@ -66,7 +66,7 @@ async def _compact(here: Call, conversation_id: str, agent_id: str | None, body:
     )
     result = await collect(await run_turn(here.runtime, request))
     if result.failure:
-        if result.run.stop_reason == "error":
+        if result.failure.kind == "invalid_request":
             raise Invalid(result.failure.message)
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
     summary = result.messages[-1]

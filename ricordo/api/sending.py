@@ -83,7 +83,7 @@ def whole_answer(result: Answer, view: MessageView) -> Response:
         {
             "messages": messages_to_wire(result.messages, view),
             "stop_reason": stop_reason_to_wire(run.stop_reason),
-            "usage": usage_to_wire(run.usage, run.step_count, [run.id]),
+            "usage": usage_to_wire(run.usage, run.step_count, [run.id], run.context_tokens),
             "logprobs": None,
             "turns": None,
         }

@@ -55,7 +55,8 @@ class ToolCallPart:
 class ToolReturnPart:
     """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
 
-    `sources` are the ids of the passages and messages it quotes; `is_tainted` tells that nobody vouches for what it says.
+    `sources` are the ids of the passages and messages it quotes; `is_tainted` tells that nobody vouches for what it says,
+    `is_refused` that the call was not run, by a rule or since it could not be read.
     """
 
     call_id: str
@@ -67,6 +68,7 @@ class ToolReturnPart:
     stderr: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     is_tainted: bool = False
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class Run:
     purpose: str | None = None
     # Whom to tell when it has ended: `url`, and what became of it: `sent_at` (microseconds), `status_code`, `error`.
     callback: dict[str, Any] = field(default_factory=dict)
+    # What the window took after it, in tokens, as its last step's usage tells; no column of its own.
+    context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

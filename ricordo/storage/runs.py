@@ -56,6 +56,12 @@ _SAME_BODY = (
     .limit(1)
 )
 _SET_FEEDBACK = setter(steps, "feedback", "tags", where=steps.c.id == bindparam("step_id"))
+_LAST_STEP = (
+    select(steps.c.prompt_tokens, steps.c.completion_tokens)
+    .where(steps.c.run_id == bindparam("run_id"), steps.c.status == "success")
+    .order_by(steps.c.seq.desc())
+    .limit(1)
+)
 _STEPS_OF_RUN = select(steps.c.id).where(steps.c.run_id == bindparam("run_id"))
 # Its steps, traces and stream go with it.
 _DELETE = delete(runs).where(runs.c.id == bindparam("run_id"))
@@ -197,6 +203,12 @@ def page_of_steps(
 def set_feedback(tx: Transaction, step: Step) -> None:
     """Store what was said about a step: its feedback and its tags."""
     tx.run(_SET_FEEDBACK, {"step_id": step.id, "new_feedback": step.feedback, "new_tags": list(step.tags)})
+
+
+def context_tokens(tx: Transaction, run_id: str) -> int | None:
+    """What the window took at the run's last step, in tokens; None where it had none, or nothing was counted."""
+    row = tx.first(_LAST_STEP, {"run_id": run_id})
+    return (row.prompt_tokens + row.completion_tokens or None) if row else None
 
 
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:

@@ -175,3 +175,28 @@ async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
     assert len(summaries) > 4
     assert all(isinstance(part, CompactionPart) and part.tokens_after < part.tokens_before for part in parts)
     assert summaries[-1].text.startswith("(No model wrote this summary.")
+
+
+async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: OpenStage) -> None:
+    def dig(_context: ToolContext) -> str:
+        """Dig."""
+        return "earth " * 400
+
+    stage = await open_stage(ServerTool(dig, "custom"))
+    refused: list[int] = []
+
+    def answer(request: ModelRequest) -> Line:
+        if request.messages[0].text.startswith(prompt_text("summary_system_prompt")[:40]):
+            return "They dug."
+        size = request_tokens(request)
+        if size > 4000:
+            refused.append(size)
+            return TOO_LONG
+        return ModelReply((call("dig"),), finish="tool_calls", usage=Usage(prompt_tokens=size, completion_tokens=1))
+
+    stage.lines += [answer] * 200
+    # Its server was started with an eighth of the window that is known.
+    agent = await stage.agent(tool_names=("dig",), context_window=32_000, has_base_tools=False)
+    ended = await stage.say(agent, "Begin.", max_steps=30)
+    assert ended.run.stop_reason == "max_steps"
+    assert len(refused) == 1

@@ -18,13 +18,22 @@ from ricordo.agents.styles import (
     Offer,
     Reading,
     Style,
+    called,
     decide,
     read,
     read_again,
     require_before_exit,
     style_of,
 )
-from ricordo.domain.message import ApprovalPart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    parts_from_json,
+    parts_to_json,
+)
 from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
@@ -252,6 +261,10 @@ def test_a_call_that_was_refused_does_not_count_for_the_rules() -> None:
     history: list[Called] = []
     assert decide(NATIVE, book, reading, reading.refused, history) == Next()
     assert history == []
+    # Nor once it was stored, where a turn that waited goes on.
+    stored = parts_from_json(parts_to_json(reading.refused))
+    assert [part.is_refused for part in stored if isinstance(part, ToolReturnPart)] == [True]
+    assert called([part for part in stored if isinstance(part, ToolReturnPart)]) == []
 
 
 def test_a_turn_does_not_end_before_what_is_required() -> None:

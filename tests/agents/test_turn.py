@@ -515,6 +515,8 @@ async def test_readers_that_come_late_are_told_everything_once(stage: Stage) -> 
     assert {type(events[-1]) for events in told} == {RunEnded}
     past = await all_events(await stage.begin(agent, otids=["a"]))
     assert saved(past) == everything
+    (tokens,) = {event.run.context_tokens for events in (*told, past) if isinstance(event := events[-1], RunEnded)}
+    assert tokens
 
 
 # Shutdown.

@@ -45,6 +45,7 @@ def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
     assert answer.stop_reason.stop_reason == "end_turn"
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.step_count) == (100, 7, 107, 1)
+    assert usage.context_tokens == 107
     assert (usage.cached_input_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (60, 5, 2)
     assert usage.run_ids == [said.run_id]
     assert is_id(said.run_id or "", "run")

@@ -245,6 +245,7 @@ def test_cancelling_denies_what_waits(scene: Scene) -> None:
     agent, _ = asks(scene)
     outcome = scene.http.post(f"/v1/agents/{agent}/messages/cancel")
     assert (outcome.status_code, set(outcome.json().values())) == (200, {"cancelled"})
+    assert scene.state(agent)["last_stop_reason"] == "cancelled"
     assert CANCELLED in str(returns(scene.history(agent)))
     assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 409
     require_free(scene, agent)

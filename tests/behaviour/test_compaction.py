@@ -355,6 +355,21 @@ def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(scene
     assert said(scene.send(agent, "Hello.")) == ["Answer 1."]
 
 
+def test_a_fault_of_ours_is_not_told_as_one_of_the_request(
+    scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("Ours.")
+
+    agent = agent_with(scene)
+    talk(scene, agent, 4)
+    monkeypatch.setattr("ricordo.agents.compacting.cut", fails)
+    refused = scene.http.post(f"/v1/agents/{agent}/summarize")
+    assert (refused.status_code, refused.json()) == (500, {"detail": "An unknown error occurred"})
+    monkeypatch.undo()
+    assert scene.http.post(f"/v1/agents/{agent}/summarize").status_code == 200
+
+
 def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: Script) -> None:
     rules = [{"type": "requires_approval", "tool_name": "roll"}]
     agent = scene.agent("roll", context_window_limit=WINDOW, tool_rules=rules)

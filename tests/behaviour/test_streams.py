@@ -49,6 +49,8 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     assert events[-3][1] == {"message_type": "stop_reason", "stop_reason": "end_turn"}
     usage = events[-2][1]
     assert (usage["step_count"], usage["prompt_tokens"], usage["run_ids"]) == (2, 22, [run_id])
+    # What the window took in the end is what its last call counted, and not the sum of all.
+    assert usage["context_tokens"] == USAGE["total_tokens"]
     # A provider is streamed only where somebody reads tokens.
     assert not any(body.get("stream") for body in scene.asked)
 

@@ -88,7 +88,8 @@ class Telling:
         reason = self._data(stop_reason_to_wire(run.stop_reason))
         if run.stop_reason == "cancelled":
             return [reason, self._done()]
-        return [reason, self._data(usage_to_wire(run.usage, run.step_count, [run.id])), self._done()]
+        usage = usage_to_wire(run.usage, run.step_count, [run.id], run.context_tokens)
+        return [reason, self._data(usage), self._done()]
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
         # An event of its own may bring a message that its step brings too.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, TextChunk, ToolCallChunk
 from ricordo.llm.librarian import sentences as say
-from ricordo.llm.librarian.plan import Call, complete, forced, next_calls
+from ricordo.llm.librarian.plan import SEARCHES, Call, complete, forced, next_calls
 from ricordo.llm.librarian.reading import read
 from ricordo.llm.librarian.speech import speak
 from ricordo.llm.librarian.view import View, look
@@ -56,6 +56,11 @@ def _parts(request: ModelRequest, view: View) -> tuple[Part, ...]:
         calls = next_calls(view, intents)
         if calls:
             return _called(view, calls)
+    if not must_call and request.tool_choice == "required" and view.tools and _SPEAK not in view.tools:
+        # A rule wants a call, and none of these speaks: one that only looks, where there is one.
+        wanted = view.offers(*SEARCHES) or next(iter(view.tools))
+        call = forced(view, wanted, view.words)
+        return _called(view, [replace(call, arguments={**call.arguments, "request_heartbeat": False})])
     if view.has_spoken and not must_call:
         return (TextPart(say.ALREADY_SPOKEN),)
     words = speak(view, intents)

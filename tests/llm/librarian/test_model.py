@@ -589,6 +589,22 @@ async def test_its_answers_by_send_message_count_as_its_introduction() -> None:
     assert "not a language model" not in await talk.says("thanks")
 
 
+@pytest.mark.parametrize(
+    ("tools", "called"),
+    [(("archival_memory_insert", "conversation_search"), "conversation_search"), (("memory_insert",), "memory_insert")],
+)
+async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_first(
+    tools: tuple[str, ...], called: str
+) -> None:
+    talk = Talk(tools=tools, choice="required")
+    talk._add("user", TextPart("hello"))
+    reply = await whole_reply(Librarian(), talk.request())
+    (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    assert call.name == called
+    # It does not ask to go on so for ever.
+    assert json.loads(call.arguments).get("request_heartbeat", False) is False
+
+
 async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
     lookup = ToolSchema(
         "look_outside",
