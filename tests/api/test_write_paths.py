@@ -1,10 +1,12 @@
 """Every write path of the product goes through the one door: its policy is asked, a version is made, secrets stay outside.
 
-Who adds a way to write memory adds it to `AGENTS_PATHS` or `OWNERS_PATHS`. What the tables are written by is found in the source.
+Who adds a way to write memory adds it to `AGENTS_PATHS`, `OWNERS_PATHS` or `tests.api.ways`. Which functions lead to the door, and
+what the tables are written by, is found in the source.
 """
 
 import ast
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,22 +14,23 @@ import httpx2
 import pytest
 from sqlalchemy import select, text
 
-import ricordo
 from ricordo.domain.block import Policy
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
+from ricordo.errors import Forbidden
 from ricordo.llm.scripted import call
-from ricordo.storage import blocks, proposals, versions
+from ricordo.memory import owning
+from ricordo.memory.in_process import GitUserStorage
+from ricordo.memory.owning import Owned
+from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import commits
+from tests.api.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
+from tests.support.reaching import Graph, package, sources
 from tests.support.serving import MODEL, ServerInThread
-
-BEFORE = "Her name is Ada."
-SECRET = "sk-1234567890abcdef1234567890abcdef"
-AFTER, STORED = f"She is Eve, {SECRET}.", "She is Eve, [secret removed: api key]."
 
 # Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/blobs.py", "storage/proposals.py"}
@@ -63,6 +66,27 @@ OWNERS_PATHS: dict[str, Callable[[httpx2.Client, str, str], httpx2.Response]] = 
     ),
 }
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+# The functions that write memory, and nothing else does.
+DOORS = {
+    *(f"storage.blocks.{name}" for name in ("insert_all", "write", "update", "remove")),
+    "storage.adopting.adopt",
+    "storage.proposals.insert_one",
+}
+# Where a turn begins. All that its tools write is saved with the step, as the tests of each tool show.
+SAVING = "agents.saving.save_step"
+TURNS = {
+    *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
+    *("api.compacting.compact", "api.compacting.compact_own"),
+}
+# By the function that is called, the test that goes there.
+BLOCKS_AND_AGENTS = {
+    "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
+    "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
+    "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
+}
+_numbers = itertools.count(1)
 
 
 def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> tuple[str, str]:
@@ -194,14 +218,108 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     assert not any(SECRET in row.text for row in rows)
 
 
+def test_a_block_that_is_deleted_by_its_id_leaves_a_version(server: ServerInThread, http: httpx2.Client) -> None:
+    _, block = made(http, "read_only")
+    chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
+    assert http.delete(f"/v1/blocks/{block}").status_code == 200
+    found = server.read(lambda tx: history.page(tx, chain_id, limit=9))
+    assert [(one.author.kind, one.blob is None) for one in found] == [("user", True), ("user", False)]
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage]:
+    """The storage of a program of one's own."""
+    with GitUserStorage(tmp_path_factory.mktemp("own")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def scene(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path) -> Callable[..., Scene]:
+    """Somebody new, with a block of this policy."""
+
+    def begin(way: Way, policy: Policy) -> Scene:
+        begun = Scene(server, http, storage, tmp_path, f"ada-{next(_numbers)}", policy)
+        begun.begin(way.where)
+        return begun
+
+    return begin
+
+
+def require_went(scene: Scene, way: Way) -> None:
+    """Check what is there after this way was gone: the text, who wrote it, and what waits."""
+
+    def read(tx: Transaction, owned: Owned) -> tuple[str | None, str, str, int]:
+        block = owning.find(tx, owned, way.label)
+        newest = history.page(tx, owned.chain.id, limit=1)[0]
+        if block is not None:
+            assert owned.chain.files[block.label][0] == blob_id(block.value)
+        waiting = proposals.waiting(tx, owned.chain.id)
+        assert not any(SECRET in (one.value or "") for one in waiting)
+        return block.value if block else None, newest.author.kind, newest.reason, len(waiting)
+
+    text, author, reason, waiting = scene.read(way.where, read)
+    assert (text, waiting) == (way.after, way.waits)
+    assert SECRET not in reason
+    assert author == (way.author or "user")
+
+
+@pytest.mark.parametrize("name", OWNERS_WAYS)
+def test_an_owner_writes_her_memory_whatever_the_policy(scene: Callable[..., Scene], name: str) -> None:
+    way = OWNERS_WAYS[name]
+    # What takes a while is gone through with the strictest.
+    for policy in POLICIES if way.enters.startswith(("api.users", "memory.")) else ("read_only",):
+        on = scene(way, policy)
+        way.act(on)
+        require_went(on, way)
+
+
+@pytest.mark.parametrize("name", PROPOSALS_WAYS)
+def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(scene: Callable[..., Scene], name: str) -> None:
+    way = PROPOSALS_WAYS[name]
+    for policy in [policy for policy in POLICIES if policy != "read_only"] if "git" not in name else ("propose",):
+        on = scene(way, policy)
+        way.act(on)
+        require_went(on, way)
+
+
+def test_nothing_can_be_proposed_for_what_only_its_owner_writes(scene: Callable[..., Scene]) -> None:
+    on = scene(PROPOSALS_WAYS["propose"], "read_only")
+    edit = {"old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."}
+    assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=edit).status_code == 403
+    own = scene(PROPOSALS_WAYS["PendingDiffStore.propose"], "read_only")
+    with pytest.raises(Forbidden):
+        own.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.")
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """Who names whom in the source."""
+    return package()
+
+
+def test_every_way_to_the_door_is_gone_by_a_test(graph: Graph) -> None:
+    """A new route, job or name for programs that writes memory: add it to a list, and say what it does."""
+    listed = {way.enters for way in (*OWNERS_WAYS.values(), *PROPOSALS_WAYS.values())}
+    assert graph.begins(DOORS) == listed | set(BLOCKS_AND_AGENTS) | TURNS
+
+
+def test_a_way_that_nobody_listed_is_found(graph: Graph) -> None:
+    new = {"plugins.teach": {"memory.owning.put"}, "api.new.teach": {"memory.commit.commit"}, "api.new.read": set()}
+    more = Graph({**graph.leads_to, **new}, graph.routed | {"api.new.teach", "api.new.read"})
+    assert more.begins(DOORS) - graph.begins(DOORS) == {"plugins.teach", "api.new.teach"}
+
+
+def test_turns_write_memory_with_their_steps_alone(graph: Graph) -> None:
+    assert graph.without(SAVING).leading_to(DOORS).isdisjoint(TURNS)
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    assert set(BLOCKS_AND_AGENTS.values()) <= set(globals())
+
+
 def writers_of_memory() -> dict[str, set[str]]:
     """By module, the tables of core memory it writes."""
-    root = Path(ricordo.__file__).parent
-    found: dict[str, set[str]] = {}
-    for path in root.rglob("*.py"):
-        if tables := _written(ast.parse(path.read_text("utf-8"))):
-            found[str(path.relative_to(root))] = tables
-    return found
+    return {path: tables for path, tree in sources().items() if (tables := _written(tree))}
 
 
 def _written(tree: ast.Module) -> set[str]:
