@@ -7,6 +7,7 @@ files written anew. What a kill interrupts, the job goes on with.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.closing import close_run
@@ -21,7 +22,7 @@ from ricordo.memory import receipts
 from ricordo.memory.receipts import Receipt
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import erasing, runs, users
+from ricordo.storage import erased_agents, erasing, runs, users
 from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -29,10 +30,12 @@ SWEEP = "erasure.sweep"
 _SWEPT_EVERY = 600.0
 
 
-async def forget(runtime: Runtime, scope: Scope, name: str) -> Receipt:
+async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False) -> Receipt:
     """Forget the user with this id or identifier; returns what is known of her erasure, the receipt itself where it is done.
 
-    Asked again, it gives the same. Raises NotFound for who was never here, Conflict for the local administrator.
+    Asked again, it gives the same. `with_agents` deletes those too that are hers alone.
+
+    Raises NotFound for who was never here, Conflict for the local administrator.
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
@@ -49,10 +52,14 @@ async def forget(runtime: Runtime, scope: Scope, name: str) -> Receipt:
 
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         users.hold(tx, user.id)
-        late = _running(tx, user, threads)
+        hers, others = erased_agents.judge(tx, scope, user.id) if with_agents else ([], {})
+        late = _running(tx, user, threads, hers)
         for run in late:
             close_run(tx, run, "cancelled")
-        return erasing.hide(tx, scope, user, erasure, threads), late
+        # Of very many threads the job hides the rest: it looks for them anew.
+        hidden = erasing.hide(tx, scope, user, erasure, threads[: erasing.HIDDEN_AT_ONCE])
+        hidden = erased_agents.hide(tx, replace(hidden, kept_agents=others), hers)
+        return erasing.ask(tx, scope, hidden), late
 
     job, late = await runtime.store.write(hide)
     await _cancel(runtime, late)
@@ -126,9 +133,9 @@ async def _threads_of(runtime: Runtime, user: User) -> list[str]:
     return found
 
 
-def _running(tx: Transaction, user: User, threads: list[str]) -> list[Run]:
-    hers = set(threads)
-    return [run for run in runs.open_runs(tx) if run.user_id == user.id or run.conversation_id in hers]
+def _running(tx: Transaction, user: User, threads: Sequence[str], agents: Sequence[str] = ()) -> list[Run]:
+    hers = {user.id, *threads, *agents}
+    return [run for run in runs.open_runs(tx) if not hers.isdisjoint((run.user_id, run.conversation_id, run.agent_id))]
 
 
 async def _cancel(runtime: Runtime, running: list[Run]) -> None:

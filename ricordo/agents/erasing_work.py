@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ricordo.agents.erasing_files import remove_files
+from ricordo.agents.removal import drop_outside
 from ricordo.agents.threads import recompile
 from ricordo.domain.erasure import Erasure, erasure_of
+from ricordo.domain.ids import unique
 from ricordo.domain.job import Job, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.runtime import Runtime
+from ricordo.storage import erased_agents, erased_threads, erasing, jobs, rebuilding, runs, scrubbing
 from ricordo.storage import erased_rows as rows
-from ricordo.storage import erased_threads, erasing, jobs, rebuilding, runs, scrubbing
 from ricordo.storage.erasing import LOOKS, MARKS, REMAINS, Look, Mark
 from ricordo.storage.fenced import FencedStore
 from ricordo.storage.store import Transaction
@@ -43,12 +45,13 @@ class Work:
         self._job = job
         self._report = report
         # Ids of hers that jobs may name, also after their rows are gone.
-        self._known: set[str] = {self.erasure.user_id, *self.erasure.chains}
+        self._known: set[str] = {self.erasure.user_id, *self.erasure.chains, *self.erasure.own_agents}
 
     async def run(self) -> Erasure:
         """Do what is left to do, and return what there is to tell. Raises Unavailable where it has to be tried again."""
         if not self.erasure.is_bare:
             await self._remove_rows()
+            await self._remove_agents()
             await self._remove_rest()
             for owner_id, kind in sorted(self.erasure.spaces.items()):
                 await self._wait_for_vectors(owner_id)
@@ -61,6 +64,14 @@ class Work:
             now = self._store.clock.now()
             await self._write(lambda _tx, erasure: replace(erasure.told(left), finished_at=now))
         return self.erasure
+
+    async def _remove_agents(self) -> None:
+        """Delete the agents that are hers alone, also from outside indexes; nobody finds them any more."""
+        for agent_id in self.erasure.own_agents:
+            await drop_outside(self._runtime, agent_id)
+            for archive_id in await self._store.read(lambda tx, one=agent_id: erased_agents.archives_of(tx, one)):  # type: ignore[misc]
+                await drop_outside(self._runtime, archive_id)
+        await self._all_of(erased_agents.remove, self.erasure.own_agents)
 
     async def _remove_rows(self) -> None:
         for _ in range(ROUNDS):
@@ -110,11 +121,11 @@ class Work:
 
             await self._write(adopt)
 
-        def hide(tx: Transaction, erasure: Erasure) -> Erasure:
-            erasing.hide_threads(tx, sorted(threads))
+        def hide(tx: Transaction, erasure: Erasure, some: Sequence[str]) -> Erasure:
+            erasing.hide_threads(tx, some)
             return erasure
 
-        await self._write(hide)
+        await self._in_portions(hide, sorted(threads), erasing.HIDDEN_AT_ONCE)
         return sorted(threads)
 
     async def _cover_quotes(self, gone: frozenset[str]) -> None:
@@ -149,13 +160,16 @@ class Work:
         await self._repeat(rows.remove_traces)
 
         def tidy(tx: Transaction, erasure: Erasure, thread_id: str) -> Erasure:
-            return erased_threads.tidy_thread(tx, erasure, thread_id, since)
+            # An agent's own thread that was about her showed her memory from its beginning, also where nobody spoke in it.
+            is_hers = thread_id in erasure.own_threads
+            return erased_threads.tidy_thread(tx, erasure, thread_id, 0 if is_hers else since)
 
         def cover(tx: Transaction, erasure: Erasure, thread_id: str) -> Erasure:
             return erased_threads.cover_prompts(tx, erasure, thread_id, since)
 
-        await self._each(tidy, self.erasure.threads)
-        await self._each(cover, [id for id in seeing if id not in self.erasure.threads])
+        shown = unique((*self.erasure.threads, *self.erasure.own_threads))
+        await self._each(tidy, shown)
+        await self._each(cover, [id for id in seeing if id not in shown])
         await self._each(erased_threads.free_thread, self.erasure.own_threads)
         for mark in MARKS:
 
@@ -163,7 +177,7 @@ class Work:
                 return rows.clear_marks(tx, erasure, mark, some)
 
             await self._in_portions(clear, [row.seq for row in await self._find(erasing.marked(mark.column))])
-        await self._compile_prompts({*self.erasure.threads, *seeing})
+        await self._compile_prompts({*shown, *seeing})
 
     async def _wait_for_turns(self, agents: set[str]) -> None:
         """Wait until the turns of these agents have ended that began while she was there, and may still save what they read."""
@@ -189,9 +203,6 @@ class Work:
         store = FencedStore(self._runtime.store, job)
         try:
             while await store.write(lambda tx: rebuilding.drop_remains(tx, owner_id)):
-                pass
-            # An outside index must hear of what goes before it is forgotten here, which the usual merge sees to.
-            while not self._runtime.indexes and await store.write(lambda tx: rows.merge_some(tx, kind, owner_id)):
                 pass
             await self._runtime.indexing.fenced(job).merge(job, self._report)
         except BaseException:

@@ -48,8 +48,8 @@ async def remove_thread(runtime: Runtime, scope: Scope, conversation_id: str) ->
 
 async def remove(runtime: Runtime, kind: gone.Kind, owner_id: str, newest: int = 0) -> None:
     """Remove what belongs to a hidden owner, or a conversation's messages with a seq up to `newest`, to the last row."""
-    models = [] if kind in ("conversation", "thread") else await runtime.store.read(lambda tx: models_of(tx, owner_id))
-    await _drop_outside(runtime, owner_id, models)
+    if kind in ("agent", "archive"):
+        await drop_outside(runtime, owner_id)
     while await runtime.store.write(lambda tx: gone.remove_portion(tx, kind, owner_id, newest)):
         pass
 
@@ -62,8 +62,10 @@ async def _try_to_remove(runtime: Runtime, kind: gone.Kind, owner_id: str) -> No
         log.warning("removal will go on later", extra={"owner": owner_id, "reason": str(error)})
 
 
-async def _drop_outside(runtime: Runtime, owner_id: str, models: list[str]) -> None:
-    if not (runtime.indexes and models):
+async def drop_outside(runtime: Runtime, owner_id: str) -> None:
+    """Delete the vectors of an agent or archive from an outside index, where they are in one."""
+    models = await runtime.store.read(lambda tx: models_of(tx, owner_id)) if runtime.indexes else []
+    if not models:
         return
     home = await runtime.store.read(lambda tx: indexed.home_of(tx, owner_id))
     index = runtime.indexes.get((home.vector_db if home else None) or runtime.indexing.messages_index or "")

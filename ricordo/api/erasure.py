@@ -1,9 +1,9 @@
 """Forgetting a user, and the receipts of it."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import Response
+from fastapi import Query, Response
 
 from ricordo.agents.erasing import find_receipt, forget
 from ricordo.api.call import Here, answer
@@ -22,10 +22,15 @@ class MemoryGoneShape(Shape):
 
 
 class AgentSeenShape(Shape):
-    """An agent she talked with, and how many versions of its own memory, which stay, came of her turns."""
+    """An agent she talked with, how many versions of its own memory came of her turns, and whether it was deleted with her.
+
+    Where all that were hers alone were to be deleted, `stays` tells why this one was not.
+    """
 
     id: str
     versions: int
+    is_deleted: bool = False
+    stays: str | None = None
 
 
 class SignatureShape(Shape):
@@ -69,16 +74,20 @@ class ErasureShape(Shape):
     removed: dict[str, int]
 
 
+WithAgents = Annotated[
+    bool,
+    Query(description="Delete the agents that are hers alone too, with blocks and archives that no other agent has."),
+]
 _BOTH: dict[int | str, dict[str, Any]] = {202: {"model": ErasureShape, "description": "She is gone; her rows follow"}}
 
 
 @router.delete("/users/{user_id}", response_model=ReceiptShape, responses=_BOTH)
-async def delete_user(here: Here, user_id: str) -> Response:
+async def delete_user(here: Here, user_id: str, with_agents: WithAgents = False) -> Response:
     """Forget a user: her memory, her conversations, and what was kept about her. She is gone at once; the receipt comes later.
 
     Asked again, it answers with the receipt. Nothing of this can be undone.
     """
-    return _answered(await forget(here.runtime, here.scope, user_id))
+    return _answered(await forget(here.runtime, here.scope, user_id, with_agents=with_agents))
 
 
 @router.get("/v1/receipts/{receipt_id}", response_model=ReceiptShape, responses=_BOTH)

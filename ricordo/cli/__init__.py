@@ -180,13 +180,14 @@ def audit_memory(
 def run_forget(
     user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),
     yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are hers alone."),
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
     with _plainly():
         from ricordo.cli.forgetting import forget_user
 
-        forget_user(user, is_sure=yes, server=server)
+        forget_user(user, is_sure=yes, with_agents=with_agents, server=server)
 
 
 @memory.command("receipt")

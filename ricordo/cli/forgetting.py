@@ -27,22 +27,25 @@ _LOOK_EVERY = 0.2  # seconds
 _QUESTION = (
     'Forget "{name}"? Her memory with all its versions, her conversations and what was kept about her go for good.'
 )
+_AGENTS_TOO = f"{_QUESTION} So do the agents that are hers alone."
 
 
-def forget_user(name: str, *, is_sure: bool = False, server: str | None = None) -> None:
-    """Forget the user, wait until all is done, and print what the receipt says. Raises NotFound, Conflict, Unavailable."""
+def forget_user(name: str, *, is_sure: bool = False, with_agents: bool = False, server: str | None = None) -> None:
+    """Forget the user, wait until all is done, and print what the receipt says.
+
+    `with_agents` deletes those too that are hers alone. Raises NotFound, Conflict, Unavailable."""
     settings, providers = load_settings()
     if not is_sure:
-        typer.confirm(_QUESTION.format(name=name), abort=True)
+        typer.confirm((_AGENTS_TOO if with_agents else _QUESTION).format(name=name), abort=True)
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = _Client(server or address_of(settings.host, settings.port), key)
     try:
         if client.version():
-            receipt = client.forget(name)
+            receipt = client.forget(name, with_agents=with_agents)
         elif server:
             raise Unavailable(f"No server answers at {server}. Start it, or leave --server out.")
         else:
-            receipt = asyncio.run(_forget_here(settings, providers, name))
+            receipt = asyncio.run(_forget_here(settings, providers, name, with_agents=with_agents))
     finally:
         client.close()
     typer.echo(account(receipt))
@@ -80,7 +83,10 @@ def account(receipt: Json) -> str:
             lines += [title, *_counted(receipt[name])]
     if receipt["files"]:
         lines += ["Files:", *(f"  {file}: {what}" for file, what in receipt["files"].items())]
-    if seen := [agent for agent in receipt["agents"] if agent["versions"]]:
+    if stay := [agent for agent in receipt["agents"] if agent.get("stays")]:
+        lines += ["Agents that stay, since they are not hers alone:"]
+        lines += [f"  {agent['id']}: {agent['stays']}" for agent in stay]
+    if seen := [agent for agent in receipt["agents"] if agent["versions"] and not agent.get("is_deleted")]:
         lines += ["Agents whose own memory has versions that came of her turns; look at them:"]
         lines += [f"  {agent['id']}: {agent['versions']:,}" for agent in seen]
     if receipt["elsewhere"]:
@@ -93,9 +99,10 @@ def _counted(counts: dict[str, Any]) -> list[str]:
 
 
 class _Client(Client):
-    def forget(self, name: str) -> Json:
+    def forget(self, name: str, *, with_agents: bool) -> Json:
         """Have the server forget the user, and wait for the receipt."""
-        told = self._told("DELETE", f"/users/{quote(name, safe='')}")
+        query = "?with_agents=true" if with_agents else ""
+        told = self._told("DELETE", f"/users/{quote(name, safe='')}{query}")
         while told["status"] != "done":
             time.sleep(_LOOK_EVERY)
             told = self._told("GET", f"/v1/receipts/{told['id']}")
@@ -115,12 +122,12 @@ class _Client(Client):
         return told
 
 
-async def _forget_here(settings: Settings, providers: ProviderSettings, name: str) -> Json:
+async def _forget_here(settings: Settings, providers: ProviderSettings, name: str, *, with_agents: bool) -> Json:
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(f"There is no database at {settings.database_path}, so nobody is there to be forgotten.")
     set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
     async with open_runtime(settings, providers) as runtime:
-        told = await forget(runtime, Scope(), name)
+        told = await forget(runtime, Scope(), name, with_agents=with_agents)
         while told["status"] != "done":
             await asyncio.sleep(_LOOK_EVERY)
             told = await find_receipt(runtime, Scope(), told["id"])

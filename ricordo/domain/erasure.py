@@ -15,6 +15,7 @@ class Erasure:
     is empty once nothing needs it. `threads` are those of others in which she spoke, or that go on from one of hers; `agents` are
     those she talked with, each with the number of versions of its own memory that came of her turns; `spaces` are what searches
     look through and held her words, by owner, with the kind of what they hold; `began_at` is when she was first heard of.
+    `own_agents` are to be deleted with her, and `kept_agents` are not, each with the reason.
     """
 
     id: str
@@ -38,6 +39,8 @@ class Erasure:
     chains: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     elsewhere: tuple[str, ...] = ()
+    own_agents: tuple[str, ...] = ()
+    kept_agents: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, what: str, count: int) -> "Erasure":
         """With so many more rows of this table removed."""
@@ -61,6 +64,10 @@ class Erasure:
         """With these spaces, whose index holds her words until it is merged."""
         return replace(self, spaces={**self.spaces, **dict.fromkeys(owners, kind)})
 
+    def without_space(self, owner: str) -> "Erasure":
+        """With this space gone as a whole."""
+        return replace(self, spaces={name: kind for name, kind in self.spaces.items() if name != owner})
+
     def shared(self, threads: Iterable[str]) -> "Erasure":
         """With these threads of others, which show something of hers."""
         return replace(self, threads=tuple(dict.fromkeys((*self.threads, *threads))))
@@ -76,7 +83,8 @@ class Erasure:
 
 def erasure_of(values: Mapping[str, Any]) -> Erasure:
     """The mirror of `to_json`."""
-    lists = {name: tuple(values[name]) for name in ("names", "threads", "own_threads", "elsewhere")}
+    names = ("names", "threads", "own_threads", "elsewhere", "own_agents")
+    lists = {name: tuple(values[name]) for name in names if name in values}
     return Erasure(**{**values, **lists})
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
@@ -19,6 +20,9 @@ from ricordo.storage.index.query import Batch
 from ricordo.storage.indexed import Document, Home
 from ricordo.storage.store import Store
 from ricordo.storage.vector_index import VectorIndex, VectorRecord
+
+if TYPE_CHECKING:
+    from ricordo.storage.index.removing import State, Step
 
 log = logging.getLogger(__name__)
 EMBEDDED_AT_ONCE = 256
@@ -48,6 +52,10 @@ class Indexing:
         done = 0
         while True:
             await self._remove_outside(owner_id)
+            if gone := await self._take_out(owner_id):
+                done += gone
+                report(done, done)
+                continue
             if done and await self.store.read(lambda tx: indexed.has_few_waiting(tx, owner_id)):
                 # While many come in, many together cost less than a few at a time, and hold up those who write less often.
                 await asyncio.sleep(self.pause)
@@ -123,6 +131,29 @@ class Indexing:
         await index.upsert(owner_id, handle, [_record(d, made[d.number]) for d in documents if d.number in made])
         # The vectors lie elsewhere; here it is only noted how far they go.
         return {}, 1
+
+    async def _take_out(self, owner_id: str) -> int:
+        """Take out of a space what was deleted; returns how many rows of its tail told of that."""
+        leaving = await self.store.read(lambda tx: indexed.taking_out(tx, owner_id, is_told=bool(self.indexes)))
+        if leaving is None:
+            return 0
+        for step in leaving.steps():
+            if not await self._do(owner_id, step):
+                break
+        return len(leaving.rows)
+
+    async def _do(self, owner_id: str, step: "Step") -> bool:
+        """Do one step; False where the space is another by now, and all of it begins anew."""
+        while made := await self.store.read(step.make):
+            state: State | None = made.state
+            for write in made.writes:
+                if state is not None:
+                    state = await self.store.write(
+                        lambda tx, state=state, write=write: indexed.write_step(tx, owner_id, state, write)  # type: ignore[misc]
+                    )
+            if state is not None:
+                return True
+        return False
 
     async def _remove_outside(self, owner_id: str) -> None:
         if not self.indexes:

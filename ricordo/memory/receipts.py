@@ -57,7 +57,12 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
         "changed": _sorted(erasure.changed),
         "memory": [{"chain": id, **facts} for id, facts in sorted(erasure.chains.items())],
         "files": _sorted(erasure.files),
-        "agents": [{"id": id, "versions": count} for id, count in sorted(erasure.agents.items())],
+        "agents": [
+            {"id": id, "versions": count, "is_deleted": id in erasure.own_agents, "stays": erasure.kept_agents.get(id)}
+            for id, count in sorted(
+                (dict.fromkeys((*erasure.own_agents, *erasure.kept_agents), 0) | dict(erasure.agents)).items()
+            )
+        ],
         "remaining": _sorted(erasure.remaining),
         "elsewhere": list(erasure.elsewhere),
     }

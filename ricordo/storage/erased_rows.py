@@ -37,7 +37,6 @@ from ricordo.storage.tables import (
 from ricordo.storage.tables import jobs as jobs_table
 
 PORTION = 50
-_MERGED = 16
 # Each may have some hundred kilobytes.
 _TRACES = 10
 
@@ -244,13 +243,6 @@ def remove_jobs(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Erasur
     """Delete these jobs; one that runs is told to stop, and is still there."""
     tx.run(_STOP_JOBS, {"ids": list(ids), "now": tx.clock.now()})
     return erasure.counted("jobs", tx.run(_DELETE_JOBS, {"ids": list(ids)}))
-
-
-def merge_some(tx: Transaction, kind: str, owner_id: str) -> bool:
-    """Pack a few rows of a space's tail, since taking a text out rewrites a blob for each of its words; False after the last."""
-    from ricordo.storage.index.merge import merge
-
-    return merge(tx, kind, owner_id, _MERGED) > 0
 
 
 def clear_marks(tx: Transaction, erasure: Erasure, mark: Mark, seqs: Sequence[int]) -> Erasure:

@@ -59,6 +59,8 @@ from ricordo.storage.tables import jobs as jobs_table
 
 # Rows that one read looks through.
 AT_ONCE = 20_000
+# Threads that one write hides.
+HIDDEN_AT_ONCE = 250
 # It is tried again for as long as it takes, at last every ten minutes.
 _ATTEMPTS = 1_000_000
 _JSON = messages.c.parts.type
@@ -202,14 +204,18 @@ _EMBEDDING = select(jobs_table.c.id).where(
 _FORGOTTEN = select(users.c.id).where(users.c.organization_id == NOBODY)
 
 
-def hide(tx: Transaction, scope: Scope, user: User, erasure: Erasure, threads: Sequence[str]) -> Job:
-    """Let nobody find the user, her memory and these threads of hers, and add the job that removes them. Raises NotFound."""
+def hide(tx: Transaction, scope: Scope, user: User, erasure: Erasure, threads: Sequence[str]) -> Erasure:
+    """Let nobody find the user, her memory and these threads of hers; returns it with what will go. Raises NotFound."""
     if tx.first(_NOBODY) is None:
         tx.run(insert(organizations), {"id": NOBODY, "name": "Deleted, not yet removed", "created_at": tx.clock.now()})
     if not tx.run(_HIDE_USER, {"hidden_id": user.id, "of_organization": scope.organization_id}):
         raise NotFound("This user was forgotten a moment ago.")
-    erasure = hide_chains(tx, erasure)
     hide_threads(tx, threads)
+    return hide_chains(tx, erasure)
+
+
+def ask(tx: Transaction, scope: Scope, erasure: Erasure) -> Job:
+    """Add the job that removes what was hidden."""
     job = _job(scope.organization_id, erasure)
     return jobs.add(tx, job) or job
 
@@ -221,9 +227,14 @@ def hide_chains(tx: Transaction, erasure: Erasure) -> Erasure:
     known = dict(erasure.chains)
     for row in tx.all(_CHAINS, {"owner_id": hidden}):
         known[row.id] = {"head": row.head.hex() if row.head else None, "versions": row.versions}
-        for statement in (*_HIDE_ROWS, _DETACH):
-            tx.run(statement, {"in_chain": row.id})
+        hide_memory(tx, row.id)
     return erasure_of({**erasure.to_json(), "chains": known})
+
+
+def hide_memory(tx: Transaction, chain_id: str) -> None:
+    """Take the blocks of a chain from every agent, and with what is proposed for them out of every list."""
+    for statement in (*_HIDE_ROWS, _DETACH):
+        tx.run(statement, {"in_chain": chain_id})
 
 
 def hide_threads(tx: Transaction, ids: Sequence[str]) -> None:

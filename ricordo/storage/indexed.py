@@ -20,9 +20,12 @@ from ricordo.storage.tables import agents, archives, messages, passages
 
 if TYPE_CHECKING:
     from ricordo.storage.index.merge import Packed
+    from ricordo.storage.index.removing import Leaving, State, Write
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
+# So many rows of a tail are looked at together for what leaves the space, as long as nobody outside has to hear of it.
+LOOKED_AT = 4096
 
 _IDS = each(bindparam("ids", type_=messages.c.parts.type))
 _HOME = union_all(
@@ -138,6 +141,24 @@ def write_packed(tx: Transaction, packed: "Packed") -> bool:
     from ricordo.storage.index import merge as merging
 
     return merging.write(tx, packed)
+
+
+def taking_out(tx: Transaction, owner_id: str, *, is_told: bool) -> "Leaving | None":
+    """What is to be taken out of a space, by the oldest rows of its tail; None where nothing is. It only reads.
+
+    With `is_told` no more than `leaving` tells of, which an outside index has heard.
+    """
+    from ricordo.storage.index import removing
+    from ricordo.storage.index.merge import MERGED_AT_ONCE
+
+    return removing.leaving(tx, owner_id, MERGED_AT_ONCE if is_told else LOOKED_AT)
+
+
+def write_step(tx: Transaction, owner_id: str, state: "State", write: "Write") -> "State | None":
+    """Write a part of that, made when the space was in this state; the state after it, None where it is another by now."""
+    from ricordo.storage.index import removing
+
+    return removing.write(tx, owner_id, state, write)
 
 
 def home_of(tx: Transaction, owner_id: str) -> Home | None:

@@ -103,9 +103,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ricordo.agents.erasing_work._PAUSE", 0)
 
 
-async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_counted_twice(stage: Stage) -> None:
-    user_id, _ = await ada(stage)
-    told = await forget(stage.runtime, Scope(), "ada")
+async def killed_after_any_write(stage: Stage) -> int:
+    """Do the erasure with a server that is killed one write later each time; returns how often it was."""
     kills = 0
     while job := await next_job(stage):
         living, stage.runtime.store = stage.runtime.store, Dying(stage.store, kills + 1)  # type: ignore[assignment]
@@ -121,6 +120,13 @@ async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_
         finally:
             stage.runtime.store = living
             stage.runtime.indexing = forgetting_indexing(stage)
+    return kills
+
+
+async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_counted_twice(stage: Stage) -> None:
+    user_id, _ = await ada(stage)
+    told = await forget(stage.runtime, Scope(), "ada")
+    kills = await killed_after_any_write(stage)
     assert kills > 5
     assert await found(stage) == []
     receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
@@ -133,6 +139,25 @@ async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_
 def forgetting_indexing(stage: Stage) -> Any:
     """The runtime's indexing over the store that it has now."""
     return replace(stage.runtime.indexing, store=stage.runtime.store)
+
+
+async def test_killed_after_any_write_agents_that_are_hers_alone_go_too(stage: Stage) -> None:
+    await ada(stage)
+    agents = [await stage.agent(("human", canary("own")), user="ada", name=name) for name in ("Ida", "Ira")]
+    for agent_id in agents:
+        archive = await make.stored_archive(stage.store, (await stage.state(agent_id)).agent, canary("filed"))
+    await stage.store.write(lambda tx: archives.attach(tx, agents[0], archive.id))
+    told = await forget(stage.runtime, Scope(), "ada", with_agents=True)
+    for agent_id in agents:
+        with pytest.raises(NotFound):
+            await stage.state(agent_id)
+    assert await killed_after_any_write(stage) > 5
+    assert await found(stage) == []
+    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    assert receipt is not None
+    expected = {"agents": 2, "archives": 2, "passages": 3, "chains": 3, "blocks": 3}
+    assert {name: receipt["removed"].get(name) for name in expected} == expected
+    assert {agent["id"] for agent in receipt["agents"] if agent["is_deleted"]} == set(agents)
 
 
 async def test_a_receipt_is_written_only_when_all_is_done(stage: Stage) -> None:

@@ -90,9 +90,9 @@ class World:
         job = Job(MERGE, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
         self.server.run(runtime.indexing.merge(job, lambda _done, _total: None))
 
-    def forget(self, name: str) -> Any:
+    def forget(self, name: str, **query: Any) -> Any:
         """Forget the user and wait for the receipt."""
-        told = self.http.delete(f"/users/{name}")
+        told = self.http.delete(f"/users/{name}", params=query)
         assert told.status_code in (200, 202), told.text
         return self.receipt(told.json()["id"])
 
@@ -257,6 +257,61 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert receipt["changed"]["quotes"] == 1
     assert receipt["subject"] == receipts.subject_of(world.ids["user"])
     assert {agent["id"] for agent in receipt["agents"]} == {world.ids["shared"], world.ids["hers"]}
+
+
+def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world: World) -> None:
+    ada(world)
+    hers, shared, name = world.ids["hers"], world.ids["shared"], world.ids["name"]
+    alone = world.post("/v1/blocks/", {"label": "alone", "value": canary("alone")})["id"]
+    both = world.post("/v1/blocks/", {"label": "both", "value": "Of several agents."})["id"]
+    for agent, block in ((hers, alone), (hers, both), (shared, both)):
+        assert world.http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{block}").status_code == 200
+    edit = call("core_memory_append", label="persona", content=canary("own"))
+    world.say(hers, "Learn this.", edit, call("archival_memory_insert", content=canary("filed")), "Done.")
+    # Somebody else's, though it is about her; and one that another agent reads.
+    lent = world.agent("Lena", user_id=name)
+    block = world.http.get(f"/v1/agents/{lent}").json()["memory"]["blocks"][0]["id"]
+    other = world.post("/v1/agents/", {"name": "Omar", "model": MODEL, "block_ids": [block]})["id"]
+    before = world.rows()
+
+    receipt = world.forget(name, with_agents=True)
+
+    assert world.server.read(in_tables) == []
+    assert in_files(world.data) == []
+    assert everything_of_bob(world.rows(), world) == everything_of_bob(before, world)
+    assert world.http.get(f"/v1/agents/{hers}").status_code == 404
+    assert world.http.get(f"/v1/blocks/{alone}").status_code == 404
+    for path in (f"agents/{shared}", f"agents/{lent}", f"agents/{other}", f"blocks/{both}"):
+        assert world.http.get(f"/v1/{path}").status_code == 200
+    told = {agent["id"]: (agent["is_deleted"], agent["stays"]) for agent in receipt["agents"]}
+    assert told == {
+        hers: (True, None),
+        shared: (False, "others talk with it"),
+        lent: (False, "another agent has a block of its own"),
+    }
+    removed = receipt["removed"]
+    assert (removed["agents"], removed["archives"], removed["chains"]) == (1, 1, 3)
+    assert receipts.verify(receipt, Secret(world.data))
+
+
+def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_shows_it_no_more(shared: World) -> None:
+    name = shared.ids["name"]
+    shared.put(f"/users/{name}/blocks/human", canary("unspoken"))
+    agent = shared.agent("Lea", user_id=name)
+    assert shared.server.read(lambda tx: in_tables(tx, canary("unspoken")))
+    shared.forget(name)
+    assert shared.server.read(lambda tx: in_tables(tx, canary("unspoken"))) == []
+    assert "Hello." in shared.say(agent, "Hello?", "Hello.")
+
+
+def test_without_being_asked_for_it_no_agent_goes(shared: World) -> None:
+    name = shared.ids["name"]
+    agent = shared.agent("Ida", user_id=name)
+    shared.put(f"/users/{name}/blocks/human", "Ada.")
+    receipt = shared.forget(name)
+    assert shared.http.get(f"/v1/agents/{agent}").status_code == 200
+    assert "agents" not in receipt["removed"]
+    assert [one["is_deleted"] for one in receipt["agents"]] == [False] * len(receipt["agents"])
 
 
 def in_heap(world: World) -> list[str]:

@@ -1,0 +1,14 @@
+"""Forgetting somebody who said much: every transaction of it is short, so that others who write do not wait."""
+
+from pathlib import Path
+
+from tests.support.long_erasure import Size, erase
+
+MOST_ROWS = 500
+
+
+async def test_no_transaction_of_an_erasure_changes_more_than_five_hundred_rows(tmp_path: Path) -> None:
+    done = await erase(tmp_path, Size(messages=260, passages=260, agents=2, others=1))
+    assert done.left == 0
+    assert len(done.writes) > 20
+    assert max(one.rows for one in done.writes) <= MOST_ROWS, done.writes
