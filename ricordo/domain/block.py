@@ -1,12 +1,13 @@
 """Core memory: blocks of text that stand in the system prompt, and the chains of versions they belong to."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.git_reading import fits_git
-from ricordo.errors import Invalid, TooLong
+from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
 
@@ -32,6 +33,20 @@ class Chain:
     head: bytes | None = None
     versions: int = 0
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+
+    def require_told_apart(self, label: str, old_label: str | None = None) -> None:
+        """Raise Conflict where a label that comes, in place of `old_label`, differs from another of a user's in capitals alone.
+
+        In a clone on macOS or Windows both would be the same file.
+        """
+        if self.owner_kind != "user":
+            return
+        for other in self.files:
+            if other not in (label, old_label) and _file_name(other) == _file_name(label):
+                raise Conflict(
+                    f'Block label "{label}" differs from "{other}" only in capitals or accents, and in a clone of this memory both '
+                    "can be one file. Use that block, or choose another label."
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,11 @@ class Block:
                 f'Block "{self.label}" would hold {len(value)} characters, but its limit is {self.limit}. '
                 "Shorten the text or raise the limit."
             )
+
+
+def _file_name(label: str) -> str:
+    """What a file system that does not tell capitals apart makes of a label."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", label).casefold())
 
 
 def require_label(label: str) -> str:

@@ -110,6 +110,8 @@ def _after(
                 continue
             block.require_fits(change.value)
             live[change.label] = replace(block, label=change.label, value=change.value, head=adopted.commit.id)
+    for label in sorted(live.keys() - now.keys()):
+        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
     return {block.id: block for block in live.values()}
 
 

@@ -79,16 +79,8 @@ _WRITE = setter(
 )
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
-    "title",
-    "description",
-    "limit",
-    "policy",
-    "schema_ref",
-    "agent_id",
-    "course",
-    "metadata",
-    "hidden",
-    "read_only",
+    *("title", "description", "limit", "policy", "schema_ref"),
+    *("agent_id", "course", "metadata", "hidden", "read_only"),
 )
 _CHANGED = ("label", *_WRITTEN, *SETTINGS)
 _UPDATE = setter(
@@ -145,7 +137,7 @@ def insert_all(tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain]
         if chain := begun.pop(chain_id, None):
             ids = versions.begin(tx, chain, changes, cause)
         else:
-            _, ids = versions.record(tx, _held(tx, chain_id), changes, cause)
+            _, ids = versions.record(tx, _held(tx, chain_id, [block.label for block in group]), changes, cause)
         for block, id in zip(group, ids, strict=True):
             stored[block.id] = replace(block, head=id, is_tainted=cause.is_tainted and not cause.is_owners)
     for chain in begun.values():
@@ -268,7 +260,8 @@ def update(tx: Transaction, block: Block, changed: Block, cause: Cause) -> Block
     if (changed.value, changed.label) != (block.value, block.label):
         old_label = block.label if changed.label != block.label else None
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
-        _, (new_version,) = versions.record(tx, _held(tx, block.chain_id), [change], cause)
+        held = _held(tx, block.chain_id, [changed.label] if old_label else [], old_label)
+        _, (new_version,) = versions.record(tx, held, [change], cause)
     changed = _written(tx, changed, block, cause, new_version)
     values = {name: getattr(changed, name) for name in _CHANGED}
     if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
@@ -322,10 +315,13 @@ def _without_secrets(block: Block, before: Block | None = None) -> Block:
     return block if is_clean else replace(block, value=value, description=description)
 
 
-def _held(tx: Transaction, chain_id: str) -> Chain:
+def _held(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
+    """The chain, held; raises Conflict where it is gone, or one of the new labels, in place of the old one, cannot be in it."""
     chain = versions.hold(tx, chain_id)
     if chain is None:
         raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")
+    for label in new:
+        chain.require_told_apart(label, old_label)
     return chain
 
 

@@ -447,3 +447,17 @@ def _filled(path: str, values: dict[str, str]) -> str:
 def _seen(http: httpx2.Client, known: Known) -> Any:
     diffs = ok(http.get(f"/users/{known.user}/diffs", params={"status": "all"}))
     return ok(http.get(f"/users/{known.user}/blocks")), get(http, known.user, f"{known.label}/history"), diffs
+
+
+def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(http: httpx2.Client) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Ada")
+    put(http, user, "Übung", "Latin")
+    for label in ("Human", "HUMAN", "u\u0308bung"):
+        answer = http.put(f"/users/{user}/blocks/{label}", json={"body": "Eve"})
+        assert "only in capitals or accents" in refused(answer, 409)
+    put(http, user, "goals", "Rest")
+    assert "only in capitals" in refused(http.patch(f"/users/{user}/blocks/goals", json={"label": "HuMan"}), 409)
+    # To write its own name otherwise is no collision, nor is what has another owner.
+    assert ok(http.patch(f"/users/{user}/blocks/human", json={"label": "Human"}))["label"] == "Human"
+    put(http, new_id("bob"), "human", "Bob")
