@@ -1,5 +1,5 @@
 """The long form of the campaigns in `tests/campaigns`: 300 kills; 50 clients with 1,000 turns; two servers with 2,000 turns;
-500 faults at random awaits, on each database; 10,000 turns against their windows.
+500 faults at random awaits, on each database; 10,000 turns against their windows; and those of memory, see `bench.memory`.
 
 Each raises AssertionError with its seed and the first faults; what it returns was without fault.
 """
@@ -8,6 +8,7 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.memory import measure_memory
 from bench.report import Figure
 from tests.support import cluster, concurrency, crash, faults, faults_server, windows
 
@@ -31,6 +32,7 @@ def measure_campaigns() -> list[Figure]:
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         windowed = asyncio.run(windows.run_campaign(Path(folder), turns=WINDOW_TURNS))
     return [
+        *measure_memory(),
         Figure("crash campaign: kills without a fault", crashed.kills, "", KILLS, more_is_better=True),
         Figure("  messages that were acknowledged", crashed.acknowledged, ""),
         Figure("  turns that a kill cut off", crashed.interrupted_runs, ""),

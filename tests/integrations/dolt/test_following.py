@@ -199,27 +199,32 @@ class ForgetfulStore:
         await self._store.close()
 
 
-async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Follow, and be killed somewhere: in a statement, or between what is committed there and what is noted here."""
+async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Follow, and be killed somewhere: in a statement, or between what is committed there and noted here. How often: 0 or 1."""
     with monkeypatch.context() as patched:
         patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
-        with suppress(Killed):
+        try:
             await following.follow(ForgetfulStore(memory.store, chance), await memory.remote(), memory.place)
+        except Killed:
+            return 1
+    return 0
 
 
-async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some acts, a follower that is killed, and so on; at the end one that is not."""
+async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Some acts, a follower that is killed, and so on; at the end one that is not. Returns how often it was killed."""
     chance = Random(seed)  # noqa: S311 - replayed by its seed
     acts = Acts(memory, chance)
+    kills = 0
     for _ in range(rounds):
         for _ in range(chance.randint(1, 6)):
             await acts.one()
-        await follow_mortally(memory, chance, monkeypatch)
+        kills += await follow_mortally(memory, chance, monkeypatch)
     noted = await memory.follow()
     assert noted.last_error is None
     await require_same(memory)
     assert await memory.follow() == await memory.remote()
     await require_same(memory)
+    return kills
 
 
 @pytest.mark.parametrize("seed", SEEDS)

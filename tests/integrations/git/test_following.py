@@ -296,10 +296,8 @@ async def happen(world: World, chance: random.Random) -> None:
             world.commit(**{f"by hand {chance.randrange(3)}": text})
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
-    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def follow_random_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Whatever happens on either side, and a follower that is killed anywhere, at the end one that is not; how often it was."""
     chance = random.Random(seed)  # noqa: S311
     from dulwich.object_store import PackBasedObjectStore
     from dulwich.refs import DiskRefsContainer
@@ -327,7 +325,6 @@ async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
                 kills += 1
     await world.follow()
 
-    assert kills >= 2
     assert ids(world.bare)[-1] == (await world.versions())[-1] == git(world.bare, "rev-parse", "main")
     assert set(await world.versions()) <= set(git(world.bare, "rev-list", "main").split())
     assert fsck(world.bare) == ""
@@ -336,6 +333,14 @@ async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
     open_now = {f"agent/{one.label}/{one.id}" for one in await world.waiting()}
     assert world.branches() == {"main"} | open_now
     assert [path.name for path in (world.data / "repositories").iterdir() if path.suffix == ".aside"] == []
+    return kills
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await follow_random_history(world, seed, monkeypatch) >= 2
 
 
 async def test_jobs_of_a_remote_never_overlap(world: World) -> None:
