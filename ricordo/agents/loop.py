@@ -13,7 +13,7 @@ from ricordo.agents.compacting import calibrate, compact_only, fitted, in_brief,
 from ricordo.agents.deltas import Deltas
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
-from ricordo.agents.standing import guard_of
+from ricordo.agents.standing import memory_of
 from ricordo.agents.styles import (
     REMINDER,
     Next,
@@ -32,7 +32,6 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted, ToolSchema
 from ricordo.errors import ModelError
-from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.fitting import SystemPromptTooLong
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
@@ -60,7 +59,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     for number in range(1, turn.request.max_steps + 1):
         if coming.stop:
             break
-        step = StepDraft(number, WorkingMemory(turn.state, guard_of(turn)), runtime.store.clock.now())
+        step = StepDraft(number, memory_of(runtime, turn), runtime.store.clock.now())
         offer = _offer(runtime, turn, style)
         reply: ModelReply | None = None
         async for item in _ask(runtime, turn, step, offer):
@@ -86,7 +85,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
 
 async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, Next]:
     """Run what was approved, take what the client did, and go on where the turn waited; what else was said comes after that."""
-    memory = WorkingMemory(turn.state, guard_of(turn))
+    memory = memory_of(runtime, turn)
     step = StepDraft(0, memory, runtime.store.clock.now(), id=answer.request.step_id or "")
     reading = read_again(answer, _offer(runtime, turn, style), turn.rules, _client_tools(turn))
     results = answer.results(await _run_tools(runtime, turn, step, reading))

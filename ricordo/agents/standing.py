@@ -8,8 +8,10 @@ from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Actor
-from ricordo.memory.guarding import Guard, Sources, recalled_in
+from ricordo.memory.conforming import schemas_in
+from ricordo.memory.guarding import Guard, Sources, found_again_in, recalled_in
 from ricordo.memory.standing import Standing
+from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.packaging import is_event
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
@@ -27,7 +29,13 @@ def standing_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> Standin
         is_tainted=is_tainted(turn),
         expires_after=expiry_of(runtime.settings),
         said=said_in(turn),
+        schemas=schemas_in(runtime.settings.data_dir),
     )
+
+
+def memory_of(runtime: Runtime, turn: TurnContext) -> WorkingMemory:
+    """The step's working copy of memory, guarded."""
+    return WorkingMemory(turn.state, guard_of(turn), schemas_in(runtime.settings.data_dir))
 
 
 def said_in(turn: TurnContext) -> tuple[str, ...]:
@@ -45,7 +53,9 @@ def guard_of(turn: TurnContext) -> Guard:
 
     def read() -> Sources:
         system = (turn.state.agent.system, turn.request.system or "")
-        return Sources(system, recalled_in(turn.window), said_in(turn))
+        # A quote, by which memory is written, has to be of this turn; that the words are hers is true for longer.
+        in_view = [one.text for one in turn.window if _is_said(one) and not one.is_tainted]
+        return Sources(system, recalled_in(turn.window), said_in(turn), in_view, found_again_in(turn.window))
 
     return Guard(read)
 

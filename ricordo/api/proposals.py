@@ -28,6 +28,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
 from ricordo.memory import deciding, owning
+from ricordo.memory.conforming import require_follows, schemas_in
 from ricordo.memory.deciding import Conflicted, Undone
 from ricordo.memory.owning import Owned, ProposalOptions
 from ricordo.storage import agents, history, proposals
@@ -37,6 +38,8 @@ from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
 _BLOCK = "/blocks/{label:path}"
+# Of all that wait, so many are decided on by one request.
+DECIDED_AT_ONCE = 100
 _HOW = 'Read base, ours (what stands there now) and theirs (what was proposed), and approve again with a "body" of your own.'
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
@@ -59,13 +62,19 @@ async def list_all(
 
 @router.post("/diffs/approve", response_model=list[OutcomeShape])
 async def approve_many(here: Here, user_id: str, body: BulkBody) -> Response:
-    """Approve the named proposals or all that wait, each by itself; what became of each is told."""
+    """Approve the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
+
+    The header `x-waiting` tells how many wait afterwards: repeat the request while there are more than collided.
+    """
     return await _decide_many(here, user_id, body, "approve")
 
 
 @router.post("/diffs/reject", response_model=list[OutcomeShape])
 async def reject_many(here: Here, user_id: str, body: BulkBody) -> Response:
-    """Reject the named proposals or all that wait, each by itself; what became of each is told."""
+    """Reject the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
+
+    The header `x-waiting` tells how many wait afterwards: repeat the request until there are none.
+    """
     return await _decide_many(here, user_id, body, "reject")
 
 
@@ -100,7 +109,12 @@ async def propose(here: Here, user_id: str, label: str, body: ProposeBody) -> Re
         owned = owning.open_memory(tx, here.scope, user_id)
         options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
         by = _proposer(tx, here.scope, body.agent_id)
-        return owning.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
+        made = owning.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
+        block = owning.find(tx, owned, label)
+        if block and block.schema_ref:
+            schema = schemas_in(here.runtime.settings.data_dir)(block.schema_ref)
+            require_follows(label, block.value, made.value or "", schema)
+        return made
 
     return answer(await asyncio.to_thread(proposal_to_wire, await here.store.write(work)))
 
@@ -169,11 +183,14 @@ def _require_proposed(tx: Transaction, here: Call, chain_id: str, label: str) ->
 async def _decide_many(here: Call, user_id: str, body: BulkBody, decision: Literal["approve", "reject"]) -> Response:
     def read(tx: Transaction) -> tuple[Owned, list[str]]:
         owned = owning.open_memory(tx, here.scope, user_id)
-        return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id)
+        return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id, DECIDED_AT_ONCE)
 
     owned, ids = await here.store.read(read)
     done = await deciding.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
-    return answer([decision_to_wire(one) for one in done])
+    response = answer(await asyncio.to_thread(lambda: [decision_to_wire(one) for one in done]))
+    left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, owned.chain.id).values()))
+    response.headers["x-waiting"] = str(left)
+    return response
 
 
 def _hers(here: Call, owned: Owned) -> Scope:

@@ -55,8 +55,9 @@ class ToolCallPart:
 class ToolReturnPart:
     """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
 
-    `sources` are the ids of the passages and messages it quotes; `is_tainted` tells that nobody vouches for what it says,
-    `is_refused` that the call was not run, by a rule or since it could not be read.
+    `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user wrote
+    herself; `is_tainted` tells that nobody vouches for what it says, `is_refused` that the call was not run, by a rule or since it
+    could not be read.
     """
 
     call_id: str
@@ -69,6 +70,7 @@ class ToolReturnPart:
     sources: tuple[str, ...] = ()
     is_tainted: bool = False
     is_refused: bool = False
+    said: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
     for row in rows:
         values = dict(row)
         kind = _KINDS[values.pop("kind")]
-        for listed in ("stdout", "stderr", "evicted", "sources"):
+        for listed in ("stdout", "stderr", "evicted", "sources", "said"):
             if listed in values:
                 values[listed] = tuple(values[listed])
         parts.append(kind(**values))

@@ -133,6 +133,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], standing: 
     if merged is None:
         raise Invalid(CLOSE.format(base.label))
     now.require_fits(merged)
+    standing.require_follows(now, merged)
     written = blocks.write(tx, now, merged, cause)
     if written is None:
         raise NotFound(GONE.format(base.label))

@@ -1,7 +1,7 @@
 """What must not become memory again: what was only recalled, the system's own words, and lines that stand there already. Pure.
 
 An agent that files what it has just looked up, or its own instructions, fills its memory with copies of it. What a user said in
-this turn is hers to have kept, whatever else says the same.
+this turn is hers to have kept, whatever else says the same, and what she said earlier, to have put into a block.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import Message
+from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.errors import Invalid
 
 # So much of what is added may stand elsewhere before it counts as a repetition, in runs of words.
@@ -43,11 +43,15 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a step's prompt held beside memory: the system's words, results of searches, and what users said in this turn."""
+    """What a step's prompt held beside memory: the system's words, results of searches, and what the user said herself: in this
+    turn, earlier, and so long ago that a search found it.
+    """
 
     system: Sequence[str] = ()
     recalled: Sequence[str] = ()
     said: Sequence[str] = ()
+    said_earlier: Sequence[str] = ()
+    found_again: Sequence[str] = ()
 
 
 class Guard:
@@ -56,16 +60,18 @@ class Guard:
     def __init__(self, read: Callable[[], Sources]) -> None:
         self._read = read
 
-    def require_new(self, added: str, own: str = "") -> None:
+    def require_new(self, added: str, own: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid where nearly all of the added text is recalled, or the system's own.
 
-        What stands in `own`, the text that is written anew, may be put in another order.
+        What stands in `own`, the text that is written anew, may be put in another order. What the user said earlier may become
+        part of a block; for the archive it is a copy of what a search finds already.
         """
         words = _words(added)
         if len(words) < _LEAST_WORDS or len(added) < _LEAST_CHARACTERS:
             return
         runs = _runs(words)
-        if _share(runs, self._said | _all_runs([own])) >= CONTAINED:
+        hers = self._said | _all_runs([own])
+        if _share(runs, hers if is_archived else hers | self._said_earlier) >= CONTAINED:
             return
         if _share(runs, self._recalled) >= CONTAINED:
             raise Invalid(RECALLED)
@@ -81,8 +87,12 @@ class Guard:
         return _all_runs(self._sources.said)
 
     @cached_property
+    def _said_earlier(self) -> set[tuple[str, ...]]:
+        return _all_runs((*self._sources.said_earlier, *self._sources.found_again))
+
+    @cached_property
     def _recalled(self) -> set[tuple[str, ...]]:
-        return _all_runs(self._sources.recalled)
+        return _all_runs((*self._sources.recalled, *self._sources.found_again))
 
     @cached_property
     def _system(self) -> set[tuple[str, ...]]:
@@ -93,14 +103,36 @@ NO_GUARD = Guard(Sources)
 
 
 def recalled_in(window: Iterable[Message]) -> list[str]:
-    """What searches gave the agent, of all that it has in view."""
-    return [
-        text
-        for message in window
-        for result in message.tool_returns
-        if result.sources or result.name in _SEARCHES
-        for text in _texts(result.content, result.is_json)
-    ]
+    """What searches gave the agent, of all that it has in view, but for what the user had said herself."""
+    return [text for text, is_said in _found_in(window) if not is_said]
+
+
+def found_again_in(window: Iterable[Message]) -> list[str]:
+    """What the user had said herself, of what searches gave the agent."""
+    return [text for text, is_said in _found_in(window) if is_said]
+
+
+def _found_in(window: Iterable[Message]) -> Iterable[tuple[str, bool]]:
+    for message in window:
+        for result in message.tool_returns:
+            if not (result.sources or result.name in _SEARCHES):
+                continue
+            hits = _hits(result) if result.said else None
+            if hits is None:
+                yield from ((text, False) for text in _texts(result.content, result.is_json))
+                continue
+            for id, hit in zip(result.sources, hits, strict=True):
+                is_said = id in result.said
+                yield from ((text, is_said) for text in _strings(hit))
+
+
+def _hits(result: ToolReturnPart) -> list[Any] | None:
+    """What a result tells of each of its sources, in their order; None where that cannot be told apart, as in one that was cut."""
+    if not result.is_json:
+        return None
+    content = orjson.loads(result.content)
+    hits = content.get("results") if isinstance(content, dict) else content
+    return hits if isinstance(hits, list) and len(hits) == len(result.sources) else None
 
 
 def changed_piece(before: str, after: str) -> str:

@@ -167,7 +167,7 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
         elif not isinstance(edit, BlockEdit):
             after[id] = _reworded(ground, after, edit)
         elif texts[id] is edit:  # several edits of one text are one, as in a step that does nothing else
-            after[id] = _merged(edit, after[id])
+            after[id] = _merged(ground, edit, after[id])
     return after
 
 
@@ -179,17 +179,20 @@ def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescribe
         return replace(block, description=edit.description)
     _require_same(edit.old, block.label, edit.base)
     _require_free(ground, after, edit.label, block.chain_id or ground.chain_id)
+    if block.chain_id and (chain := versions.hold(ground.tx, block.chain_id)):
+        chain.require_told_apart(edit.label, ground.there.get(block.id, edit.base).label)
     others = set(blocks.agent_ids(ground.tx, block.id)) - {ground.agent_id}
     if any(other.label == edit.label for agent_id in others for other in blocks.of_agent(ground.tx, agent_id)):
         raise Conflict(TAKEN.format(edit.label))
     return replace(block, label=edit.label)
 
 
-def _merged(edit: BlockEdit, block: Block) -> Block:
+def _merged(ground: _Ground, edit: BlockEdit, block: Block) -> Block:
     value = merge_lines(edit.base.value, edit.value, block.value)
     if value is None:
         raise Invalid(CLOSE.format(edit.base.label))
     block.require_fits(value)
+    ground.standing.require_follows(block, value)
     return replace(block, value=value)
 
 

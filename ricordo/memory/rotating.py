@@ -88,6 +88,11 @@ def rotate(tx: Transaction, state: AgentState, block: Block, standing: Standing)
         return None
     strategy = _STRATEGIES[rotation.strategy][0]()
     kept = strategy.compress(block.value, int(rotation.keeps * block.limit))
+    try:
+        standing.require_follows(block, kept)
+    except Invalid as error:
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
+        return None
     now = tx.clock.now()
     text = passage(ARCHIVED, _leaving(block.value, kept), datetime.fromtimestamp(now / SECOND, UTC))
     filed = Passage(

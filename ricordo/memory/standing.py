@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import Cause, Verdict
+from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.working import MemoryEdit, Why
 
 # A shorter quote could stand anywhere, unless it is all that was said.
@@ -15,7 +17,7 @@ _SHORTEST_QUOTE = 8
 class Standing:
     """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
 
-    `expires_after` is how long a proposal waits, in microseconds (None: for ever).
+    `expires_after` is how long a proposal waits, in microseconds (None: for ever). `schemas` are those that blocks may follow.
     """
 
     author: Actor
@@ -24,6 +26,12 @@ class Standing:
     is_tainted: bool = False
     said: tuple[str, ...] = ()
     expires_after: int | None = None
+    schemas: Schemas = no_schemas
+
+    def require_follows(self, block: Block, value: str) -> None:
+        """Raise Invalid where the block's text would follow its schema less than it does."""
+        if block.schema_ref:
+            require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
 
     def cause(self, whys: Iterable[Why], otherwise: str) -> Cause:
         """The cause of one change that these calls made together; `otherwise` is the reason where they gave none."""

@@ -10,6 +10,7 @@ from ricordo.domain.block import Block, require_label
 from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.guarding import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -102,15 +103,16 @@ class WorkingMemory:
     """The agent's blocks as this step sees them, with the edits and passages its tool calls asked for, in their order.
 
     `quotes` are the words of users that calls appeal to, and `notes` what calls are told beside their results, both by call id.
-    The `guard` refuses what memory has no use for.
+    The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
     """
 
-    def __init__(self, state: AgentState, guard: Guard = NO_GUARD) -> None:
+    def __init__(self, state: AgentState, guard: Guard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
         self._agent = state.agent
         self._stands = state.blocks
         self._bases = {block.id: block for block in state.blocks}
         self._current = {block.label: block for block in state.blocks}
         self._guard = guard
+        self._schemas = schemas
         self.edits: list[MemoryEdit] = []
         self.passages: list[PassageDraft] = []
         self.quotes: dict[str, str] = {}
@@ -143,6 +145,8 @@ class WorkingMemory:
         value = self._concealed(value, call_id)
         block.require_fits(value)
         if value != block.value:
+            if block.schema_ref:
+                require_follows(block.label, block.value, value, self._schemas(block.schema_ref))
             self._require_new(block, value, call_id)
             self._current[label] = replace(block, value=value)
             self.edits.append(BlockEdit(call_id, self._bases[block.id], value, shown, self._why(why, call_id)))
@@ -214,7 +218,7 @@ class WorkingMemory:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
         _require_storable(draft.text, *draft.tags, what="A passage and its tags")
         text = self._concealed(draft.text, draft.call_id)
-        self._guard.require_new(text)
+        self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text))
 
     def _why(self, why: Why, call_id: str) -> Why:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy import Row, bindparam, case, func, insert, select, update
 
 from ricordo.domain.concealment import conceal
 from ricordo.domain.git_objects import blob_id
@@ -36,7 +36,9 @@ _WAITING_BY = _SELECT.where(
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"]))
-    .order_by(proposals.c.seq)
+    # What collided once would do so again, and must not be in the way of the rest.
+    .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
+    .limit(bindparam("most"))
 )
 _COUNTS = (
     select(proposals.c.label, func.count().label("waiting"))
@@ -132,9 +134,9 @@ def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> lis
     return [_proposal(tx, row) for row in tx.all(_WAITING_BY, values)]
 
 
-def waiting_ids(tx: Transaction, chain_id: str) -> list[str]:
-    """The ids of those that wait, the oldest first."""
-    return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id})]
+def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
+    """The ids of some that wait, at most so many: the oldest first, and last those that are in conflict."""
+    return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "most": most})]
 
 
 def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:

@@ -31,12 +31,15 @@ class Quoted:
     """What a call's result quotes of what is kept: ids of messages and passages, and whether nobody vouches for some of it."""
 
     sources: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     is_tainted: bool = False
 
-    def add(self, id: str, *, is_tainted: bool) -> None:
-        """Say that the result holds the words of this message or passage."""
+    def add(self, id: str, *, is_tainted: bool, is_said: bool = False) -> None:
+        """Say that the result holds the words of this message or passage; `is_said`: the conversation's user wrote it herself."""
         self.sources.append(id)
         self.is_tainted |= is_tainted
+        if is_said and not is_tainted:
+            self.said.append(id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,8 @@ class Toolbox:
         is_tainted = server_tool.brings_untrusted or quoted.is_tainted
         if not (quoted.sources or is_tainted):
             return result
-        return replace(result, sources=tuple(dict.fromkeys(quoted.sources)), is_tainted=is_tainted)
+        sources, said = (tuple(dict.fromkeys(ids)) for ids in (quoted.sources, quoted.said))
+        return replace(result, sources=sources, said=said, is_tainted=is_tainted)
 
 
 async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:

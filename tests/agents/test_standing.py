@@ -21,6 +21,7 @@ from ricordo.domain.scope import LOCAL_USER, Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.domain.version import Proposal
 from ricordo.llm.scripted import call
+from ricordo.memory.schemas import FOLDER
 from ricordo.storage import archives, blocks, conversations, proposals, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
@@ -384,8 +385,8 @@ async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stag
 async def test_in_thirty_days_of_filing_what_it_looks_up_no_copy_is_kept(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada"), tool_names=("memory_rethink",))
     fact = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
-    stage.lines += [call("archival_memory_insert", content=fact), "Kept."]
-    await stage.say(agent, fact)
+    stage.lines += [call("archival_memory_insert", content=fact), fact]
+    await stage.say(agent, "Who is Ada?")
     await stage.store.write(lambda tx: conversations.save_window(tx, conversations.default_id(agent), [], "", added=0))
     for day in range(30):
         words = fact.upper() if day % 3 == 1 else f"- {fact}" if day % 3 == 2 else fact
@@ -445,3 +446,95 @@ def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
     window = [make.message(agent, "Be kind.", "system"), make.message(agent, "They talked.", "summary")]
     turn: Any = SimpleNamespace(window=window, first=len(window), answered=object())
     assert said_in(turn) == ()
+
+
+FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."
+
+
+async def out_of_view(stage: Stage, agent: str) -> None:
+    """Leave nothing in the agent's window but its prompt."""
+    first = [(await stage.thread(agent)).window[0]]
+    thread = conversations.default_id(agent)
+    await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
+
+
+async def filed_after_a_search(stage: Stage, agent: str) -> str:
+    """The block after the agent looked the fact up, in another turn, and wrote it down word for word."""
+    await out_of_view(stage, agent)
+    stage.lines += [
+        call("conversation_search", query="grandmother chestnut bread"),
+        call("memory_insert", label="human", new_string=FACT),
+        "Done.",
+    ]
+    await stage.say(agent, "What do you know of me?")
+    return await stage.block(agent, "human")
+
+
+async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_word(stage: Stage) -> None:
+    agent = await stage.agent(blocks=human("direct"))
+    stage.lines += ["How lovely."]
+    await stage.say(agent, FACT)
+    assert FACT in await filed_after_a_search(stage, agent)
+
+
+async def test_a_fact_of_hers_is_kept_once_however_often_it_is_looked_up(stage: Stage) -> None:
+    agent = await stage.agent(blocks=human("direct"))
+    stage.lines += ["How lovely."]
+    await stage.say(agent, FACT)
+    for _ in range(5):
+        assert (await filed_after_a_search(stage, agent)).count(FACT) == 1
+    stage.lines += [
+        call("conversation_search", query="grandmother chestnut bread"),
+        call("archival_memory_insert", content=FACT),
+        "Done.",
+    ]
+    *_, (status, told) = returns(await stage.say(agent, "Go on."))
+    assert (status, "a search of your memory" in told) == ("error", True)
+
+
+async def test_a_fact_that_is_still_in_view_is_hers_too(stage: Stage) -> None:
+    agent = await stage.agent(blocks=human("direct"))
+    stage.lines += ["How lovely."]
+    await stage.say(agent, FACT)
+    stage.lines += [call("archival_memory_insert", content="Tea grows in Darjeeling."), "Kept."]
+    await stage.say(agent, "Go on.")
+    (archive,) = (await stage.state(agent)).archives
+    await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [make.passage(archive, FACT)]))
+    stage.lines += [
+        call("archival_memory_search", query="grandmother chestnut bread"),
+        call("memory_insert", label="human", new_string=FACT),
+        "Done.",
+    ]
+    await stage.say(agent, "Go on.")
+    assert FACT in await stage.block(agent, "human")
+
+
+async def test_what_the_agent_or_somebody_else_said_is_no_fact_of_hers(stage: Stage) -> None:
+    agent = await stage.agent(blocks=human("direct"))
+    stage.lines += [FACT]
+    await stage.say(agent, "Tell me a story.")
+    assert FACT not in await filed_after_a_search(stage, agent)
+    other = await stage.agent(blocks=human("direct"))
+    stage.lines += ["How lovely."]
+    await stage.send(other, NewMessage("user", (TextPart(FACT),), sender_id="user-eve"))
+    assert FACT not in await filed_after_a_search(stage, other)
+
+
+async def test_an_edit_that_breaks_a_blocks_schema_is_refused_with_the_line(stage: Stage) -> None:
+    folder = stage.runtime.settings.data_dir / FOLDER
+    folder.mkdir()
+    (folder / "student.toml").write_text('[fields.name]\nkind = "string"\n\n[fields.age]\nkind = "integer"\n')
+    text = "## Name\nAda\n## Age\n36"
+    agent = await stage.agent(("human", text))
+    (block,) = (await stage.state(agent)).blocks
+    bound = replace(block, schema_ref="student")
+    await stage.store.write(lambda tx: blocks.update(tx, block, bound, make.cause()))
+    stage.lines += [
+        call("memory_replace", label="human", old_string="36", new_string="thirty-six"),
+        call("memory_replace", label="human", old_string="36", new_string="37"),
+        "Done.",
+    ]
+    (refused, told), (status, _) = returns(await stage.say(agent))
+    assert (refused, "Line 4" in told, "try again" in told) == ("error", True, True)
+    assert status == "success"
+    assert await stage.block(agent, "human") == text.replace("36", "37")

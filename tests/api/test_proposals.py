@@ -6,6 +6,7 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
+from ricordo.api import proposals as api
 from ricordo.api.wire.schemas import Refusal
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
@@ -201,7 +202,7 @@ def test_many_are_decided_at_once_and_each_tells_what_became_of_it(http: httpx2.
     assert (done[0]["detail"], done[2]["detail"]) == (None, "Proposal with ID nothing not found")
     fourth = propose(http, ada, "journey", "Began today", "Began")
     rest = ok(http.post(f"{address}/reject", json={"all": True, "reason": "Enough."}))
-    assert [(one["id"], one["status"]) for one in rest] == [(second, "rejected"), (fourth, "rejected")]
+    assert [(one["id"], one["status"]) for one in rest] == [(fourth, "rejected"), (second, "rejected")]
     assert {one["note"] for one in ok(http.get(address, params={"status": "rejected"}))} == {"Enough."}
     assert ok(http.post(f"{address}/approve", json={"all": True})) == []
 
@@ -235,3 +236,26 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
     assert get(http, ada, "student")["version"] == done["blocks"][0]["version"]
     assert get(http, other, "student")["body"] == TEXT.replace("tea", "coffee")
     assert ok(http.post(f"/users/{ada}/runs/{run}/undo"))["blocks"][0]["status"] == "unchanged"
+
+
+def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
+    http: httpx2.Client, ada: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "DECIDED_AT_ONCE", 2)
+    address = f"/users/{ada}/diffs"
+    for number in range(5):
+        put(http, ada, f"page{number}", "Name: Ada")
+        propose(http, ada, f"page{number}", "Ada", "Eve", agent_id=f"agent {number}")
+    put(http, ada, "page0", "Name: Ida")
+    before = {one["id"] for one in ok(http.get(address))}
+
+    answers = [http.post(f"{address}/approve", json={"all": True}) for _ in range(3)]
+
+    assert [len(ok(answer)) for answer in answers] == [2, 2, 2]
+    assert [answer.headers["x-waiting"] for answer in answers] == ["4", "2", "1"]
+    # The one that collided comes again once nothing else waits, and stands in the way of none.
+    outcomes = [one["status"] for answer in answers for one in answer.json()]
+    assert sorted(outcomes) == ["approved"] * 4 + ["conflicted"] * 2
+    assert {one["id"] for answer in answers for one in answer.json()} == before
+    done = http.post(f"{address}/reject", json={"all": True})
+    assert (len(ok(done)), done.headers["x-waiting"]) == (1, "0")

@@ -8,7 +8,16 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Invalid
-from ricordo.memory.guarding import Guard, Sources, added_text, changed_piece, only_repeats, recalled_in, repeated
+from ricordo.memory.guarding import (
+    Guard,
+    Sources,
+    added_text,
+    changed_piece,
+    found_again_in,
+    only_repeats,
+    recalled_in,
+    repeated,
+)
 from ricordo.memory.working import PassageDraft, WorkingMemory
 from tests.support import make
 
@@ -94,6 +103,21 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
         '[{"content": "She said: "tea"',
         "She likes tea.",
     ]
+
+
+def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
+    agent = make.agent()
+    hits = [{"role": "user", "content": "She likes tea."}, {"role": "assistant", "content": "So I heard."}]
+    found = json.dumps({"message": "Showing 2 results:", "results": hits})
+    sources = {"sources": ("message-1", "message-2"), "said": ("message-1",)}
+    whole = ToolReturnPart("c", "conversation_search", "success", found, is_json=True, **sources)  # type: ignore[arg-type]
+    window = [make.message(agent, role="tool", parts=(whole,))]
+    assert found_again_in(window) == ["user", "She likes tea."]
+    assert recalled_in(window) == ["assistant", "So I heard."]
+    # Of what was cut nobody can tell whose words they are.
+    cut = ToolReturnPart("c", "conversation_search", "success", found[:90], **sources)  # type: ignore[arg-type]
+    window = [make.message(agent, role="tool", parts=(cut,))]
+    assert (found_again_in(window), len(recalled_in(window))) == ([], 1)
 
 
 TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"

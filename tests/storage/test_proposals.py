@@ -106,7 +106,7 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     assert len(counted.statements) <= 7
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]
-    assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id)) == [one.id for one in found]
+    assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id, 99)) == [one.id for one in found]
     which = ProposalFilter(chain_id=chain.id, waits=True)
     paged = await store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=2), which))
     assert paged == found[:-3:-1]

@@ -9,6 +9,7 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory import deciding, owning
+from ricordo.memory.conforming import require_follows
 from ricordo.memory.in_process.storage import GitUserStorage
 from ricordo.memory.owning import Owned, ProposalOptions
 from ricordo.storage import proposals
@@ -66,7 +67,11 @@ class PendingDiffStore:
         def work(tx: Transaction) -> Proposal:
             owned = owning.open_memory(tx, self.storage.scope, self.user_id)
             agent = Actor("agent", agent_id, agent_id)
-            return owning.propose_edit(tx, owned, label, old_string, new_string, agent, options)
+            made = owning.propose_edit(tx, owned, label, old_string, new_string, agent, options)
+            block = owning.find(tx, owned, label)
+            schema = self.storage.schema(block.schema_ref) if block else None
+            require_follows(label, block.value if block else "", made.value or "", schema)
+            return made
 
         return self._diff(self.storage.write(work))
 

@@ -10,6 +10,7 @@ from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
 from ricordo.memory.duplicates import Likeness, Standing, most_alike, standing_like
 from ricordo.memory.working import PassageDraft
+from ricordo.prompt.packaging import is_event
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.tools.toolbox import ToolContext
@@ -50,7 +51,9 @@ async def conversation_search(
     if not found:
         return "No results found."
     for hit in found:
-        context.quoted.add(hit.message.id, is_tainted=hit.message.is_tainted)
+        said = hit.message
+        is_hers = said.role == "user" and said.user_id == context.state.conversation.user_id and not is_event(said)
+        context.quoted.add(said.id, is_tainted=said.is_tainted, is_said=is_hers)
     now = context.store.clock.now()
     results = [
         {
