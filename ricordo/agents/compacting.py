@@ -4,12 +4,14 @@ Sizes are our own estimate, corrected by what the provider last counted. Nothing
 """
 
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ricordo.agents.request import TurnContext
 from ricordo.agents.saving import save_compaction
+from ricordo.agents.tracing import Call, Overheard, overhearing, traces_of_summary
 from ricordo.agents.types import traits_of
 from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
 from ricordo.domain.event import Compacted, Event, RunEnded
@@ -42,6 +44,7 @@ from ricordo.prompt.transcript import transcript
 from ricordo.runtime import Runtime
 
 log = logging.getLogger(__name__)
+_W = TypeVar("_W", bound=Writer)
 # The librarian is no language model: an outline says more than it would.
 NO_WRITER = "ricordo"
 # A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
@@ -125,18 +128,23 @@ async def make_room(
     if turn.request.compaction is None:
         # What stands for messages takes no more than they did: the window gets smaller, whatever is written.
         room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
+    writer = None if gains_little else _writer(runtime, turn, settings)
+    own = None if gains_little else _own(turn, request)
+    calls = overhearing(runtime)
     summary = await summarize(
         found.evicted,
         settings,
-        writer=None if gains_little else _writer(runtime, turn, settings),
-        own=None if gains_little else _own(turn, request),
+        writer=_overheard(writer, calls),
+        own=_overheard(own, calls),
         room=room,
         timezone=turn.state.agent.timezone,
     )
     message = _message(runtime, turn, found, summary)
     part = _part(turn, request, found, message)
     turn.gained = part.tokens_before - part.tokens_after
-    return await save_compaction(runtime, turn, found, replace(message, parts=(*message.parts, part)), summary, stop)
+    message = replace(message, parts=(*message.parts, part))
+    kept = traces_of_summary(runtime, turn.run, calls)
+    return await save_compaction(runtime, turn, found, message, summary, kept, stop)
 
 
 async def in_brief(turn: TurnContext, request: ModelRequest) -> list[Message]:
@@ -206,6 +214,10 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
         percent=turn.token_percent,
         user_id=user_id,
     )
+
+
+def _overheard(writer: _W | None, calls: deque[Call] | None) -> _W | None:
+    return writer if writer is None or calls is None else replace(writer, model=Overheard(writer.model, calls))
 
 
 def _asked(wire: Mapping[str, Any]) -> ModelSettings:

@@ -23,6 +23,7 @@ from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, 
 from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Run, Step, StopReason, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
+from ricordo.domain.trace import Trace
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.standing import Standing
@@ -99,6 +100,7 @@ async def save_compaction(
     found: Cut,
     message: Message,
     summary: Summary,
+    kept: Sequence[Trace] = (),
     stop: StopReason | None = None,
 ) -> Compacted:
     """Save a summary and the window it leaves, and the end of the run where `stop` says so. Raises LeaseLost.
@@ -121,6 +123,8 @@ async def save_compaction(
                 tx,
                 Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id),
             )
+        for trace in kept:
+            traces.insert_one(tx, trace)
         return run
 
     turn.run = await _to_the_end(runtime.store.write(save))

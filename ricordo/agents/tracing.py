@@ -1,25 +1,32 @@
 """What is kept of calls to models: a step for each that failed, and where the settings ask for it, what was sent and answered.
+Calls that write summaries belong to no step: their traces have ids of their own, and stand among those of the run.
 
 A trace holds our own request and reply, which every door to a model is given and gives back, and not the bytes a provider got:
 so it has no headers and no keys. What looks like a credential in its texts is replaced, and of pictures only their size is kept.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import orjson
 
 from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.ledger import DAY
 from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
-from ricordo.domain.model import ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact_all
-from ricordo.domain.run import Step, StepStatus, StopReason, status_after
+from ricordo.domain.run import Run, Step, StepStatus, StopReason, status_after
 from ricordo.domain.trace import Trace
+from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import runs, traces
@@ -27,9 +34,13 @@ from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
+Call = tuple[ModelRequest, ModelInfo, Json]
+"""What was asked, which model, and what it answered."""
 EVERY = 3600.0  # seconds between two looks for traces that have to go
 # How long a text may be, tried one after the other until all of it fits.
 _LENGTHS = (50_000, 10_000, 2_000, 400, 80)
+# Of the calls that one compaction made, as many traces are kept at most, the last ones.
+_MOST_OF_SUMMARY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,49 @@ def trace_of(
     is_error = stop is not None and status_after(stop) == "failed"
     if step.asked is None or kept.which == "off" or (kept.which == "errors" and not is_error):
         return None
-    return _trace(runtime, turn, step, step.asked, reply_to_json(reply), kept.side)
+    return _trace(runtime, turn.run, step.id, (step.asked, turn.model.info, reply_to_json(reply)))
+
+
+class Overheard:
+    """A chat model whose calls are noted in `calls`, in the order they ended."""
+
+    def __init__(self, model: ChatModel, calls: deque[Call]) -> None:
+        self._model = model
+        self._calls = calls
+
+    @property
+    def info(self) -> ModelInfo:
+        """Which model this is."""
+        return self._model.info
+
+    async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        """Ask the model."""
+        answered: Json | None = None
+        try:
+            async with aclosing(self._model.answer(request)) as items:  # type: ignore[type-var]
+                async for item in items:
+                    if isinstance(item, ModelReply):
+                        answered = reply_to_json(item)
+                    yield item
+        except (Exception, asyncio.CancelledError) as error:
+            kind = error.kind if isinstance(error, ModelError) else type(error).__name__
+            answered = {"error": {"type": kind, "message": str(error)}}
+            raise
+        finally:
+            if answered:
+                self._calls.append((request, self.info, answered))
+
+
+def overhearing(runtime: Runtime) -> deque[Call] | None:
+    """Where to note the calls that write a summary; None where the settings want no trace."""
+    return None if keeping(runtime.settings).which == "off" else deque(maxlen=_MOST_OF_SUMMARY)
+
+
+def traces_of_summary(runtime: Runtime, run: Run, calls: deque[Call] | None) -> list[Trace]:
+    """The traces of these calls, as far as the settings want them."""
+    wanted = [call for call in calls or () if keeping(runtime.settings).which == "all" or "error" in call[2]]
+    made = (_trace(runtime, run, new_id("step"), call) for call in wanted)
+    return [trace for trace in made if trace]
 
 
 def failed_call(
@@ -99,7 +152,7 @@ def failed_call(
     if kept.which == "off" or (kept.which == "errors" and status == "cancelled"):
         return FailedCall(step, None)
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return FailedCall(step, _trace(runtime, turn, draft, draft.asked, answered, kept.side))
+    return FailedCall(step, _trace(runtime, run, draft.id, (draft.asked, info, answered)))
 
 
 def keep_failed(tx: Transaction, failed: FailedCall) -> None:
@@ -162,17 +215,17 @@ async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
 HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
 
 
-def _trace(
-    runtime: Runtime, turn: TurnContext, step: StepDraft, asked: ModelRequest, answered: Json, most: int
-) -> Trace | None:
+def _trace(runtime: Runtime, run: Run, step_id: str, call: Call) -> Trace | None:
+    asked, info, answered = call
+    most = keeping(runtime.settings).side
     try:
-        request = shortened(redact_all(request_to_json(asked, turn.model.info)), most)
+        request = shortened(redact_all(request_to_json(asked, info)), most)
         response = shortened(redact_all(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
-        log.warning("a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__})
+        log.warning("a trace cannot be written", extra={"run": run.id, "error": type(error).__name__})
         return None
-    return Trace(step.id, turn.run.id, turn.run.organization_id, request, response, runtime.store.clock.now())
+    return Trace(step_id, run.id, run.organization_id, request, response, runtime.store.clock.now())
 
 
 def _message(message: Message) -> Json:

@@ -7,14 +7,14 @@ from fastapi import Query, Response
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.routing import Routes
 from ricordo.api.wire.telemetry import TraceShape, trace_to_wire
-from ricordo.domain.run import Step
+from ricordo.domain.run import Run, Step
 from ricordo.domain.trace import Trace
 from ricordo.errors import NotFound
 from ricordo.storage import runs, traces
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["telemetry"])
-Found = tuple[Trace, Step, str | None]
+Found = tuple[Trace, Step | None, Run]
 
 
 @router.get("/steps/{step_id}/trace", response_model=TraceShape)
@@ -33,24 +33,24 @@ async def telemetry(here: Here, step_id: str) -> Response:
 async def traces_of_run(
     here: Here, run_id: str, limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 1000
 ) -> Response:
-    """The traces of the run's steps, oldest first; of steps without one, none."""
+    """The traces of the run's steps and of the calls that wrote its summaries, oldest first; of steps without one, none."""
 
     def read(tx: Transaction) -> list[Found]:
         run = runs.get(tx, here.scope, run_id)
         kept = traces.of_run(tx, here.scope, run_id, limit)
-        return [(trace, runs.get_step(tx, here.scope, trace.step_id), run.user_id) for trace in kept]
+        return [(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
 
     return answer([trace_to_wire(*found) for found in await here.store.read(read)])
 
 
 async def _of_step(here: Call, step_id: str) -> Found:
     def read(tx: Transaction) -> Found:
-        step = runs.get_step(tx, here.scope, step_id)
         trace = traces.of_step(tx, here.scope, step_id)
         if trace is None:
+            runs.get_step(tx, here.scope, step_id)
             raise NotFound(
                 f"No trace of {step_id} was kept. RICORDO_TRACES says of which steps they are, and for how long."
             )
-        return trace, step, runs.get(tx, here.scope, step.run_id).user_id
+        return trace, runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
 
     return await here.store.read(read)

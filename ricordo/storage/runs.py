@@ -167,6 +167,12 @@ def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
     return _step(found(tx.first(_STEP, {"id": id, "organization_id": scope.organization_id}), "Step", id))
 
 
+def find_step(tx: Transaction, scope: Scope, id: str) -> Step | None:
+    """One step, if there is one with this id."""
+    row = tx.first(_STEP, {"id": id, "organization_id": scope.organization_id})
+    return _step(row) if row else None
+
+
 @dataclass(frozen=True, slots=True)
 class StepFilter:
     """Which steps are wanted: with any of these tags, judged or not, made from `since` to `until` (microseconds, both included)."""

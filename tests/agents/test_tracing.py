@@ -7,7 +7,9 @@ import orjson
 import pytest
 
 from ricordo.agents import tracing
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.job import Job
 from ricordo.domain.ledger import DAY
 from ricordo.domain.message import ImagePart, TextPart
@@ -116,6 +118,32 @@ async def test_of_answers_only_those_that_ended_their_run_badly_count_as_errors(
         await stage.say(agent)
     ((_, response),) = await kept(stage, agent)
     assert (response["finish"], response["parts"]) == ("length", [{"kind": "text", "text": "Once upon a"}])
+
+
+async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
+    """Request and response of each trace of the run, those of summaries among them."""
+    found = await stage.store.read(lambda tx: traces.of_run(tx, Scope(), run_id, 100))
+    return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
+
+
+@pytest.mark.parametrize(("which", "kinds"), [("off", []), ("errors", ["error"]), ("all", ["error", "parts", "parts"])])
+async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, which: str, kinds: list[str]) -> None:
+    keep(stage, "off")
+    agent = await stage.agent()
+    stage.lines += ["One.", "Two."]
+    await stage.say(agent)
+    await stage.say(agent)
+    keep(stage, which)
+    # The first way to sum up fails, the second works; then the next message is answered.
+    stage.lines += [ModelError("llm_error", "Down."), "They greeted each other.", "Three."]
+    asked = TurnRequest(Scope(), agent, compaction=CompactionSettings(mode="sliding_window"))
+    await soon(collect(await run_turn(stage.runtime, asked)))
+    await stage.say(agent)
+    found = [one for run in await stage.runs(agent) for one in await traces_of(stage, run.id)]
+    assert ["error" if "error" in response else "parts" for _, response in found] == kinds
+    if which == "all":
+        assert found[1][0]["messages"][0]["role"] == "system"
+        assert found[1][1]["parts"] == [{"kind": "text", "text": "They greeted each other."}]
 
 
 async def test_a_trace_holds_what_was_asked_and_what_was_answered(stage: Stage) -> None:

@@ -64,6 +64,25 @@ def test_a_run_shows_the_traces_of_its_steps_in_their_order(
     assert [trace["step_id"] for trace in client.runs.trace.retrieve(run.id, limit=1)] == [steps[0].id]
 
 
+@pytest.mark.usefixtures("tracing")
+def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(
+    client: StrictLetta, server: ServerInThread, agent: AgentState, http: httpx2.Client
+) -> None:
+    server.says("One.", "Two.", "They greeted each other.")
+    client.agents.messages.create(agent.id, input="Hello.")
+    client.agents.messages.create(agent.id, input="Hello again.")
+    client.agents.messages.compact(agent.id)
+    newest = client.runs.list(agent_id=agent.id).items[0]
+
+    (trace,) = client.runs.trace.retrieve(newest.id)
+
+    assert (trace["call_type"], trace["response_json"]["parts"][0]["text"]) == (
+        "summarization",
+        "They greeted each other.",
+    )
+    assert http.get(f"/v1/steps/{trace['step_id']}/trace").json() == trace
+
+
 def test_without_a_trace_it_is_said_which_setting_keeps_them(
     client: StrictLetta, http: httpx2.Client, agent: AgentState
 ) -> None:

@@ -53,24 +53,28 @@ class RunMetricsShape(Shape):
     base_template_id: str | None
 
 
-def trace_to_wire(trace: Trace, step: Step, user_id: str | None) -> Wire:
-    """A trace, with what its step knows."""
+def trace_to_wire(trace: Trace, step: Step | None, run: Run) -> Wire:
+    """A trace, with what its step knows; a call that wrote a summary has none."""
+    asked = orjson.loads(trace.request)
+    config = {"model": None, "handle": asked.get("model"), "model_endpoint": asked.get("endpoint")}
+    if step:
+        config = {"model": step.model, "handle": step.model_handle, "model_endpoint": step.model_endpoint}
     return {
         "id": "provider_trace-" + trace.step_id.partition("-")[2],
         "step_id": trace.step_id,
         "run_id": trace.run_id,
-        "agent_id": step.agent_id,
+        "agent_id": run.agent_id,
         "agent_tags": None,
-        "call_type": "agent_step",
+        "call_type": "agent_step" if step else "summarization",
         "source": "ricordo",
         "org_id": trace.organization_id,
-        "user_id": user_id,
-        "request_json": orjson.loads(trace.request),
+        "user_id": run.user_id,
+        "request_json": asked,
         "response_json": orjson.loads(trace.response or "{}"),
-        "llm_config": {"model": step.model, "handle": step.model_handle, "model_endpoint": step.model_endpoint},
+        "llm_config": config,
         "compaction_settings": None,
         "billing_context": None,
-        "latency_ms": None if step.model_ns is None else step.model_ns // 1_000_000,
+        "latency_ms": None if step is None or step.model_ns is None else step.model_ns // 1_000_000,
         "created_at": stamp(trace.created_at),
         "updated_at": None,
         "created_by_id": None,

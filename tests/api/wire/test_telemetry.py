@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from ricordo.api.wire.telemetry import RunMetricsShape, TraceShape, run_metrics_to_wire, trace_to_wire
 from ricordo.domain.trace import Trace
 from tests.api.wire.fits import require_fits
@@ -10,11 +12,21 @@ RUN = make.run(make.agent())
 def test_a_trace_fits_its_shape_with_and_without_an_answer() -> None:
     step = make.step(RUN, model_ns=2_500_000)
     for response, shown in (('{"finish":"stop"}', {"finish": "stop"}), (None, {})):
-        wire = trace_to_wire(Trace(step.id, RUN.id, "org-1", '{"a":[1]}', response, START), step, "user-1")
+        wire = trace_to_wire(
+            Trace(step.id, RUN.id, "org-1", '{"a":[1]}', response, START), step, replace(RUN, user_id="user-1")
+        )
         require_fits(TraceShape, wire)
         assert (wire["request_json"], wire["response_json"]) == ({"a": [1]}, shown)
         assert (wire["latency_ms"], wire["user_id"]) == (2, "user-1")
         assert wire["llm_config"] == {"model": "model", "handle": "scripted/model", "model_endpoint": None}
+
+
+def test_the_trace_of_a_call_that_wrote_a_summary_tells_its_model_without_a_step() -> None:
+    asked = '{"model":"scripted/model","endpoint":null}'
+    wire = trace_to_wire(Trace("step-1", RUN.id, "org-1", asked, "{}", START), None, RUN)
+    require_fits(TraceShape, wire)
+    assert (wire["call_type"], wire["agent_id"], wire["latency_ms"]) == ("summarization", RUN.agent_id, None)
+    assert wire["llm_config"]["handle"] == "scripted/model"
 
 
 def test_metrics_of_an_open_run_and_of_one_that_ended_fit_their_shape() -> None:
