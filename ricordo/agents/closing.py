@@ -63,14 +63,8 @@ def close_run(
         messages.insert_all(tx, [results])
         # Right behind the answer they belong to, ahead of what was said beside it.
         answers = [message for message in missing if message.role == "approval"]
-        entering = (
-            [*answers, results, *(message for message in entering if message not in answers)]
-            if answers
-            else [
-                *entering,
-                results,
-            ]
-        )
+        beside = [message for message in entering if message not in answers]
+        entering = [*answers, results, *beside] if answers else [*entering, results]
         missing = [*missing, results]
     conversations.save_window(
         tx,

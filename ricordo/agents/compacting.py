@@ -5,9 +5,9 @@ Sizes are our own estimate, corrected by what the provider last counted. Nothing
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ricordo.agents.request import TurnContext
 from ricordo.agents.saving import save_compaction
@@ -25,7 +25,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import ModelRequest, ModelSettings
+from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid, NotFound
@@ -197,12 +197,11 @@ def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
 
 def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer | None:
     """The model that writes summaries: the one that was chosen, else the agent's own, also where the chosen one is gone."""
-    asked = _asked(settings.model_settings)
     user_id = turn.request.scope.user_id
     if settings.model:
         try:
             model = runtime.owned.known(turn.run.organization_id).get(settings.model)
-            return Writer(model=model, window=model.info.context_window, settings=asked, user_id=user_id)
+            return Writer(model=model, window=model.info.context_window, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
     if turn.model.info.provider == NO_WRITER:
@@ -210,7 +209,6 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
     return Writer(
         model=turn.model,
         window=turn.state.agent.context_window,
-        settings=asked,
         percent=turn.token_percent,
         user_id=user_id,
     )
@@ -218,16 +216,6 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
 
 def _overheard(writer: _W | None, calls: deque[Call] | None) -> _W | None:
     return writer if writer is None or calls is None else replace(writer, model=Overheard(writer.model, calls))
-
-
-def _asked(wire: Mapping[str, Any]) -> ModelSettings:
-    """Settings for the writer, which are kept as clients write them."""
-    rest = {name: value for name, value in wire.items() if name != "provider_type" and value is not None}
-    known = {name: rest.pop(name) for name in ("temperature", "max_output_tokens") if name in rest}
-    effort = (rest.pop("reasoning", None) or {}).get("reasoning_effort")
-    budget = (rest.pop("thinking", None) or {}).get("budget_tokens")
-    rest.pop("parallel_tool_calls", None)
-    return ModelSettings(**known, reasoning_effort=effort, max_reasoning_tokens=budget, extra=rest)
 
 
 def _own(turn: TurnContext, request: ModelRequest) -> Own | None:

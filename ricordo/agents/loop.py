@@ -103,15 +103,15 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
     refusal: ModelError | None = None
     for attempt in range(1, _ATTEMPTS + 1):
         request = _assemble(runtime, turn, offer, is_first=step.number == 1)
-        if is_too_long(turn, request) and (compacted := await make_room(runtime, turn, request)):
-            yield compacted
-            request = _assemble(runtime, turn, offer, is_first=False)
-        if turn.own_window and is_too_long(turn, request):
-            request = replace(request, messages=_shown(turn, offer, await in_brief(turn, request)))
-        try:
-            request = fitted(turn, request)
-        except SystemPromptTooLong as error:
-            raise refusal or error from None  # where the provider refused, its own words say more than our count
+        if is_too_long(turn, request):
+            compacted = await make_room(runtime, turn, request)
+            if compacted:
+                yield compacted
+                request = _assemble(runtime, turn, offer, is_first=False)
+            try:
+                request = await _cut_to_fit(turn, offer, request)
+            except SystemPromptTooLong as error:
+                raise refusal or error from None  # where the provider refused, its own words say more than our count
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         try:
@@ -132,6 +132,13 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
                 yield void
         else:
             return
+
+
+async def _cut_to_fit(turn: TurnContext, offer: Offer, request: ModelRequest) -> ModelRequest:
+    """The request, where it is too long even so, with less in it; what is stored stays whole."""
+    if turn.own_window and is_too_long(turn, request):
+        request = replace(request, messages=_shown(turn, offer, await in_brief(turn, request)))
+    return fitted(turn, request)
 
 
 async def _answer(

@@ -35,7 +35,7 @@ from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
 from tests.support.postgres import server, stop_server
 
-LIMIT = 30.0  # seconds for anything to come to its end
+LIMIT = 60.0  # seconds for anything to come to its end, on a machine with other work
 LEASE, EXPIRY = 31, 86_401
 _FAULTS_OF_A_SUBJECT = 20
 _TRIES = 4
@@ -233,9 +233,15 @@ class _Campaign:
         done, _ = await asyncio.wait([talking, frozen], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
         frozen.cancel()
         if not done:
-            raise TimeoutError("the turn does not end")
+            raise TimeoutError(f"the turn does not end: {self._standing()}")
         if talking in done:
             talking.result()
+
+    def _standing(self) -> str:
+        """Where the turns of this process stand."""
+        turns = [task for task in self.world.life.tasks if task.get_name().startswith("run-")]
+        frames = [frame for task in turns for frame in task.get_stack(limit=4)]
+        return ", ".join(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in frames) or "nowhere"
 
     async def _follow(self, subject: Subject, request: TurnRequest, leaves_after: int | None) -> None:
         self.turns += 1
@@ -262,7 +268,7 @@ class _Campaign:
         deadline = time.monotonic() + LIMIT
         while self.world.runtime.live:
             if time.monotonic() > deadline:
-                raise TimeoutError("a turn does not end by itself")
+                raise TimeoutError(f"a turn does not end by itself: {self._standing()}")
             await asyncio.sleep(0.002)
         if subject.told.is_open(await self.world.store.read(subject.told.open_runs(subject.id))):
             self.world.clock.advance(LEASE)
