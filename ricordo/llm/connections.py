@@ -1,11 +1,8 @@
 """The one pool of HTTP connections to models: made when first needed, kept alive, bounded, and closed at the end."""
 
-from urllib.request import getproxies
-
 import httpx2
 
 from ricordo.llm.policy import CONNECT_TIMEOUT
-from ricordo.llm.transport import DirectTransport
 
 MAX_CONNECTIONS = 100
 KEPT_ALIVE = 40
@@ -34,10 +31,7 @@ class Connections:
                 max_keepalive_connections=KEPT_ALIVE,
                 keepalive_expiry=KEPT_SECONDS,
             )
-            direct = DirectTransport(most=MAX_CONNECTIONS, kept=KEPT_ALIVE, kept_seconds=KEPT_SECONDS)
-            # Proxies are the library's: where the environment names one for every address, only this machine is called directly.
-            places = _LOOPBACK if "all" in getproxies() else (*_LOOPBACK, "all://")
-            self._client = httpx2.AsyncClient(timeout=self.timeout, limits=limits, mounts=dict.fromkeys(places, direct))
+            self._client = httpx2.AsyncClient(timeout=self.timeout, limits=limits, mounts=dict.fromkeys(_LOOPBACK))
         return self._client
 
     async def close(self) -> None:
