@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.git_reading import fits_git
+from ricordo.domain.ids import new_id
 from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
@@ -102,6 +103,28 @@ class Block:
 def _file_name(label: str) -> str:
     """What a file system that does not tell capitals apart makes of a label."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", label).casefold())
+
+
+def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
+    """A block of the chain that was not there, not yet stored: `given` are its text and settings, and its id where it had one.
+
+    What agents may do to a user's is to propose, unless she says otherwise (design §1.5).
+    """
+    return Block(
+        organization_id=chain.organization_id,
+        chain_id=chain.id,
+        label=label,
+        created_by=by,
+        updated_by=by,
+        created_at=at,
+        updated_at=at,
+        **{
+            "id": new_id("block"),
+            "value": "",
+            "policy": "propose" if chain.owner_kind == "user" else "direct",
+            **given,
+        },
+    )
 
 
 def require_label(label: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ricordo.domain.agent import AgentState
-from ricordo.domain.block import Block
+from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
@@ -16,7 +16,7 @@ from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposing import Proposed, propose_edits
 from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape, told_of_versions
-from ricordo.memory.rotating import rotate
+from ricordo.memory.rotating import may_rotate, rotate
 from ricordo.memory.standing import Standing
 from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.storage import agents, archives, blocks, versions
@@ -39,14 +39,12 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
     direct, waiting = _parted(memory.edits, standing)
     texts = _texts_by_block(direct)
-    # All chains in the order of their ids, as everyone takes them, also those that only get a proposal.
-    proposed_to = {edit.base.chain_id for edit in waiting}
+    files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
+    own = _hold(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
     if texts is not None:
-        for chain_id in sorted(proposed_to | {edit.base.chain_id for edit in direct}) if direct and waiting else ():
-            versions.hold(tx, chain_id)
         done = _write_texts(tx, state, texts, scope, standing)
     else:
-        done = reshape(tx, state, direct, scope, standing, beside=proposed_to)
+        done = reshape(tx, state, direct, scope, standing, own)
     lost = _lost_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in lost]
     proposed = propose_edits(tx, waiting, standing) if waiting else Proposed()
@@ -55,6 +53,23 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     passages = [*_passages(tx, state, memory.passages, scope, standing), *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
     return Committed(kept, held, proposed.beside(done.told), {**done.failed, **lost, **proposed.failed})
+
+
+def _hold(
+    tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], *, files: bool, reshapes: bool, is_mixed: bool
+) -> Chain | None:
+    """Let nobody else change what the step will, and return the agent's own chain, if it has one, where blocks may be made in it.
+
+    First the agent, where an archive may be made for it (`files`), then chains, in the order in which all take them.
+    """
+    scope = Scope(state.agent.organization_id)
+    if reshapes or (files and edits):
+        agents.hold(tx, scope, state.agent.id)
+    own = versions.of_owner(tx, scope, "agent", state.agent.id) if reshapes else None
+    if reshapes or is_mixed:
+        chain_ids = {edit.base.chain_id for edit in edits if edit.base.chain_id}
+        versions.hold_all(tx, chain_ids | {own.id} if own else chain_ids)
+    return own
 
 
 def _rotated(

@@ -1,12 +1,11 @@
-"""What became of a block's text: whose each line is and why, and what changed between two versions."""
+"""What became of a block's text: whose each line is, and why."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import NotFound
-from ricordo.memory.word_diff import Piece, by_words, unified
+from ricordo.memory.merge import kept_lines
 from ricordo.storage import blobs, history
 from ricordo.storage.store import Transaction
 
@@ -24,20 +23,9 @@ class BlamedLine:
     or_earlier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What two versions of a block have in common and what not: as a unified diff, and as pieces of words."""
-
-    old: BlockVersion
-    new: BlockVersion
-    unified: str
-    pieces: Sequence[Piece]
-
-
 _PAGE = 200
 # Blame goes so far back: ten thousand versions of 2 kB, and fewer of a longer text. That takes about a second.
 _MOST_READ = 20_000_000  # characters
-_MOST_COMPARED = 250_000  # lines of one text times lines of the other: comparing takes as long
 
 
 def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> list[BlamedLine]:
@@ -56,7 +44,7 @@ def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> 
         if read > _MOST_READ:
             break
         before_lines = [] if before is None else before.split("\n")
-        kept = _kept(before_lines, seen)
+        kept = {line: earlier for earlier, line in kept_lines(before_lines, seen)[0].items()}
         for number in open_lines.keys() - kept.keys():
             brought[open_lines[number]] = since
         open_lines = {kept[number]: line for number, line in open_lines.items() if number in kept}
@@ -69,22 +57,6 @@ def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> 
     return [
         BlamedLine(number + 1, line, brought[number], or_earlier=number in unsure) for number, line in enumerate(lines)
     ]
-
-
-def diff(tx: Transaction, chain_id: str, label: str, old_id: str, new_id: str | None = None) -> Difference:
-    """What changed in the block from one version to another, or to the newest. Raises NotFound, Conflict."""
-    old = history.get(tx, chain_id, old_id)
-    new = (
-        history.get(tx, chain_id, new_id)
-        if new_id
-        else next(iter(history.page(tx, chain_id, label=label, limit=1)), None)
-    )
-    if new is None:
-        raise NotFound(f'There is no memory block "{label}".')
-    before = history.text_at(tx, chain_id, label, old) or ""
-    after = history.text_at(tx, chain_id, label, new) or ""
-    names = (f"{label}@{version.id.hex()[:12]}" for version in (old, new))
-    return Difference(old, new, unified(before, after, *names), by_words(before, after))
 
 
 def _backwards(tx: Transaction, chain_id: str, label: str, at: str | None) -> Iterator[tuple[BlockVersion, str | None]]:
@@ -101,18 +73,3 @@ def _backwards(tx: Transaction, chain_id: str, label: str, at: str | None) -> It
         for version in found:
             yield version, texts[version.blob] if version.blob else None
         before = found[-1].number
-
-
-def _kept(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
-    """Which lines of the new text stood where in the old one; where both are too long to be compared, only at their ends."""
-    shorter = min(len(old), len(new))
-    head = next((line for line in range(shorter) if old[line] != new[line]), shorter)
-    rest = shorter - head
-    tail = next((line for line in range(rest) if old[-1 - line] != new[-1 - line]), rest)
-    kept = {line: line for line in range(head)}
-    kept |= {len(new) - 1 - line: len(old) - 1 - line for line in range(tail)}
-    middle, other = old[head : len(old) - tail], new[head : len(new) - tail]
-    if len(middle) * len(other) <= _MOST_COMPARED:
-        for block in SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
-            kept |= {head + block.b + offset: head + block.a + offset for offset in range(block.size)}
-    return kept

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 # Comparing takes time as the square of what differs, and a merge holds up every other writer.
-_MOST_COMPARED = 250_000  # lines of the origin times lines of the change
+_MOST_COMPARED = 250_000  # lines of one text times lines of the other
 
 
 def merge_lines(base: str, ours: str, theirs: str) -> str | None:
@@ -43,8 +43,8 @@ def _choose(origin: list[str], mine: list[str], others: list[str]) -> list[str] 
 def _kept_by_both(
     origin: Sequence[str], mine: Sequence[str], others: Sequence[str]
 ) -> list[tuple[int, int, int, int]] | None:
-    in_mine, in_others = _kept(origin, mine), _kept(origin, others)
-    if in_mine is None or in_others is None:
+    (in_mine, is_all_of_mine), (in_others, is_all_of_others) = kept_lines(origin, mine), kept_lines(origin, others)
+    if not (is_all_of_mine and is_all_of_others):
         return None
     stretches: list[tuple[int, int, int, int]] = []
     for line in range(len(origin)):
@@ -60,18 +60,20 @@ def _kept_by_both(
     return [*stretches, (len(origin), len(mine), len(others), 0)]
 
 
-def _kept(origin: Sequence[str], changed: Sequence[str]) -> dict[int, int] | None:
-    """Which lines of the origin stand where in the changed text; None where to find that out would take too long."""
-    shorter = min(len(origin), len(changed))
-    head = next((line for line in range(shorter) if origin[line] != changed[line]), shorter)
+def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
+    """Which lines of the old text stand where in the new one, and whether all were compared.
+
+    Where that would take too long, only what both begin and end with is.
+    """
+    shorter = min(len(old), len(new))
+    head = next((line for line in range(shorter) if old[line] != new[line]), shorter)
     rest = shorter - head
-    tail = next((line for line in range(rest) if origin[-1 - line] != changed[-1 - line]), rest)
+    tail = next((line for line in range(rest) if old[-1 - line] != new[-1 - line]), rest)
     kept = {line: line for line in range(head)}
-    kept |= {len(origin) - 1 - line: len(changed) - 1 - line for line in range(tail)}
-    middle, other = origin[head : len(origin) - tail], changed[head : len(changed) - tail]
+    kept |= {len(old) - 1 - line: len(new) - 1 - line for line in range(tail)}
+    middle, other = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(middle) * len(other) > _MOST_COMPARED:
-        return None
-    matcher = SequenceMatcher(None, middle, other, autojunk=False)
-    for block in matcher.get_matching_blocks():
+        return kept, False
+    for block in SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
         kept |= {head + block.a + offset: head + block.b + offset for offset in range(block.size)}
-    return kept
+    return kept, True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from ricordo.domain.block import Block, Chain, Policy, require_label
+from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import Cause, Proposal
@@ -18,8 +18,6 @@ from ricordo.memory.rotating import read_rotation
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.store import Transaction
 
-# What a user's block is made with unless she says otherwise (design §1.5).
-POLICY: Policy = "propose"
 _LARGEST_LIMIT = 2_000_000_000
 
 
@@ -138,23 +136,9 @@ def make(
     text: str,
     cause: Cause,
     settings: Mapping[str, Any],
-    block_id: str | None = None,
 ) -> Block:
     """Store a new block in a chain that is held. Raises Conflict where the label is taken, TooLong, Forbidden."""
-    now = tx.clock.now()
-    policy: Policy = POLICY if chain.owner_kind == "user" else "direct"
-    block = Block(
-        id=block_id or new_id("block"),
-        organization_id=chain.organization_id,
-        chain_id=chain.id,
-        label=require_label(label),
-        value=text,
-        created_by=cause.author.id,
-        updated_by=cause.author.id,
-        created_at=now,
-        updated_at=now,
-        **{"policy": policy, **settings},
-    )
+    block = new_in(chain, require_label(label), cause.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'There is a memory block "{label}" already. Choose another label.')
@@ -199,13 +183,12 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, cause: Cause) -
     An agent's own stands in its prompt again. Raises as `make` does, Conflict also where that agent has another such block now.
     """
     gone = history.last_deleted(tx, chain.id, label)
-    settings = {name: value for name, value in gone.settings.items() if name in blocks.SETTINGS} if gone else {}
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.of_agent(tx, chain.owner_id)):
         raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
     # One that came back already, and has another label by now, keeps its id.
-    block_id = gone.block_id if gone and not blocks.is_there(tx, gone.block_id) else None
-    block = make(tx, chain, label, text, cause, settings, block_id)
+    known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
+    block = make(tx, chain, label, text, cause, {**(gone.settings if gone else {}), **known})
     if is_seen:
         blocks.attach(tx, chain.owner_id, [block])
     return block

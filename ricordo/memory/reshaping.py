@@ -4,7 +4,7 @@ It is planned against what is stored now, held still, before anything is written
 a label, stand or fall together: none of them is half done, and what others did meanwhile is not overwritten unseen.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ricordo.domain.agent import AgentState
@@ -25,7 +25,7 @@ from ricordo.memory.working import (
     require_free,
     require_writable,
 )
-from ricordo.storage import agents, blocks, versions
+from ricordo.storage import blocks
 from ricordo.storage.store import Transaction
 
 GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'
@@ -72,16 +72,13 @@ def reshape(
     edits: Sequence[MemoryEdit],
     scope: Scope,
     standing: Standing,
-    *,
-    beside: Collection[str] = (),
+    own: Chain | None,
 ) -> Reshaped:
-    """Store the edits, but for those that what others did meanwhile makes impossible. Chains named `beside` are held too."""
+    """Store the edits, but for those that what others did meanwhile makes impossible.
+
+    The agent and all chains are held; `own` is the agent's, if it has one.
+    """
     agent_id = state.agent.id
-    agents.hold(tx, scope, agent_id)
-    own = versions.of_owner(tx, Scope(state.agent.organization_id), "agent", agent_id)
-    held = {*beside, *(edit.base.chain_id for edit in edits), *([own.id] if own else [])} - {""}
-    for chain_id in sorted(held):
-        versions.hold(tx, chain_id)
     there = {
         block.id: block
         for block in blocks.of_agent(tx, agent_id, scope.subject_id or state.conversation.user_id, state.agent.course)

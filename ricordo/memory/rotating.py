@@ -50,6 +50,11 @@ class Rotation:
     keeps: float
 
 
+def may_rotate(block: Block) -> bool:
+    """Whether a write of the block may make a passage of its text."""
+    return bool(block.metadata.get(KEY))
+
+
 def rotation_of(block: Block) -> Rotation | None:
     """How the block is rotated, if at all. Settings are refused where they are made; a step is not lost to spoiled ones."""
     try:

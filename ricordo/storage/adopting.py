@@ -10,9 +10,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, insert
 
-from ricordo.domain.block import Block, Chain, Policy
+from ricordo.domain.block import Block, Chain, new_in
 from ricordo.domain.git_reading import Commit, GitObject
-from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import Cause
 from ricordo.errors import Conflict, Stale
@@ -25,7 +24,6 @@ from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.tables import agents_blocks, blocks, git_objects
 from ricordo.storage.versions import Change
 
-_POLICY: Policy = "propose"  # of a user's new block
 _COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
 _INSERT = insert(blocks)
 _INSERT_RAW = Missing(git_objects).values(chain=number_of_chain())
@@ -117,23 +115,10 @@ def _after(
 
 def _new(tx: Transaction, chain: Chain, label: str, cause: Cause, taken: Collection[str]) -> Block:
     """A block that was not there; one that was deleted comes back with the settings it had, and its id unless that is taken."""
-    block_id, settings = new_id("block"), dict[str, Any]()
+    given = dict[str, Any]()
     if deleted := history.last_deleted(tx, chain.id, label):
-        block_id = block_id if deleted.block_id in taken else deleted.block_id
-        settings = {name: value for name, value in deleted.settings.items() if name in blocks_now.SETTINGS}
-    now = tx.clock.now()
-    return Block(
-        id=block_id,
-        organization_id=chain.organization_id,
-        chain_id=chain.id,
-        label=label,
-        value="",
-        created_by=cause.author.id,
-        updated_by=cause.author.id,
-        created_at=now,
-        updated_at=now,
-        **{"policy": _POLICY, **settings},
-    )
+        given = {**deleted.settings, **({} if deleted.block_id in taken else {"id": deleted.block_id})}
+    return new_in(chain, label, cause.author.id, tx.clock.now(), **given)
 
 
 def _versions(tx: Transaction, chain: Chain, adopted: Adopted, cause: Cause, rows: list[dict[str, Any]]) -> Chain:

@@ -24,12 +24,17 @@ from ricordo.storage.versions import Change
 
 _COLUMNS = [column for column in blocks.c if column.name != "seq"]
 _NAMES = tuple(column.name for column in _COLUMNS)
-_SELECT = select(*_COLUMNS)
-_BY_IDS = _SELECT.where(
+# A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
+_TAGGED = (
+    select(*_COLUMNS, blocks_tags.c.tag)
+    .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
+    .order_by(blocks_tags.c.tag)
+)
+_BY_IDS = _TAGGED.where(
     blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
     blocks.c.organization_id == bindparam("organization_id"),
 )
-_LABELLED = _SELECT.where(blocks.c.chain_id == bindparam("chain_id"), blocks.c.label == bindparam("label"))
+_LABELLED = _TAGGED.where(blocks.c.chain_id == bindparam("chain_id"), blocks.c.label == bindparam("label"))
 _HELD = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
 # A user's own block that was attached to an agent, and another user talks with it, or nobody in particular.
 _IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
@@ -60,11 +65,6 @@ _OF_AGENT_AND_USER = (
     )
     .order_by("rank", "place")
 )
-_TAGS = (
-    select(blocks_tags.c.block_id, blocks_tags.c.tag)
-    .where(blocks_tags.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))))
-    .order_by(blocks_tags.c.tag)
-)
 _INSERT, _INSERT_TAG, _INSERT_LOG, _ATTACH = (
     insert(blocks),
     insert(blocks_tags),
@@ -90,7 +90,8 @@ _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bind
 _DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), blocks.c.version == bindparam("expected"))
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _OF_USER = (
-    _SELECT.join(chains, chains.c.id == blocks.c.chain_id)
+    select(*_COLUMNS)
+    .join(chains, chains.c.id == blocks.c.chain_id)
     .where(
         chains.c.owner_kind == "user",
         chains.c.owner_id == bindparam("user_id"),
@@ -155,17 +156,17 @@ def get(tx: Transaction, scope: Scope, id: str) -> Block:
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """The blocks with these ids, in their order; raises NotFound for the first that is missing."""
-    rows = {row.id: row for row in tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})}
+    found = _found(tx, scope, ids)
     for id in ids:
-        if id not in rows:
+        if id not in found:
             raise NotFound(f"Block with id '{id}' not found")  # these words are a wire fact
-    return _with_tags(tx, [rows[id] for id in ids])
+    return [found[id] for id in ids]
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
     """The chain's block with this label, if there is one."""
-    found = _with_tags(tx, tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
-    return found[0] if found else None
+    found = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
+    return next(iter(found.values()), None)
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
@@ -206,7 +207,7 @@ def of_agent(
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """One page of the blocks that pass the filter."""
-    statement = _SELECT.where(blocks.c.organization_id == scope.organization_id)
+    statement = select(blocks.c.id).where(blocks.c.organization_id == scope.organization_id)
     if which.label is not None:
         statement = statement.where(blocks.c.label == which.label)
     if which.chain_id is not None:
@@ -221,7 +222,9 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
         if which.all_tags:
             tagged = tagged.group_by(blocks_tags.c.block_id).having(func.count() == len(set(which.tags)))
         statement = statement.where(blocks.c.id.in_(tagged))
-    return _with_tags(tx, read_page(tx, statement, blocks, wanted))
+    ids = [row.id for row in read_page(tx, statement, blocks, wanted)]
+    found = _found(tx, scope, ids) if ids else {}
+    return [found[id] for id in ids if id in found]
 
 
 def count(tx: Transaction, scope: Scope) -> int:
@@ -345,15 +348,10 @@ def _written(
 
 def log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
-    deleted_label = block.label if "deleted" in changed else None
-    row = {
-        "chain_id": block.chain_id,
-        "block_id": block.id,
-        "changed": {"label": block.label, **changed},
-        "deleted_label": deleted_label,
-    }
+    row: dict[str, Any] = {"chain_id": block.chain_id, "block_id": block.id, "created_at": tx.clock.now()}
+    row |= {"changed": {"label": block.label, **changed}, "deleted_label": block.label if "deleted" in changed else None}
     author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
-    tx.run(_INSERT_LOG, {**row, **author, "created_at": tx.clock.now()})
+    tx.run(_INSERT_LOG, {**row, **author})
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
@@ -384,10 +382,14 @@ def _of_somebody(row: Sequence[Any]) -> Block:
     return replace(block, is_tainted=True) if row[len(_COLUMNS)] else block
 
 
-def _with_tags(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Block]:
-    if not rows:
-        return []
+def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:
+    return _tagged(tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id}))
+
+
+def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
+    """The blocks by id, of rows with one tag each."""
     tags: dict[str, list[str]] = {}
-    for row in tx.all(_TAGS, {"ids": [row.id for row in rows]}):
-        tags.setdefault(row.block_id, []).append(row.tag)
-    return [replace(_block(row), tags=tuple(tags.get(row.id, ()))) for row in rows]
+    for row in rows:
+        tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])
+    first = {row.id: row for row in reversed(rows)}
+    return {id: replace(_block(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}

@@ -14,6 +14,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
+from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import blocks, blocks_log, chains, commits
@@ -75,7 +76,7 @@ _DELETED = (
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A block that was deleted: its id, and its settings at that time."""
+    """A block that was deleted: its id, and its settings at that time, as a new one takes them."""
 
     block_id: str
     settings: Mapping[str, Any]
@@ -189,7 +190,11 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
     """The block that was deleted last under this label, if any was."""
     row = tx.first(_DELETED, {"chain_id": chain_id, "label": label})
-    return Deleted(row.block_id, row.changed["deleted"]) if row else None
+    if row is None:
+        return None
+    return Deleted(
+        row.block_id, {name: row.changed["deleted"][name] for name in SETTINGS if name in row.changed["deleted"]}
+    )
 
 
 def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:

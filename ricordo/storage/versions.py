@@ -4,7 +4,7 @@ Every write of a block's text goes through `store`, which the repository of bloc
 first, so writers of one chain follow each other, and its `files` are the tree that the next id is made of.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +85,12 @@ def hold(tx: Transaction, chain_id: str) -> Chain | None:
     """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone."""
     row = tx.first(_HELD, {"chain_id": chain_id})
     return _chain(row) if row else None
+
+
+def hold_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
+    """Hold several chains in the order of their ids, as everyone does, so that no two wait for each other."""
+    for chain_id in sorted(set(chain_ids)):
+        hold(tx, chain_id)
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:

@@ -48,11 +48,11 @@ async def test_a_new_agent_has_its_blocks_base_tools_and_a_prompt_that_shows_the
     assert stage.model.requests[0].messages[0].text == system.text
 
 
-async def test_creating_an_agent_costs_at_most_thirteen_statements(stage: Stage) -> None:
+async def test_creating_an_agent_costs_at_most_twelve_statements(stage: Stage) -> None:
     shared = (await stage.state(await stage.agent(("team", "Tea.")))).blocks[0]
     with count_statements(stage.store) as counted:
         await stage.agent(("human", "Ada."), ("persona", "Kind."), block_ids=(shared.id,), tags=("a",))
-    assert len(counted.statements) <= 13, counted.statements
+    assert len(counted.statements) <= 12, counted.statements
     assert counted.transactions == 1
 
 

@@ -260,8 +260,9 @@ def test_reading_an_agent_costs_at_most_four_statements(
     assert counted.transactions == 1
 
 
-def test_making_an_agent_costs_at_most_fourteen_statements(
-    client: StrictLetta, server: ServerInThread, block_id: str
+@pytest.mark.parametrize(("tags", "most"), [([], 12), (["person"], 13)])
+def test_making_an_agent_costs_at_most_twelve_statements_and_one_more_where_blocks_have_tags(
+    client: StrictLetta, server: ServerInThread, block_id: str, tags: list[str], most: int
 ) -> None:
     speech = client.tools.list(name="send_message").items[0]
     client.agents.create(model=MODEL)  # from here on it is known which providers there are
@@ -271,7 +272,7 @@ def test_making_an_agent_costs_at_most_fourteen_statements(
             model=MODEL,
             memory_blocks=[
                 {"label": "persona", "value": "I am Nina."},
-                {"label": "human", "value": "Ada", "tags": ["person"]},
+                {"label": "human", "value": "Ada", "tags": tags},
             ],
             block_ids=[block_id],
             tools=["memory_rethink"],
@@ -280,7 +281,7 @@ def test_making_an_agent_costs_at_most_fourteen_statements(
         )
 
     # Two of them store the blocks' first versions and their texts.
-    assert 5 <= len(counted.statements) <= 14, counted.statements
+    assert 5 <= len(counted.statements) <= most, counted.statements
     assert counted.transactions == 1
 
 

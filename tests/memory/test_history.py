@@ -19,7 +19,7 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory import deciding, owning
 from ricordo.memory.deciding import Approved, Conflicted
-from ricordo.memory.history import blame, diff
+from ricordo.memory.history import blame
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.owning import Owned, PutOptions
 from ricordo.storage import blobs, history, proposals
@@ -372,24 +372,6 @@ async def test_blame_goes_back_so_far_and_says_where_it_stopped(
         ("human 3", True),
         ("human 4", False),
     ]
-
-
-async def test_a_diff_is_told_by_lines_and_by_words_up_to_now_or_to_a_version(store: SqliteStore) -> None:
-    owned = await written(store, "I like tea\nand maths", "I like rum\nand maths", "I like gin\nand maths")
-    third, second, first = await store.read(lambda tx: history.page(tx, owned.chain.id))
-    told = await store.read(lambda tx: diff(tx, owned.chain.id, "human", first.id.hex()))
-    assert (told.old, told.new) == (first, third)
-    assert "-I like tea\n+I like gin\n" in told.unified
-    assert f"--- human@{first.id.hex()[:12]}" in told.unified
-    assert [(piece.kind, piece.text) for piece in told.pieces][:3] == [
-        ("same", "I like "),
-        ("removed", "tea"),
-        ("added", "gin"),
-    ]
-    back = await store.read(lambda tx: diff(tx, owned.chain.id, "human", second.id.hex()[:8], first.id.hex()))
-    assert "-I like rum\n+I like tea\n" in back.unified
-    with pytest.raises(NotFound):
-        await store.read(lambda tx: diff(tx, owned.chain.id, "gone", first.id.hex()))
 
 
 async def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:

@@ -196,8 +196,8 @@ async def test_a_page_is_filtered_by_label_owner_agent_tags_and_pieces(store: Sq
     assert await found(BlockFilter(label="gone")) == []
 
 
-async def test_reading_any_number_of_blocks_costs_two_statements(store: SqliteStore, scope: Scope) -> None:
+async def test_reading_any_number_of_blocks_costs_one_statement(store: SqliteStore, scope: Scope) -> None:
     made = await make.stored_blocks(store, *(make.block(tags=("t",)) for _ in range(30)))
     with count_statements(store) as counted:
         await store.read(lambda tx: blocks.by_ids(tx, scope, [block.id for block in made]))
-    assert len(counted.statements) == 2
+    assert len(counted.statements) == 1

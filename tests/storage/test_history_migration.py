@@ -11,8 +11,10 @@ from sqlalchemy import NullPool, create_engine, event
 from ricordo.domain.git_objects import tree_of
 from ricordo.domain.git_reading import fits_git
 from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.memory.repository import refreshed
 from ricordo.storage import migrations
 from ricordo.storage.sqlite import open_sqlite
+from tests.support.git import fsck, ids
 
 LABELS = ["notes", "notes.md/x", "notes-md/x", ".git", "git~1/a", "courses/maths", "Café"]
 
@@ -45,7 +47,10 @@ def rows(path: Path, sql: str) -> list[Any]:
 async def test_every_block_gets_a_version_and_labels_that_git_refuses_get_near_ones(tmp_path: Path) -> None:
     path = tmp_path / "ricordo.db"
     before_versions(path)
-    await open_sqlite(path).close()
+    store = open_sqlite(path)
+    clone = await refreshed(store, tmp_path / "clones", "chain-1")
+    await store.close()
+    assert (fsck(clone), len(ids(clone))) == ("", len(LABELS))
     labels = [label for (label,) in rows(path, "SELECT label FROM blocks ORDER BY seq")]
     assert labels == ["notes", "notes-md/x-2", "notes-md/x", "-git", "git-1/a", "courses/maths", "Café"]
     assert all(map(fits_git, labels))

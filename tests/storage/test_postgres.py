@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,7 +26,9 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, LeaseLost, Unavailable
+from ricordo.memory import commit as committing
 from ricordo.memory.commit import file_passages
+from ricordo.memory.working import PassageDraft, WorkingMemory
 from ricordo.settings import Settings
 from ricordo.storage import (
     agents,
@@ -376,6 +379,40 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore
     await asyncio.gather(store.write(both_of(first, second)), other.write(both_of(second, first)))
     after = await store.read(lambda tx: blocks.by_ids(tx, Scope(), [first.id, second.id]))
     assert [block.value for block in after] == [first.value + "++", second.value + "++"]
+
+
+async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_reshapes(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One needs a chain and then the agent, to make it an archive; the other the agent and then its chains."""
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada")])
+    has_written, tries = threading.Event(), list[str]()
+    original = committing.file_passages
+
+    def file_when_the_other_waits(tx: Transaction, *arguments: Any) -> Any:
+        has_written.set()
+        end = time.monotonic() + LIMIT
+        while not tx.connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted").first():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        return original(tx, *arguments)
+
+    def step(name: str, memory: WorkingMemory) -> Callable[[Transaction], Any]:
+        def work(tx: Transaction) -> Any:
+            tries.append(name)
+            return committing.commit(tx, state, memory, Scope(), make.standing(state))
+
+        return work
+
+    writes, reshapes = WorkingMemory(state), WorkingMemory(state)
+    writes.write("human", "Ada L.", "call-1")
+    writes.archive(PassageDraft("call-1", new_id("passage"), "Tea grows.", ()))
+    reshapes.create("plans", "Rest", "", "call-2")
+    monkeypatch.setattr(committing, "file_passages", file_when_the_other_waits)
+    writing = asyncio.create_task(store.write(step("writes", writes)))
+    assert await asyncio.to_thread(has_written.wait, LIMIT)
+    await asyncio.gather(writing, other.write(step("reshapes", reshapes)))
+    assert tries == ["writes", "reshapes"]  # neither was ended by the database, to run again
 
 
 async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, other: PostgresStore) -> None:

@@ -19,3 +19,16 @@ DROP TABLE old_commits
 DROP TABLE old_blobs
 --
 DROP TABLE old_git_objects
+--
+DO $$
+DECLARE
+    found record;
+BEGIN
+    -- From version 18 on these constraints have names too, and the old tables had the plain ones.
+    FOR found IN
+        SELECT conrelid::regclass AS owner, conname FROM pg_constraint
+        WHERE conrelid IN ('commits'::regclass, 'blobs'::regclass, 'git_objects'::regclass) AND conname LIKE '%\_not\_null1'
+    LOOP
+        EXECUTE format('ALTER TABLE %s RENAME CONSTRAINT %I TO %I', found.owner, found.conname, rtrim(found.conname, '1'));
+    END LOOP;
+END $$

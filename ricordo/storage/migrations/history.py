@@ -1,6 +1,7 @@
 """The first version of every block in a database that was written before there were versions."""
 
 import re
+from bisect import bisect_left
 from typing import Any
 
 import orjson
@@ -8,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from ricordo.domain import deltas
 from ricordo.domain.clock import SystemClock
-from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
+from ricordo.domain.git_objects import blob_id, commit_body, object_id, path_of, signature
 from ricordo.domain.git_reading import fits_git
 from ricordo.domain.scope import Actor
 
@@ -32,26 +33,85 @@ _HEAD = text("UPDATE blocks SET head = :head WHERE seq = :seq")
 _CHAIN = text("UPDATE chains SET head = :head, versions = :versions, files = CAST(:files AS JSON) WHERE id = :chain_id")
 
 
+class _GrowingTree:
+    """A tree that gains one file at a time: to make it anew for each of ten thousand would take minutes."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[bytes, bytes]] = []
+        self._folders: dict[str, _GrowingTree] = {}
+
+    def put(self, label: str, blob: bytes) -> bytes:
+        """The tree's id with this text under this label."""
+        name, slash, rest = label.partition("/")
+        if slash:
+            folder = self._folders.setdefault(name, _GrowingTree()).put(rest, blob)
+            raw = name.encode()
+            entry = (raw + b"/", b"40000 " + raw + b"\0" + folder)
+        else:
+            raw = path_of(name).encode()
+            entry = (raw, b"100644 " + raw + b"\0" + blob)
+        place = bisect_left(self._entries, entry[:1])
+        is_there = place < len(self._entries) and self._entries[place][0] == entry[0]
+        self._entries[place : place + is_there] = [entry]
+        return object_id("tree", b"".join([body for _, body in self._entries]))
+
+
+class _Beginning:
+    """The history of one chain, which gets a version of each of its blocks."""
+
+    def __init__(self, connection: Connection, chain_id: str, now: int) -> None:
+        self.chain_id = chain_id
+        self._connection = connection
+        self._now = now
+        self._files: dict[str, bytes] = {}
+        self._tree = _GrowingTree()
+        self._head: bytes | None = None
+
+    def add(self, row: Any) -> None:
+        """Make the version that begins this block."""
+        run = self._connection.execute
+        blob, parents = blob_id(row.value), (self._head,) if self._head else ()
+        self._files[row.label] = blob
+        body = commit_body(self._tree.put(row.label, blob), parents, signature(TAKER), self._now, REASON)
+        id = object_id("commit", body)
+        run(_BLOB, {"chain_id": self.chain_id, "id": blob, "data": deltas.pack(row.value.encode(), None)})
+        version = {"number": len(self._files), "id": id, "parent": self._head, "label": row.label, "blob": blob}
+        author = {"author_kind": TAKER.kind, "author_id": TAKER.id, "author_name": TAKER.name}
+        cause = {**author, "reason": REASON, "created_at": self._now}
+        run(_COMMIT, {"chain_id": self.chain_id, **version, **cause})
+        run(_HEAD, {"head": id, "seq": row.seq})
+        self._head = id
+
+    def end(self) -> None:
+        """Store the chain's tip, once: its tree grows with every block."""
+        kept = {label: [blob.hex(), 0] for label, blob in self._files.items()}
+        values = {"head": self._head, "versions": len(kept), "files": orjson.dumps(kept).decode()}
+        self._connection.execute(_chain_setter(self._connection), {**values, "chain_id": self.chain_id})
+
+
 def begin_history(connection: Connection) -> None:
     """Make a version of each block, chain by chain in the order in which the blocks were made."""
-    now, files, head = SystemClock().now(), dict[str, bytes](), None
-    chain_id, after = "", 0
-    set_chain = (
-        _CHAIN
-        if connection.dialect.name == "postgresql"
-        else text(str(_CHAIN).replace("CAST(:files AS JSON)", ":files"))
-    )
+    now, after = SystemClock().now(), 0
+    chain: _Beginning | None = None
     _rename_what_git_refuses(connection)
-    while rows := connection.execute(_BLOCKS, {"chain_id": chain_id, "after": after, "most": _AT_ONCE}).all():
+    while rows := connection.execute(
+        _BLOCKS, {"chain_id": chain.chain_id if chain else "", "after": after, "most": _AT_ONCE}
+    ).all():
         for row in rows:
-            if row.chain_id != chain_id:
-                files, head = {}, None
-            chain_id, after = row.chain_id, row.seq
-            files[row.label] = blob_id(row.value)
-            head = _version(connection, row, files, head, now)
-            kept = {label: [blob.hex(), 0] for label, blob in files.items()}
-            values = {"head": head, "versions": len(files), "files": orjson.dumps(kept).decode(), "chain_id": chain_id}
-            connection.execute(set_chain, values)
+            if chain is None or chain.chain_id != row.chain_id:
+                if chain:
+                    chain.end()
+                chain = _Beginning(connection, row.chain_id, now)
+            chain.add(row)
+            after = row.seq
+    if chain:
+        chain.end()
+
+
+def _chain_setter(connection: Connection) -> Any:
+    if connection.dialect.name == "postgresql":
+        return _CHAIN
+    return text(str(_CHAIN).replace("CAST(:files AS JSON)", ":files"))
 
 
 def _rename_what_git_refuses(connection: Connection) -> None:
@@ -70,27 +130,3 @@ def _rename_what_git_refuses(connection: Connection) -> None:
         taken.add((chain_id, fitting))
         connection.execute(_RELABEL, {"label": fitting, "seq": seq})
         connection.execute(_RELABEL_ATTACHED, {"label": fitting, "id": id})
-
-
-def _version(connection: Connection, row: Any, files: dict[str, bytes], parent: bytes | None, now: int) -> bytes:
-    body = commit_body(tree_of(files).id, (parent,) if parent else (), signature(TAKER), now, REASON)
-    id, blob = object_id("commit", body), files[row.label]
-    connection.execute(_BLOB, {"chain_id": row.chain_id, "id": blob, "data": deltas.pack(row.value.encode(), None)})
-    connection.execute(
-        _COMMIT,
-        {
-            "chain_id": row.chain_id,
-            "number": len(files),
-            "id": id,
-            "parent": parent,
-            "label": row.label,
-            "blob": blob,
-            "author_kind": TAKER.kind,
-            "author_id": TAKER.id,
-            "author_name": TAKER.name,
-            "reason": REASON,
-            "created_at": now,
-        },
-    )
-    connection.execute(_HEAD, {"head": id, "seq": row.seq})
-    return id
