@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import os
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from fastapi import FastAPI
 
 from ricordo import __version__
 from ricordo.agents import erasing, removal, sweep, tracing
 from ricordo.agents.closing import close_all, close_expired
+from ricordo.agents.in_process import InProcessClient
 from ricordo.api.errors import install_error_shapes
 from ricordo.api.faces import Application, LateFaces
 from ricordo.api.guard import Guard
@@ -80,6 +83,32 @@ async def open_runtime(
         await runtime.owned.close()
         await models.close()
         await store.close()
+
+
+@contextmanager
+def open_client(settings: Settings, providers: ProviderSettings | None = None) -> Iterator[InProcessClient]:
+    """Typed memory without a server, on the database of these settings. Raises Conflict where another program has it open."""
+    opened: Future[tuple[Runtime, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def live() -> None:
+        ending = asyncio.Event()
+        try:
+            async with open_runtime(settings, providers or ProviderSettings()) as runtime:
+                opened.set_result((runtime, asyncio.get_running_loop(), ending))
+                await ending.wait()
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()), name="ricordo client", daemon=True)
+    thread.start()
+    runtime, loop, ending = opened.result()
+    try:
+        yield InProcessClient(runtime, lambda work: asyncio.run_coroutine_threadsafe(work, loop).result())
+    finally:
+        loop.call_soon_threadsafe(ending.set)
+        thread.join()
 
 
 def open_models(

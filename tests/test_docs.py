@@ -162,10 +162,12 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -
     assert said.endswith("\nIt rains. 13\n")
 
 
-def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread) -> None:
-    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url))
+def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread, tmp_path: Path) -> None:
+    folder = repr(str(tmp_path / "coach"))
+    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url).replace('"coach-at-home"', folder))
 
     assert said.startswith("[USER] Alice | High school senior\n[TASK] Brainstorm essay topics\n[STATE] active_task\n")
+    assert "\n[USER] Bob\n[STATE] idle\n[FACTS] Plays the cello\n" in said
     assert "\nidle None 0\n" in said
     assert "- Talked about school\n- Talked about music\n- Talked about the move to Turin\n" in said
     assert said.endswith("\nTrue ... in Genoa.\n")

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from sqlalchemy import select, text
 
+from ricordo.agents.in_process import InProcessClient
 from ricordo.domain.block import Policy
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
@@ -84,6 +85,8 @@ BLOCKS_AND_AGENTS = {
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "agents.in_process.AgentCalls.create": "test_typed_memory_writes_through_the_door",
+    "agents.in_process.BlockCalls.update": "test_typed_memory_writes_through_the_door",
     "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
 }
 _numbers = itertools.count(1)
@@ -224,6 +227,16 @@ def test_a_block_that_is_deleted_by_its_id_leaves_a_version(server: ServerInThre
     assert http.delete(f"/v1/blocks/{block}").status_code == 200
     found = server.read(lambda tx: history.page(tx, chain_id, limit=9))
     assert [(one.author.kind, one.blob is None) for one in found] == [("user", True), ("user", False)]
+
+
+def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
+    client = InProcessClient(server.runtime, server.run)
+    agent = client.agents.create(name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}])
+    block = client.agents.blocks.retrieve("human", agent_id=agent.id)
+    assert block.value == STORED
+    require_version(server, block.id, "user", 1)
+    assert client.agents.blocks.update("human", agent_id=agent.id, value=f"{AFTER} So.").value == f"{STORED} So."
+    require_version(server, block.id, "user", 2)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import ricordo
 
 _ROOT = Path(ricordo.__file__).parent
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_OFFERED = "memory.in_process."
+_OFFERED = ("memory.in_process.", "agents.in_process.")
 
 
 @dataclass

@@ -1,0 +1,77 @@
+"""Typed memory without a server: the manager and the agent of `memory.typed` on a database in this process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ricordo.agents.in_process import InProcessClient
+from ricordo.app import open_client
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.memory.typed import BaseAgent, HumanBlock, MemoryClient, MemoryManager
+from ricordo.settings import ProviderSettings, Settings
+
+
+def settings_in(folder: Path) -> Settings:
+    return Settings(data_dir=folder, find_local_models=False)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClient]:
+    """A client on a database of its own."""
+    with open_client(settings_in(tmp_path_factory.mktemp("data")), ProviderSettings.model_construct()) as opened:
+        yield opened
+
+
+def test_an_agent_with_typed_memory_is_made_and_learns(client: InProcessClient) -> None:
+    as_any_other: MemoryClient = client
+    agent = BaseAgent(as_any_other, name="Coach", human=HumanBlock(name="Alice"), tags=["essays"])
+    agent.update_context(task="Brainstorm essay topics", note="Discussed identity")
+    agent.learn(preference="Likes Socratic questions", fact="Planning to study CS")
+    text = client.agents.blocks.retrieve("human", agent_id=agent.agent_id).value
+    assert text.split("\n")[:2] == ["[USER] Alice", "[TASK] Brainstorm essay topics"]
+    assert "[FACTS] Planning to study CS" in text
+
+
+def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) -> None:
+    memory = MemoryManager(client, BaseAgent(client).agent_id, max_chars=400)
+    memory.set_task("Learn the names of trees")
+    memory.add_context("Talked about the old chestnut in Genoa")
+    memory.clear_task()
+    for number in range(12):
+        memory.add_context(f"Chapter {number} is about oaks and elms")
+    assert memory.get_summary()["current_task"] is None
+    (found, *_) = memory.search_archival("old chestnut", limit=3)
+    assert found.startswith("[TASK COMPLETED ")
+    (listed, *_) = client.agents.passages.list(memory.agent_id, search="chestnut", limit=5, ascending=True)
+    assert listed.text == found
+
+
+def test_every_change_is_a_version(client: InProcessClient) -> None:
+    agent = BaseAgent(client)
+    before = client.agents.blocks.retrieve("human", agent_id=agent.agent_id)
+    agent.learn(fact="Sings")
+    after = client.agents.blocks.retrieve("human", agent_id=agent.agent_id)
+    assert (after.version, after.head != before.head) == (before.version + 1, True)
+    same = client.agents.blocks.update("human", agent_id=agent.agent_id, value=after.value)
+    assert same.version == after.version
+
+
+def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None:
+    agent_id = BaseAgent(client).agent_id
+    with pytest.raises(NotFound, match="no block"):
+        client.agents.blocks.retrieve("notes", agent_id=agent_id)
+    with pytest.raises(NotFound):
+        MemoryManager(client, "agent-nobody").learn_fact("Sings")
+    with pytest.raises(Invalid, match='"colour" cannot be set here'):
+        BaseAgent(client, colour="green")
+
+
+def test_one_program_at_a_time_has_the_folder(tmp_path: Path) -> None:
+    providers = ProviderSettings.model_construct()
+    with open_client(settings_in(tmp_path), providers) as client:
+        agent_id = BaseAgent(client).agent_id
+        with pytest.raises(Conflict), open_client(settings_in(tmp_path), providers):
+            pass
+    with open_client(settings_in(tmp_path), providers) as again:
+        assert again.agents.blocks.retrieve("persona", agent_id=agent_id).value.startswith("[IDENTITY]")
