@@ -103,8 +103,15 @@ class PassageCalls(_Door):
 
         def work(tx: Transaction) -> list[Passage]:
             state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
-            by = {"organization_id": self._scope.organization_id, "created_by": self._scope.user_id}
-            passage = Passage(new_id("passage"), archive_id="", text=text, created_at=now, updated_at=now, **by)
+            passage = Passage(
+                id=new_id("passage"),
+                organization_id=self._scope.organization_id,
+                archive_id="",
+                text=text,
+                created_by=self._scope.user_id,
+                created_at=now,
+                updated_at=now,
+            )
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)

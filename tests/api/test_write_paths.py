@@ -85,6 +85,7 @@ BLOCKS_AND_AGENTS = {
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "app.open_client": "test_typed_memory_writes_through_the_door",
     "agents.in_process.AgentCalls.create": "test_typed_memory_writes_through_the_door",
     "agents.in_process.BlockCalls.update": "test_typed_memory_writes_through_the_door",
     "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",

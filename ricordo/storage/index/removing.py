@@ -130,7 +130,8 @@ class Leaving:
 
     def within(self, chunk: int, size: int) -> npt.NDArray[np.int64]:
         """The places of the documents in one chunk of this size."""
-        places: npt.NDArray[np.int64] = self.positions[self.positions // size == chunk] % size
+        is_here: npt.NDArray[np.bool_] = self.positions // size == chunk
+        places: npt.NDArray[np.int64] = self.positions[is_here] % size
         return places
 
 
