@@ -19,26 +19,28 @@ class Page:
     order: Literal["asc", "desc"] = "desc"
 
 
-def read_page(tx: Transaction, statement: Select[Any], table: Table, wanted: Page) -> Sequence[Row[Any]]:
-    """The rows of the statement that lie on the page, ordered by (created_at, seq).
+def read_page(
+    tx: Transaction, statement: Select[Any], table: Table, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
+) -> Sequence[Row[Any]]:
+    """The rows of the statement that lie on the page, ordered by these columns, the last of which tells equal ones apart.
 
     A cursor that is gone gives no rows: whoever deletes what a page showed, item by item, then asks for the page behind it.
     """
-    place = tuple_(table.c.created_at, table.c.seq)
+    columns = [table.c[name] for name in by]
+    place = tuple_(*columns)
     ascending = wanted.order == "asc"
     if wanted.after:
-        mark = _mark(table, wanted.after)
+        mark = _mark(columns, table, wanted.after)
         statement = statement.where(place > mark if ascending else place < mark)
     if wanted.before:
-        mark = _mark(table, wanted.before)
+        mark = _mark(columns, table, wanted.before)
         statement = statement.where(place < mark if ascending else place > mark)
     # With `before` alone the wanted rows are the last ones ahead of the mark, so read backwards and turn the page around.
     backwards = bool(wanted.before and not wanted.after)
-    columns = (table.c.created_at, table.c.seq)
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
 
 
-def _mark(table: Table, id: str) -> ColumnElement[Any]:
-    return select(table.c.created_at, table.c.seq).where(table.c.id == id).scalar_subquery()
+def _mark(columns: Sequence[ColumnElement[Any]], table: Table, id: str) -> ColumnElement[Any]:
+    return select(*columns).where(table.c.id == id).scalar_subquery()

@@ -203,7 +203,9 @@ def page_of_steps(
         statement = statement.where(steps.c.created_at >= which.since)
     if which.until is not None:
         statement = statement.where(steps.c.created_at <= which.until)
-    return [_step(row) for row in read_page(tx, statement, steps, wanted)]
+    # Steps are stored as they end. An agent's are looked up in its own index, and all others from the newest row on.
+    by = ("created_at", "seq") if "agent_id" in equal else ("seq",)
+    return [_step(row) for row in read_page(tx, statement, steps, wanted, by=by)]
 
 
 def set_feedback(tx: Transaction, step: Step) -> None:

@@ -1,6 +1,7 @@
 """Runs and steps: the lease, and who may save."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
 from tests.support.clock import START
+from tests.support.statements import count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 
@@ -187,3 +189,24 @@ async def test_a_step_reads_back_as_it_was_written(store: SqliteStore, scope: Sc
     assert await store.read(lambda tx: runs.get_step(tx, scope, step.id)) == step
     assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(order="asc"), run_id=run.id)) == [step, plain]
     assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(), status="success")) == [plain]
+
+
+async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_them_all(
+    store: SqliteStore, scope: Scope
+) -> None:
+    run = await opened(store)
+    made = [make.step(run, id=f"step-{number}", created_at=START + number) for number in range(9)]
+    for step in made:
+        await store.write(lambda tx, step=step: runs.insert_step(tx, step))  # type: ignore[misc]
+    newest = [step.id for step in reversed(made)]
+
+    async def page(**wanted: Any) -> list[str]:
+        return [step.id for step in await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(**wanted)))]
+
+    with count_statements(store) as counted:
+        assert await page(limit=4) == newest[:4]
+    assert await page(limit=4, after=newest[3]) == newest[4:8]
+    assert await page(limit=3, before=newest[5]) == newest[2:5]
+    assert await page(limit=3, order="asc", after=newest[5]) == newest[4:1:-1]
+    (statement,) = counted.statements
+    assert statement.partition("ORDER BY")[2].split()[:2] == ["steps.seq", "DESC"]
