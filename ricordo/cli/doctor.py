@@ -79,12 +79,16 @@ def examine() -> Iterator[Finding]:
 
 def show(findings: Iterator[Finding]) -> bool:
     """Print the findings as they come; tells whether nothing is wrong."""
-    faults = 0
+    faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.verdict:<8}", fg=_COLOURS[finding.verdict])
         typer.echo(f"{mark} {finding.name:<14} {finding.text}")
         faults += finding.verdict == "wrong"
-    typer.echo("\nAll is well." if not faults else f"\nWrong: {faults}. Nothing was changed.")
+        warnings += finding.verdict == "warning"
+    if faults:
+        typer.echo(f"\nWrong: {faults}. Nothing was changed.")
+    else:
+        typer.echo(f"\nNothing is wrong. Warnings: {warnings}." if warnings else "\nAll is well.")
     return faults == 0
 
 
@@ -145,7 +149,8 @@ def _threads(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
         "threads", f"{len(found):,} of {count:,} want mending: stop the server, ricordo doctor --repair", "warning"
     )
     for one in found[:_SHOWN_THREADS]:
-        yield Finding("thread", f"{one.conversation_id}: {'; '.join(one.found)}", "warning")
+        # The words are of what was done; here nothing was.
+        yield Finding("thread", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning")
 
 
 def _running_server(settings: Settings) -> Finding:

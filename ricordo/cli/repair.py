@@ -28,7 +28,8 @@ def repair() -> bool:
     for one in mended:
         _tell(one)
     busy = sum(one.is_busy for one in mended)
-    typer.echo(f"{count:,} threads in {address(settings)}: {len(mended) - busy:,} mended, {busy:,} busy.")
+    outcome = f"{len(mended) - busy:,} mended, {busy:,} busy" if mended else "nothing to mend"
+    typer.echo(f"{count:,} {'thread' if count == 1 else 'threads'} in {address(settings)}: {outcome}.")
     if busy:
         typer.echo("In the busy ones a turn is running. Repeat when it has ended.")
     return not busy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.doctor import examine
+from ricordo.cli.doctor import Finding, examine, show
 from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all, repair
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
@@ -120,8 +120,11 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     before = (data / "ricordo.db").read_bytes()
     told, thread = threads_told()
     assert told.startswith("1 of 1 want mending")
+    assert ", what --repair will say: " in thread
     assert "1 calls had no result" in thread
     assert (data / "ricordo.db").read_bytes() == before
+    assert show(iter([Finding("version", "1"), Finding("threads", told, "warning")]))
+    assert "Nothing is wrong. Warnings: 1." in capsys.readouterr().out
 
     assert repair()
     done = capsys.readouterr().out
@@ -129,7 +132,8 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     assert "1 mended, 0 busy" in done
     assert threads_told() == ["1, all sound"]
     assert repair()
-    assert "0 mended, 0 busy" in capsys.readouterr().out
+    assert "1 thread in sqlite:///" in (said := capsys.readouterr().out)
+    assert said.endswith(": nothing to mend.\n")
 
 
 def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path) -> None:

@@ -25,7 +25,7 @@ from ricordo.agents.turn import run_turn
 from ricordo.domain.event import Compacted, Failed, StepSaved
 from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, RicordoError
+from ricordo.errors import Conflict, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn
 from tests.support.faults_audit import audit, waiting_of
 from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
@@ -120,6 +120,8 @@ class _Campaign:
         except Exception as error:
             self.wrong.append(f"{note}: {type(error).__name__}: {error}")
             self.subjects.remove(subject)
+            if self.world.life.is_frozen:
+                await self.world.restart()  # so that the others go on
             return
         self.wrong += [f"{note}: {one}" for one in self.model.faults]
         self.model.faults.clear()
@@ -234,8 +236,8 @@ class _Campaign:
         frozen.cancel()
         if not done:
             raise TimeoutError(f"the turn does not end; it made {self.model.count - asked} requests")
-        if talking in done:
-            talking.result()
+        if talking in done and not (self.world.life.is_frozen and isinstance(talking.exception(), Unavailable)):
+            talking.result()  # who listens to a dead process hears that
 
     async def _follow(self, subject: Subject, request: TurnRequest, leaves_after: int | None) -> None:
         self.turns += 1
