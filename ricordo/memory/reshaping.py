@@ -25,7 +25,7 @@ from ricordo.memory.working import (
     require_free,
     require_writable,
 )
-from ricordo.storage import blocks
+from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
 
 GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'

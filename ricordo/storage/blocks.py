@@ -349,7 +349,10 @@ def _written(
 def log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
     row: dict[str, Any] = {"chain_id": block.chain_id, "block_id": block.id, "created_at": tx.clock.now()}
-    row |= {"changed": {"label": block.label, **changed}, "deleted_label": block.label if "deleted" in changed else None}
+    row |= {
+        "changed": {"label": block.label, **changed},
+        "deleted_label": block.label if "deleted" in changed else None,
+    }
     author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
     tx.run(_INSERT_LOG, {**row, **author})
 
