@@ -19,6 +19,7 @@ from ricordo.api.errors import install_error_shapes
 from ricordo.api.faces import Application, LateFaces
 from ricordo.api.guard import Guard
 from ricordo.background import callbacks, run_events, upkeep
+from ricordo.background import remotes as following
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
@@ -53,9 +54,10 @@ async def open_runtime(
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or VectorSettings())
+    kinds = plugins.memory_remotes()
     store = await asyncio.to_thread(open_store, settings)
     indexes |= await pgvector.index_of(store)
-    runtime = Runtime(settings, store, models, toolbox, plugins, indexes)
+    runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
     try:
         if (place := settings.message_vectors) not in ("native", *indexes):
             raise Invalid(f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out.")
@@ -71,6 +73,7 @@ async def open_runtime(
             *erasing.HANDLERS,
             tracing.HANDLER,
             *upkeep.HANDLERS,
+            *following.HANDLERS,
             *streams,
             *swept,
         )

@@ -1,4 +1,4 @@
-"""Plugins: packages that offer tools, providers, vector indexes, routes or work after a turn; the group is `ricordo.plugins`.
+"""Plugins: packages that offer tools, providers, vector indexes, remotes, routes or jobs; the group is `ricordo.plugins`.
 
 A plugin is any object with some of the methods in HOOKS; the built-in tools and integrations come through the same door:
 
@@ -6,6 +6,7 @@ A plugin is any object with some of the methods in HOOKS; the built-in tools and
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
+        def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
         def routes(self): return [router]                            # FastAPI routers
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # how jobs of these kinds are done
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
@@ -19,14 +20,13 @@ from ricordo.domain.job import JobHandler
 from ricordo.errors import Invalid
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.provider_table import Provider
+from ricordo.memory.remotes import RemoteKind
 from ricordo.settings import VectorSettings
 from ricordo.storage.vector_index import VectorIndex
 from ricordo.tools.toolbox import ServerTool
 
 GROUP = "ricordo.plugins"
-HOOKS = ("tools", "providers", "vector_indexes", "routes", "jobs", "after_turn")
-# Hooks whose place is fixed but which this version does not serve: a plugin that counts on one must not start unheard.
-_LATER = ("memory_remotes",)
+HOOKS = ("tools", "providers", "vector_indexes", "memory_remotes", "routes", "jobs", "after_turn")
 
 
 class Plugins:
@@ -35,10 +35,6 @@ class Plugins:
     def __init__(self, plugins: Iterable[tuple[str, Any]]) -> None:
         self._plugins = list(plugins)
         for name, plugin in self._plugins:
-            if missing := [hook for hook in _LATER if hasattr(plugin, hook)]:
-                raise Invalid(
-                    f'Plugin "{name}" offers {", ".join(missing)}, which this version of Ricordo does not serve.'
-                )
             if not any(hasattr(plugin, hook) for hook in HOOKS):
                 raise Invalid(f'Plugin "{name}" offers none of {", ".join(HOOKS)}. Remove it or update it.')
 
@@ -63,6 +59,17 @@ class Plugins:
                 raise Invalid(f'Two plugins offer a vector index named "{index.name}". Remove one of them.')
             indexes[index.name] = index
         return indexes
+
+    def memory_remotes(self) -> dict[str, RemoteKind]:
+        """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
+        kinds: dict[str, RemoteKind] = {}
+        for offered in self._collect("memory_remotes"):
+            if not isinstance(offered, RemoteKind) or not isinstance(offered.kind, str) or not offered.kind:
+                raise Invalid(f"{type(offered).__name__} is no kind of remote: it needs kind, read and follow.")
+            if offered.kind in kinds:
+                raise Invalid(f'Two plugins offer remotes of the kind "{offered.kind}". Remove one of them.')
+            kinds[offered.kind] = offered
+        return kinds
 
     def routes(self) -> list[Any]:
         """Every router that is offered."""

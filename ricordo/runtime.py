@@ -12,6 +12,7 @@ from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models
 from ricordo.memory.indexing import Indexing
 from ricordo.memory.recall import Recall
+from ricordo.memory.remotes import RemoteKind
 from ricordo.plugins import Plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
@@ -52,9 +53,9 @@ class LiveRecording(Protocol):
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `owned` are the models of organisations, those
-    of `models` among them, `indexes` outside vector indexes by name, `live` this process's turns by run id,
-    and `recordings` the streams of those that are stored.
+    """What a running server is made of. `owned` are the models of organisations, those of `models` among them; `indexes` outside
+    vector indexes and `remotes` kinds of remotes, by name; `live` this process's turns by run id, and `recordings` the streams of
+    those that are stored.
     """
 
     settings: Settings
@@ -63,6 +64,7 @@ class Runtime:
     toolbox: Toolbox
     plugins: Plugins
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
+    remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
     is_stopping: bool = False

@@ -209,11 +209,13 @@ class Settings(BaseSettings):
     stream_hours: float = Field(
         3, gt=0, le=24 * 30, description="Hours after its end that the stream of a background run can be read again."
     )
-    allow_private_providers: bool = Field(
-        False, description="Let organisations add providers at private addresses, as a model server beside this one."
-    )
+    allow_private_providers: bool = Field(False, description="Let organisations add providers at private addresses.")
     allow_private_callbacks: bool = Field(
-        False, description="Let callbacks go to addresses of this machine and of private networks too."
+        False, description="Let callbacks go to private addresses, this machine's too."
+    )
+    allow_private_remotes: bool = Field(False, description="Let remotes be at private addresses, this machine's too.")
+    remote_folders: str | None = Field(
+        None, description="Folders for remotes on this machine, parted by colons. By default <data>/remotes."
     )
     daily_tokens: int | None = Field(
         None,
@@ -273,7 +275,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"RICORDO_HOST={self.host} can be reached from other machines, so RICORDO_API_KEY must be set too."
             )
-        for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path)):
+        remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
+        for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
             if PACKAGE in (path, *path.parents):
                 raise ValueError(f"{PREFIX}{name} lies inside the program, in {PACKAGE}. Choose a folder of your own.")
         return self
@@ -283,6 +286,12 @@ class Settings(BaseSettings):
         """The address of the PostgreSQL database with its password, where there is one."""
         url = self.database_url.get_secret_value() if self.database_url else ""
         return url if url and not url.startswith(SQLITE) else None
+
+    @property
+    def folders_of_remotes(self) -> tuple[Path, ...]:
+        """The folders in which remotes of memory may lie."""
+        named = (self.remote_folders or f"{self.data_dir}/remotes").split(os.pathsep)
+        return tuple(_absolute(Path(folder)) for folder in named if folder)
 
     @property
     def database_path(self) -> Path:

@@ -1,7 +1,4 @@
-"""Where a user's memory is kept in step elsewhere: git repositories and Dolt databases, added, listed and taken away."""
-
-import asyncio
-from typing import Literal
+"""Where a user's memory is kept in step elsewhere: git repositories, Dolt databases, what plugins bring."""
 
 from fastapi import Response
 from pydantic import Field, SecretStr
@@ -11,13 +8,10 @@ from ricordo.api.call import Call, Here, answer
 from ricordo.api.routing import Routes
 from ricordo.api.wire.schemas import Note, Shape
 from ricordo.api.wire.times import stamp
-from ricordo.domain.remote import Remote
-from ricordo.errors import NotFound
-from ricordo.integrations import dolt, git
-from ricordo.integrations.dolt.place import read_place
-from ricordo.integrations.git.transport import Place
+from ricordo.domain.remote import Access, Remote
+from ricordo.errors import Invalid, NotFound
 from ricordo.memory import owning
-from ricordo.secret import Secret
+from ricordo.memory.remotes import add as add_remote
 from ricordo.storage import jobs, remotes
 from ricordo.storage.store import Transaction
 
@@ -28,12 +22,17 @@ _ADDRESS = 2_000
 class RemoteBody(WholeBody):
     """Where memory shall be followed. A password may stand beside the address, and for Dolt in it; it is never shown."""
 
-    kind: Literal["git", "dolt"]
+    kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
     address: str = Field(max_length=_ADDRESS)
-    username: str = Field("git", max_length=255, description="With which name a git server is entered.")
+    username: str | None = Field(
+        None, max_length=255, description="With which name a git server is entered; git where it is left out."
+    )
     password: SecretStr | None = Field(None, max_length=_ADDRESS, description="Kept encrypted.")
     shows_toml: bool = Field(
         False, description="For git: a branch `toml` with the blocks as TOML and what waits as JSON."
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, max_length=50, description="What a plugin's kind wants to know beside these."
     )
 
 
@@ -52,20 +51,13 @@ class RemoteShape(Shape):
 @router.put("", response_model=RemoteShape)
 async def add(here: Here, user_id: str, body: RemoteBody) -> Response:
     """Let the memory be followed at a place, from now on; she is made where she is new. What is there is taken over first."""
-    settings = here.runtime.settings
+    kinds = here.runtime.remotes
+    if body.kind not in kinds:
+        raise Invalid(f'There are no remotes of the kind "{body.kind}". Use one of: {", ".join(sorted(kinds))}.')
     password = body.password.get_secret_value() if body.password else None
-    allow_private = settings.allow_private_callbacks
-    if body.kind == "dolt":
-        place = await asyncio.to_thread(read_place, body.address, password, allow_private=allow_private)
-        chain_id = await _chain(here, user_id)
-        made = await dolt.add_remote(here.store, Secret(settings.data_dir), here.scope, chain_id, place)
-    else:
-        repository = Place(body.address, body.username, password, allow_private)
-        repository.require_usable()
-        chain_id = await _chain(here, user_id)
-        made = await git.add_remote(
-            here.store, settings.data_dir, here.scope, chain_id, repository, shows_toml=body.shows_toml
-        )
+    options = {**body.options, **({"shows_toml": True} if body.shows_toml else {})}
+    asked = Access(body.address, body.username, password, options)
+    made = await add_remote(here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked)
     return answer(_shown(made))
 
 
@@ -81,11 +73,12 @@ async def list_remotes(here: Here, user_id: str) -> Response:
 
 @router.post("/{remote_id}/follow", response_model=Note)
 async def follow(here: Here, user_id: str, remote_id: str) -> Response:
-    """Bring the remote and the memory together as soon as possible, instead of at the next sweep."""
+    """Bring the remote and the memory together now, also where nothing changed in the memory."""
 
     def work(tx: Transaction) -> None:
-        remote = _found(tx, here, user_id, remote_id)
-        jobs.add(tx, dolt.job_of(remote) if remote.kind == dolt.KIND else git.job_of(remote))
+        job = _found(tx, here, user_id, remote_id).job()
+        if jobs.add(tx, job) is None:
+            jobs.hasten(tx, job.kind, job.key or "")
 
     await here.store.write(work)
     return answer({"message": "The remote is brought up to date in the background."})
@@ -96,10 +89,6 @@ async def remove(here: Here, user_id: str, remote_id: str) -> Response:
     """Follow there no more. What is there stays there."""
     await here.store.write(lambda tx: remotes.remove(tx, _found(tx, here, user_id, remote_id)))
     return answer({"message": "The memory is followed there no more. What is there stays there."})
-
-
-async def _chain(here: Call, user_id: str) -> str:
-    return await here.store.write(lambda tx: owning.open_memory(tx, here.scope, user_id, makes=True).chain.id)
 
 
 def _found(tx: Transaction, here: Call, user_id: str, remote_id: str) -> Remote:

@@ -3,11 +3,12 @@
 No module here imports a client library before its first use, and none calls a service that is not configured.
 """
 
-from ricordo.domain.job import JobHandler
-from ricordo.integrations import dolt, git
+from ricordo.integrations.dolt import DoltRemotes
+from ricordo.integrations.git import GitRemotes
 from ricordo.integrations.pinecone import PineconeIndex
 from ricordo.integrations.qdrant import QdrantIndex
 from ricordo.integrations.turbopuffer import TurbopufferIndex
+from ricordo.memory.remotes import RemoteKind
 from ricordo.settings import VectorSettings
 from ricordo.storage.vector_index import VectorIndex
 
@@ -32,9 +33,9 @@ class IntegrationsPlugin:
             indexes.append(QdrantIndex(place, secret, prefix=settings.namespace_prefix))
         return indexes
 
-    def jobs(self) -> list[JobHandler]:
-        """What keeps remotes of memory in step."""
-        return [*git.HANDLERS, *dolt.HANDLERS]
+    def memory_remotes(self) -> list[RemoteKind]:
+        """The kinds of places that memory can be kept in step with."""
+        return [GitRemotes(), DoltRemotes()]
 
 
 plugin = IntegrationsPlugin()

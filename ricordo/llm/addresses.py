@@ -16,6 +16,7 @@ import httpx2
 from ricordo.domain.ids import unique
 from ricordo.errors import Invalid, Unavailable
 
+CALLBACKS = "RICORDO_ALLOW_PRIVATE_CALLBACKS"
 TIMEOUT = 10.0  # seconds for the whole exchange
 _CONNECT = 3.0  # of these for one of the machines behind a name
 _MOST = 3  # of which so many are tried
@@ -52,15 +53,44 @@ def is_public(text: str) -> bool:
     return address.is_global and not address.is_multicast and address not in _METADATA
 
 
-def require_callable(url: str, *, allow_private: bool = False) -> None:
-    """Raise Invalid where this is no http address, or by its very words a private one; names are resolved only when called."""
+def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
+    """Raise Invalid where this is no http address, or by its very words a private one; names are resolved only when called.
+
+    `setting` is the one that allows private addresses.
+    """
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
         raise Invalid("The address must begin with http:// or https:// and name a host.")
     if parts.userinfo:
-        raise Invalid("The address holds a name or password, which would be kept with the run. Leave it out.")
-    if not allow_private and (_is_number(parts.host) or parts.host == "localhost") and not is_public(parts.host):
-        raise _private(parts.host)
+        raise Invalid("The address holds a name or password, which would be kept and shown. Leave it out.")
+    if not allow_private:
+        require_public_host(parts.host, setting=setting)
+
+
+def require_public_host(host: str, *, setting: str) -> None:
+    """Raise Invalid where this is, by its very words, this machine or one of a private network; `setting` allows those."""
+    if (_is_number(host) or host == "localhost") and not is_public(host):
+        raise _private(host, setting)
+
+
+def connect(host: str, port: int, timeout: float, *, allow_private: bool, setting: str) -> socket.socket:
+    """An open connection to one of the machines behind a name, at a number that was checked, with `timeout` seconds for each.
+
+    Raises Invalid where the name leads to a private address, Unavailable where nobody answers.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        numbers = unique([str(one[4][0]) for one in found])
+        # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
+        if not numbers or not (allow_private or all(map(is_public, numbers))):
+            raise _private(host, setting)
+        tried = numbers[:_MOST]
+        for number in tried[:-1]:
+            with suppress(OSError):
+                return socket.create_connection((number, port), timeout)
+        return socket.create_connection((tried[-1], port), timeout)
+    except (OSError, UnicodeError) as error:
+        raise Unavailable(f"{host}:{port} cannot be reached ({type(error).__name__}). Check it.") from error
 
 
 async def post(
@@ -90,7 +120,7 @@ async def _post(
     found = await lookup(url.host, port)
     # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
     if not found or (not allow_private and not all(map(is_public, found))):
-        raise _private(url.host)
+        raise _private(url.host, CALLBACKS)
     tried = found[:_MOST]
     # Certificates take a while to load, which nobody else should wait for.
     verify = await asyncio.to_thread(httpx2.create_ssl_context) if url.scheme == "https" else False
@@ -152,8 +182,8 @@ def _is_number(host: str) -> bool:
     return True
 
 
-def _private(host: str) -> Invalid:
+def _private(host: str, setting: str) -> Invalid:
     return Invalid(
-        f"{host} is no public address, or leads to one of this machine or its network, which callbacks do not go to. "
-        "Give a public address, or set RICORDO_ALLOW_PRIVATE_CALLBACKS."
+        f"{host} is no public address, or leads to one of this machine or its network, which is not spoken to. "
+        f"Give a public address, or let the operator set {setting}."
     )

@@ -1,14 +1,16 @@
 """Which remotes follow which chains, how far each is, and which have something to do."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, exists, insert, or_, select
 
-from ricordo.domain.remote import Remote
+from ricordo.domain.remote import SETTLES, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
+from ricordo.storage import jobs
 from ricordo.storage.rows import new_values, setter
-from ricordo.storage.store import Transaction
+from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import chains, memory_remotes, proposals
 
 _COLUMNS = [column for column in memory_remotes.c if column.name != "seq"]
@@ -24,7 +26,7 @@ _CHANGED = exists().where(
 _DUE = (
     _SELECT.join(chains, chains.c.id == memory_remotes.c.chain_id)
     .where(
-        memory_remotes.c.kind == bindparam("kind"),
+        memory_remotes.c.kind.op("IN")(each(bindparam("kinds", type_=memory_remotes.c.settings.type))),
         or_(
             memory_remotes.c.last_at.is_(None),
             memory_remotes.c.last_at <= bindparam("before"),
@@ -58,9 +60,17 @@ def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
     return [_remote(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
 
 
-def due(tx: Transaction, kind: str, before: int) -> list[Remote]:
-    """The remotes of a kind, of all organisations, whose memory moved, or that were not looked at since `before` (microseconds)."""
-    return [_remote(row) for row in tx.all(_DUE, {"kind": kind, "before": before})]
+def wake(tx: Transaction, chain_id: str) -> None:
+    """Have the remotes of a chain follow what this transaction changes, a moment after it."""
+    for remote in of_chain(tx, chain_id):
+        jobs.add(tx, remote.job(tx.clock.now() + SETTLES))
+
+
+def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
+    """The remotes of these kinds, of all organisations, whose memory moved, or that were not looked at since `before`
+    (microseconds).
+    """
+    return [_remote(row) for row in tx.all(_DUE, {"kinds": list(kinds), "before": before})]
 
 
 def note(tx: Transaction, remote: Remote) -> None:

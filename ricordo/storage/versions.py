@@ -8,21 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, insert, select
+from sqlalchemy import bindparam, exists, func, insert, select
 
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import Cause
 from ricordo.errors import Invalid
-from ricordo.storage import blobs
+from ricordo.storage import blobs, remotes
 from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.rows import new_values, setter
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import chains, commits
+from ricordo.storage.tables import chains, commits, memory_remotes
 
 _COLUMNS = [column for column in chains.c if column.name != "seq"]
-_HELD = select(*_COLUMNS).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
+# Whether there are remotes is told by the row that is locked anyway: most chains have none, and cost nothing then.
+_IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
+_HELD = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
 _OF_OWNER = select(*_COLUMNS).where(
     chains.c.owner_kind == bindparam("owner_kind"),
     chains.c.owner_id == bindparam("owner_id"),
@@ -82,9 +84,17 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
 
 
 def hold(tx: Transaction, chain_id: str) -> Chain | None:
-    """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone."""
+    """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone.
+
+    Whoever holds a chain is about to change it, so its remotes follow once that is committed.
+    """
     row = tx.first(_HELD, {"chain_id": chain_id})
-    return _chain(row) if row else None
+    if row is None:
+        return None
+    values = row._asdict()
+    if values.pop("is_followed"):
+        remotes.wake(tx, chain_id)
+    return _chain(values)
 
 
 def hold_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
@@ -97,7 +107,7 @@ def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> C
     """The owner's chain, if there is one."""
     values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
     row = tx.first(_OF_OWNER, values)
-    return _chain(row) if row else None
+    return _chain(row._asdict()) if row else None
 
 
 def plan(chain: Chain, changes: Sequence[Change], cause: Cause, now: int) -> Plan:
@@ -225,7 +235,6 @@ def _stored_files(chain: Chain) -> dict[str, list[object]]:
     return {label: [blob.hex(), depth] for label, (blob, depth) in chain.files.items()}
 
 
-def _chain(row: Row[Any]) -> Chain:
-    values = row._asdict()
+def _chain(values: dict[str, Any]) -> Chain:
     files: Mapping[str, tuple[str, int]] = values.pop("files")
     return Chain(**values, files={label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()})

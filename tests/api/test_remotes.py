@@ -1,24 +1,48 @@
-"""Remotes over HTTP: added, listed without their passwords, brought up to date, taken away."""
+"""Remotes over HTTP: added, listed without their passwords, brought up to date, taken away; git's, Dolt's and a plugin's."""
 
-from pathlib import Path
+import time
+from collections.abc import Iterator
 
 import httpx2
 import pytest
 
+from ricordo import app
 from ricordo.domain.ids import new_id
+from ricordo.plugins import Plugins, load_plugins
 from tests.api.memory import ok, put, refused
+from tests.support.notebook import Notebooks
+from tests.support.serving import ServerInThread, serving
+
+LIMIT = 20.0
+NOTEBOOKS = Notebooks()
 
 
-@pytest.mark.parametrize("kind", ["git", "dolt"])
-def test_a_remote_is_added_listed_and_taken_away(http: httpx2.Client, tmp_path: Path, kind: str) -> None:
+@pytest.fixture(scope="module")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server with a plugin that offers a kind of remote of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        loaded = [*load_plugins()._plugins, ("notebooks", NOTEBOOKS)]
+        patch.setattr(app, "load_plugins", lambda: Plugins(loaded))
+        with serving(tmp_path_factory.mktemp("data")) as server:
+            yield server
+
+
+def place(server: ServerInThread, kind: str) -> str:
+    """An address that nothing is at yet."""
+    folder = server.settings.data_dir / "remotes"
+    name = new_id("memory")
+    return f"doltlite://{folder}/{name}.db" if kind == "dolt" else str(folder / f"{name}.git")
+
+
+@pytest.mark.parametrize("kind", ["git", "dolt", "notebook"])
+def test_a_remote_is_added_listed_and_taken_away(http: httpx2.Client, server: ServerInThread, kind: str) -> None:
     user = new_id("ada")
     put(http, user, "human", "Ada")
-    address = f"doltlite://{tmp_path / 'memory.db'}" if kind == "dolt" else str(tmp_path / "memory.git")
+    address = place(server, kind)
     made = ok(http.put(f"/users/{user}/remotes", json={"kind": kind, "address": address}))
     assert (made["kind"], made["address"]) == (kind, address)
     assert [one["id"] for one in ok(http.get(f"/users/{user}/remotes"))] == [made["id"]]
     assert "already" in refused(http.put(f"/users/{user}/remotes", json={"kind": kind, "address": address}), 409)
-    ok(http.post(f"/users/{user}/remotes/{made['id']}/follow"))
     other = new_id("bob")
     put(http, other, "human", "Bob")
     refused(http.delete(f"/users/{other}/remotes/{made['id']}"), 404)
@@ -26,15 +50,67 @@ def test_a_remote_is_added_listed_and_taken_away(http: httpx2.Client, tmp_path: 
     assert ok(http.get(f"/users/{user}/remotes")) == []
 
 
-def test_a_password_is_never_shown(http: httpx2.Client) -> None:
+@pytest.mark.parametrize("kind", ["git", "dolt", "notebook"])
+def test_a_remote_follows_by_itself_and_on_demand(http: httpx2.Client, server: ServerInThread, kind: str) -> None:
     user = new_id("ada")
+    put(http, user, "human", "Ada")
+    made = ok(http.put(f"/users/{user}/remotes", json={"kind": kind, "address": place(server, kind)}))
+
+    def followed(versions: int, since: str | None = None) -> str:
+        deadline = time.monotonic() + LIMIT
+        while True:
+            (now,) = ok(http.get(f"/users/{user}/remotes"))
+            if now["followed"] == versions and now["last_at"] and now["last_at"] != since:
+                assert now["last_error"] is None
+                return str(now["last_at"])
+            assert time.monotonic() < deadline, now
+            time.sleep(0.02)
+
+    followed(1)
+    put(http, user, "human", "Ada, again")
+    last = followed(2)
+    ok(http.post(f"/users/{user}/remotes/{made['id']}/follow"))
+    followed(2, since=last)
+
+
+def test_a_plugins_kind_is_told_its_options_and_its_password(http: httpx2.Client, server: ServerInThread) -> None:
+    user = new_id("ada")
+    body = {"kind": "notebook", "address": place(server, "notebook"), "password": "s3cret", "options": {"title": "A"}}
+    assert "s3cret" not in http.put(f"/users/{user}/remotes", json=body).text
+    deadline = time.monotonic() + LIMIT
+    while "s3cret" not in NOTEBOOKS.passwords:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    said = refused(http.put(f"/users/{user}/remotes", json={**body, "kind": "paper"}), 400)
+    assert 'no remotes of the kind "paper". Use one of: dolt, git, notebook.' in said
+    for kind in ("git", "dolt"):
+        other = {"kind": kind, "address": place(server, kind), "options": {"title": "A"}}
+        assert "option" in refused(http.put(f"/users/{user}/remotes", json=other), 400)
+
+
+def test_a_password_is_never_shown(http: httpx2.Client, server: ServerInThread) -> None:
+    user = new_id("ada")
+    server.runtime.settings.allow_private_remotes = True
     body = {"kind": "dolt", "address": "mysql://ada:s3cret@127.0.0.1:9/memory"}
     answer = http.put(f"/users/{user}/remotes", json=body)
+    server.runtime.settings.allow_private_remotes = False
     assert ok(answer)["address"] == "mysql://ada@127.0.0.1:9/memory"
     assert "s3cret" not in answer.text + http.get(f"/users/{user}/remotes").text
 
 
-def test_an_address_that_cannot_be_used_makes_nobody(http: httpx2.Client) -> None:
+@pytest.mark.parametrize(
+    ("kind", "address", "setting"),
+    [
+        ("dolt", "mysql://10.0.0.7/memory", "RICORDO_ALLOW_PRIVATE_REMOTES"),
+        ("dolt", "mysql://localhost/memory", "RICORDO_ALLOW_PRIVATE_REMOTES"),
+        ("git", "http://127.0.0.1/memory.git", "RICORDO_ALLOW_PRIVATE_REMOTES"),
+        ("git", "/etc/memory.git", "RICORDO_REMOTE_FOLDERS"),
+        ("dolt", "doltlite:///tmp/memory.db", "RICORDO_REMOTE_FOLDERS"),
+    ],
+)
+def test_an_address_that_may_not_be_used_makes_nobody(
+    http: httpx2.Client, kind: str, address: str, setting: str
+) -> None:
     user = new_id("ada")
-    refused(http.put(f"/users/{user}/remotes", json={"kind": "dolt", "address": "mysql://10.0.0.7/memory"}), 400)
+    assert setting in refused(http.put(f"/users/{user}/remotes", json={"kind": kind, "address": address}), 400)
     refused(http.get(f"/users/{user}/remotes"), 404)

@@ -5,24 +5,24 @@ Each way begins with a block `human` that holds `BEFORE`, under some policy, and
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 
 from ricordo.domain.block import Block, Policy
+from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Cause
-from ricordo.integrations import dolt as dolt_remote
-from ricordo.integrations import git as git_remote
-from ricordo.integrations.dolt.following import follow as follow_dolt
-from ricordo.integrations.git.following import follow as follow_git
+from ricordo.integrations.dolt import DoltRemotes
+from ricordo.integrations.git import GitRemotes
 from ricordo.integrations.git.layout import import_folder
-from ricordo.integrations.git.transport import Place
-from ricordo.memory import owning
+from ricordo.memory import owning, remotes
 from ricordo.memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
 from ricordo.memory.owning import Owned, PutOptions
-from ricordo.secret import Secret
+from ricordo.memory.remotes import RemoteKind
+from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.store import Store, Transaction
 from tests.support import dolt
@@ -163,28 +163,32 @@ def _push(on: Scene, branch: str = "main") -> None:
     git(clone, "push", "-q", "origin", f"HEAD:{branch}")
 
 
+def _followed(on: Scene, kind: RemoteKind, access: Access) -> Callable[[], object]:
+    """Add a remote and let it follow; returns what lets it follow once more."""
+    settings = Settings(data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True)
+    remote = on.wait(lambda store: remotes.add(store, settings, Scope(), on.name, kind, access))
+    again = partial(on.wait, lambda store: remotes.follow(store, settings, kind, remote))
+    again()
+    return again
+
+
 def _pull_from_git(on: Scene) -> None:
-    place = Place(str(on.folder / f"{on.name}.git"))
-    chain_id = on.read("process", lambda _tx, owned: owned.chain.id)
-    remote = on.wait(lambda store: git_remote.add_remote(store, on.folder, Scope(), chain_id, place))
-    on.wait(lambda store: follow_git(store, on.folder, remote, place))
-    git(on.folder, "clone", "-q", place.address, on.name)
+    bare = on.folder / f"{on.name}.git"
+    follow = _followed(on, GitRemotes(), Access(str(bare)))
+    git(on.folder, "clone", "-q", str(bare), on.name)
     (on.folder / on.name / "human.md").write_text(PLAIN)
     git(on.folder / on.name, "commit", "-q", "-a", "-m", "By hand")
     git(on.folder / on.name, "push", "-q", "origin", "HEAD:main")
-    on.wait(lambda store: follow_git(store, on.folder, remote, place))
+    follow()
 
 
 def _pull_from_dolt(on: Scene) -> None:
-    chain_id = on.read("process", lambda _tx, owned: owned.chain.id)
     with dolt.new_place(on.folder) as place:
-        secret = Secret(on.folder)
-        made = on.wait(lambda store: dolt_remote.add_remote(store, secret, Scope(), chain_id, place))
-        remote = on.wait(lambda store: follow_dolt(store, made, place))
+        follow = _followed(on, DoltRemotes(), Access(place.address, None, place.password))
         with dolt.at(place) as engine:
             engine.run("UPDATE memory_blocks SET body = ? WHERE label = 'human'", AFTER)
             dolt.commit(engine, "By hand")
-        on.wait(lambda store: follow_dolt(store, remote, place))
+        follow()
 
 
 def _import_layout(on: Scene) -> None:
@@ -199,6 +203,7 @@ def _approve_in_process(on: Scene) -> None:
     on.diffs.approve(on.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.").id)
 
 
+_KINDS = "integrations.IntegrationsPlugin.memory_remotes"  # what offers git and Dolt leads to what they do
 _BLOCKS, _DIFFS = "memory.in_process.blocks.UserBlockManager", "memory.in_process.diffs.PendingDiffStore"
 
 OWNERS_WAYS: dict[str, Way] = {
@@ -213,8 +218,8 @@ OWNERS_WAYS: dict[str, Way] = {
     "restore by the block's id": Way("api.versions.restore", _restore_by_id, BEFORE),
     "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
     "git push": Way("api.git_http.write", _push, PLAIN),
-    "a commit in a git remote": Way("integrations.git._follow", _pull_from_git, PLAIN, where="process"),
-    "a commit in a Dolt remote": Way("integrations.dolt._follow", _pull_from_dolt, where="process"),
+    "a commit in a git remote": Way(_KINDS, _pull_from_git, PLAIN, where="process"),
+    "a commit in a Dolt remote": Way(_KINDS, _pull_from_dolt, where="process"),
     "a folder in the first layout": Way("integrations.git.layout.import_folder", _import_layout),
     "update_block": Way(f"{_BLOCKS}.update_block", lambda on: on.blocks.update_block("human", AFTER), where="process"),
     "update_block_from_markdown": Way(

@@ -12,6 +12,7 @@ from ricordo.integrations import plugin
 from ricordo.plugins import Plugins
 from ricordo.settings import VectorSettings
 from ricordo.storage.vector_index import VectorIndex
+from tests.support.notebook import Notebooks
 
 
 def settings(**given: Any) -> VectorSettings:
@@ -66,3 +67,19 @@ def test_no_client_library_is_loaded_before_its_first_use() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "3 set()", done.stderr
+
+
+def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> None:
+    class Odd:
+        def memory_remotes(self) -> list[object]:
+            return [object()]
+
+    assert list(Plugins([("integrations", plugin), ("notes", Notebooks())]).memory_remotes()) == [
+        "git",
+        "dolt",
+        "notebook",
+    ]
+    with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
+        Plugins([("one", plugin), ("two", plugin)]).memory_remotes()
+    with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and follow"):
+        Plugins([("odd", Odd())]).memory_remotes()

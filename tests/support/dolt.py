@@ -61,7 +61,7 @@ def mortal(place: Place, chance: Random) -> Mortal:
 def new_place(folder: Path) -> Iterator[Place]:
     """A place where nothing is yet."""
     if not URL:
-        yield read_place(f"doltlite://{folder / 'memory.db'}")
+        yield read_place(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
         return
     given = read_place(URL, allow_private=True)
     name = f"ricordo_test_{secrets.token_hex(6)}"

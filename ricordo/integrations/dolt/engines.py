@@ -128,6 +128,7 @@ class Doltlite:
         if find_spec("doltlite") is None:
             raise Invalid('A file of doltlite needs the package doltlite: pip install "ricordo[dolt]"')
         place.require_usable()
+        place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.process = subprocess.Popen(  # noqa: S603 - our own arguments
             [sys.executable, "-I", str(_CHILD), str(place.path)],
             stdin=subprocess.PIPE,

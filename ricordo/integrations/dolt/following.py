@@ -27,6 +27,7 @@ from ricordo.integrations.dolt.words import (
     version_message,
     with_trailer,
 )
+from ricordo.memory.remotes import require_held
 from ricordo.storage import blobs, blocks, exporting, history, proposals, remotes, users
 from ricordo.storage.store import Store, Transaction
 
@@ -55,25 +56,19 @@ class _Now:
 
 
 async def follow(store: Store, remote: Remote, place: Place) -> Remote:
-    """Bring the database and the memory together; returns the remote as it is noted then.
+    """Bring the database and the memory together; returns the remote as it is to be noted then.
 
-    Raises Unavailable where it cannot be reached or refuses, Conflict or Invalid where what is there cannot be taken over; the
-    reason is noted, and nothing is lost on either side.
+    Raises Unavailable where it cannot be reached or refuses, Conflict or Invalid where what is there cannot be taken over; nothing
+    is lost on either side.
     """
-    started = store.clock.now()
+    memory = await store.read(lambda tx: _memory(tx, remote))
+    engine = await asyncio.to_thread(open_engine, place)
+    database = Database(engine, memory.name)
     try:
-        memory = await store.read(lambda tx: _memory(tx, remote))
-        engine = await asyncio.to_thread(open_engine, place)
-        database = Database(engine, memory.name)
-        try:
-            remote = await _together(store, database, memory, remote)
-        finally:
-            await asyncio.to_thread(database.close)
-    except RicordoError as error:
-        failed = replace(remote, last_error=str(error), last_at=started)
-        await store.write(lambda tx: _note_error(tx, failed))
-        raise
-    return await store.write(lambda tx: _note(tx, remote, started))
+        remote = await _together(store, database, memory, remote)
+    finally:
+        await asyncio.to_thread(database.close)
+    return replace(remote, last_error=await store.read(lambda tx: pulling.still_told(tx, remote)))
 
 
 async def _together(store: Store, database: Database, memory: _Memory, remote: Remote) -> Remote:
@@ -117,6 +112,7 @@ async def _take_one(store: Store, memory: _Memory, remote: Remote, step: pulling
 
 async def _push(store: Store, database: Database, memory: _Memory, remote: Remote) -> Remote:
     while True:
+        await require_held(store)
         after = remote.followed
         portion = await store.read(lambda tx: _portion(tx, memory, after))  # noqa: B023 - awaited here
         for edit, last in portion:
@@ -237,15 +233,3 @@ def _now(tx: Transaction, memory: _Memory) -> _Now:
         for block in blocks.of_user(tx, memory.scope, memory.owner.id)
     }
     return _Now(last[0] if last else None, rows, proposals.waiting(tx, memory.chain_id), tx.clock.now())
-
-
-def _note(tx: Transaction, remote: Remote, at: int) -> Remote:
-    noted = replace(remote, last_error=pulling.still_told(tx, remote), last_at=at)
-    remotes.note(tx, noted)
-    return noted
-
-
-def _note_error(tx: Transaction, failed: Remote) -> None:
-    """Note why it failed, and leave how far it came as that was noted on the way."""
-    there = remotes.get(tx, Scope(failed.organization_id), failed.id)
-    remotes.note(tx, replace(there, last_error=failed.last_error, last_at=failed.last_at))

@@ -1,17 +1,17 @@
 """Where a Dolt database is: a server at `mysql://user@host:3306/database`, or a file of doltlite at `doltlite:///path/file.db`.
 
-A server on another machine is spoken to only where every machine behind its name is a public one, unless the operator allows
-others, and at the very number that was checked. This machine itself is always allowed: who may add a remote runs the server.
+A server is spoken to only where every machine behind its name is a public one, unless the operator allows others, and at the
+very number that was checked. A file lies in one of the folders that the operator named.
 """
 
-import ipaddress
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from ricordo.errors import Invalid, Unavailable
-from ricordo.llm.addresses import is_public
+from ricordo.errors import Invalid
+from ricordo.llm.addresses import connect, require_public_host
+from ricordo.memory.remotes import PRIVATE, require_folder
 
 SERVER, FILE = "mysql://", "doltlite://"
 _PORT = 3306
@@ -22,11 +22,12 @@ _HOW = "Give a Dolt server as mysql://user@host:3306/database, or a file as dolt
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address without its password, and that password."""
+    """An address without its password, and that password; `allow_private` and `folders` are what the operator allows."""
 
     address: str
     password: str | None = None
     allow_private: bool = False
+    folders: tuple[Path, ...] = ()
 
     @property
     def is_file(self) -> bool:
@@ -62,40 +63,27 @@ class Place:
         """Raise Invalid where it can be no remote, as far as that can be told without asking."""
         if self.is_file:
             self._require_file()
-        elif _number(self.host) and not self._is_allowed(self.host):
-            raise self._private()
+        elif not self.allow_private:
+            require_public_host(self.host, setting=PRIVATE)
 
     def connect(self) -> socket.socket:
         """An open connection to the server. Raises Invalid where it may not be spoken to, Unavailable where nobody answers."""
-        try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            numbers = list(dict.fromkeys(str(one[4][0]) for one in found))
-            # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
-            if not all(map(self._is_allowed, numbers)):
-                raise self._private()
-            return socket.create_connection((numbers[0], self.port), timeout=_CONNECT)
-        except (OSError, UnicodeError, IndexError) as error:
-            raise Unavailable(f"The Dolt server {self.host}:{self.port} cannot be reached. Check it.") from error
-
-    def _is_allowed(self, number: str) -> bool:
-        return self.allow_private or is_public(number) or _is_here(number)
-
-    def _private(self) -> Invalid:
-        return Invalid(
-            f"{self.host} leads into a private network. Give a public address, or let the operator allow private ones."
-        )
+        return connect(self.host, self.port, _CONNECT, allow_private=self.allow_private, setting=PRIVATE)
 
     def _require_file(self) -> None:
         path = self.path
         if urlsplit(self.address).netloc or not path.is_absolute() or not path.name:
             raise Invalid(f"The path of the file must be absolute. {_HOW}")
-        if not path.parent.is_dir():
+        require_folder(path, self.folders)
+        if path.parent not in self.folders and not path.parent.is_dir():
             raise Invalid(f"There is no folder {path.parent}. Make it first.")
         if path.exists() and (not path.is_file() or _begins(path, _ORDINARY)):
             raise Invalid(f"{path} is no database of doltlite. Choose a file that is not there yet.")
 
 
-def read_place(address: str, password: str | None = None, *, allow_private: bool = False) -> Place:
+def read_place(
+    address: str, password: str | None = None, *, allow_private: bool = False, folders: tuple[Path, ...] = ()
+) -> Place:
     """The place with this address; a password in it is taken out of it. Raises Invalid, which quotes no password."""
     try:
         parts = urlsplit(address)
@@ -105,7 +93,7 @@ def read_place(address: str, password: str | None = None, *, allow_private: bool
     if any(sign.isspace() or not sign.isprintable() for sign in address) or parts.query or parts.fragment:
         raise Invalid(f"The address cannot be read. {_HOW}")
     if parts.scheme == "doltlite":
-        return _checked(Place(f"{FILE}{parts.netloc}{parts.path}", None, allow_private))
+        return _checked(Place(f"{FILE}{parts.netloc}{parts.path}", None, allow_private, folders))
     if parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -126,15 +114,3 @@ def _begins(path: Path, sign: bytes) -> bool:
             return file.read(len(sign)) == sign
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}. Choose another file.") from error
-
-
-def _number(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_here(number: str) -> bool:
-    return ipaddress.ip_address(number.partition("%")[0]).is_loopback

@@ -16,20 +16,23 @@ from ricordo.domain.git_reading import GitObject
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Cause
-from ricordo.errors import Conflict, Invalid, RicordoError, Stale, Unavailable
+from ricordo.errors import Conflict, Invalid, Stale, Unavailable
 from ricordo.integrations.git import layout, transport
 from ricordo.integrations.git.branches import PREFIX, Branch, open_branches, settle_merged
 from ricordo.integrations.git.transport import Moved, Place
 from ricordo.memory.joining import joined, known_parents
 from ricordo.memory.packs import read_pack
 from ricordo.memory.pushing import Push
+from ricordo.memory.remotes import require_held
 from ricordo.memory.repository import BRANCH, add_objects, find_object, make_repository, open_repository, refreshed
 from ricordo.memory.schemas import FOLDER as SCHEMAS
-from ricordo.storage import adopting, blocks, exporting, remotes, users
+from ricordo.storage import adopting, blocks, exporting, users
 from ricordo.storage.store import Store, Transaction
 
 # Where an owner finds the memory's side of a conflict, to merge it there.
 ASIDE = b"refs/heads/from-ricordo"
+# The option that asks for a branch which shows the memory as TOML.
+SHOWS_TOML = "shows_toml"
 _TRIES = 4
 
 
@@ -45,20 +48,15 @@ class _Memory:
 
 
 async def follow(store: Store, data_dir: Path, remote: Remote, place: Place) -> Remote:
-    """Bring the remote and the memory together; returns the remote as it is noted then.
+    """Bring the remote and the memory together; returns the remote as it is to be noted then.
 
-    Raises Unavailable where it cannot be reached, Conflict or Invalid where what is committed there cannot be taken over; the
-    reason is noted, and nothing is lost on either side.
+    Raises Unavailable where it cannot be reached, Conflict or Invalid where what is committed there cannot be taken over; nothing
+    is lost on either side.
     """
-    try:
-        memory = await store.read(lambda tx: _memory(tx, remote, data_dir))
-        tip = await _together(store, data_dir, memory, remote, place)
-        number = await store.read(lambda tx: exporting.number_of(tx, memory.chain_id, tip) if tip else 0)
-        noted = replace(remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None)
-    except RicordoError as error:
-        await _note(store, replace(remote, last_error=str(error)))
-        raise
-    return await _note(store, noted)
+    memory = await store.read(lambda tx: _memory(tx, remote, data_dir))
+    tip = await _together(store, data_dir, memory, remote, place)
+    number = await store.read(lambda tx: exporting.number_of(tx, memory.chain_id, tip) if tip else 0)
+    return replace(remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None)
 
 
 async def _together(store: Store, data_dir: Path, memory: _Memory, remote: Remote, place: Place) -> bytes | None:
@@ -77,7 +75,7 @@ async def _together(store: Store, data_dir: Path, memory: _Memory, remote: Remot
         except (Moved, Stale):
             continue
         except Conflict:
-            await _set_aside(path, place, seen, tip)
+            await _set_aside(store, path, place, seen, tip)
             raise
         return tip
     raise Unavailable("The memory and its remote change faster than they can be brought together. This is tried again.")
@@ -123,27 +121,21 @@ async def _push(
     for name in seen:
         if (name.startswith(PREFIX) or name == ASIDE) and name not in wanted:
             wanted[name] = None
-    await _move(aside, place, seen, wanted)
+    await _move(store, aside, place, seen, wanted)
 
 
-async def _set_aside(path: Path, place: Place, seen: Mapping[bytes, bytes], tip: bytes | None) -> None:
+async def _set_aside(store: Store, path: Path, place: Place, seen: Mapping[bytes, bytes], tip: bytes | None) -> None:
     if tip is not None:
-        await _move(path, place, seen, {ASIDE: tip})
+        await _move(store, path, place, seen, {ASIDE: tip})
 
 
-async def _move(path: Path, place: Place, seen: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes | None]) -> None:
+async def _move(
+    store: Store, path: Path, place: Place, seen: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes | None]
+) -> None:
     changed = {name: id for name, id in wanted.items() if seen.get(name) != id}
     if changed:
+        await require_held(store)
         await asyncio.to_thread(transport.push, place, path, dict(seen), changed)
-
-
-async def _note(store: Store, remote: Remote) -> Remote:
-    def work(tx: Transaction) -> Remote:
-        noted = replace(remote, last_at=tx.clock.now())
-        remotes.note(tx, noted)
-        return noted
-
-    return await store.write(work)
 
 
 def _memory(tx: Transaction, remote: Remote, data_dir: Path) -> _Memory:
@@ -153,7 +145,7 @@ def _memory(tx: Transaction, remote: Remote, data_dir: Path) -> _Memory:
     scope = Scope(remote.organization_id)
     user = users.require(tx, scope, owner_id)
     owner = Actor("user", user.id, user.name)
-    return _Memory(remote.chain_id, owner, scope, data_dir / SCHEMAS, remote.settings.get("layout") == "toml")
+    return _Memory(remote.chain_id, owner, scope, data_dir / SCHEMAS, bool(remote.options.get(SHOWS_TOML)))
 
 
 def _newest(tx: Transaction, chain_id: str, ids: list[bytes]) -> bytes | None:

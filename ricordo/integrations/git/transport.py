@@ -4,7 +4,6 @@ An address is spoken to only where all machines behind its name are public ones 
 number that was checked, and redirects are not followed.
 """
 
-import socket
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,15 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
-from ricordo.llm.addresses import is_public, require_callable
+from ricordo.llm.addresses import connect, require_callable
 from ricordo.memory.packs import BOUNDS
+from ricordo.memory.remotes import PRIVATE, require_folder
 from ricordo.memory.repository import make_repository, open_repository
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from dulwich.client import GitClient
 
 T = TypeVar("T")
-_TIMEOUT = 60.0  # seconds to wait for the next sign of life
+_CONNECT = 10.0  # seconds to wait for a machine
+_TIMEOUT = 60.0  # and then for the next sign of life
 _ZERO = b"0" * 40
 _SCHEMES = ("http://", "https://")
 Refs = dict[bytes, bytes]
@@ -33,12 +36,16 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a repository is, an absolute folder or an address, and what it takes to get in: a name and a password or token."""
+    """Where a repository is, an absolute folder or an address, and what it takes to get in: a name and a password or token.
+
+    `allow_private` and `folders` are what the operator allows: private addresses, and folders of this machine.
+    """
 
     address: str
     username: str = "git"
     password: str | None = None
     allow_private: bool = False
+    folders: tuple[Path, ...] = ()
 
     @property
     def is_folder(self) -> bool:
@@ -48,9 +55,11 @@ class Place:
     def require_usable(self) -> None:
         """Raise Invalid where it can be no remote."""
         if not self.is_folder:
-            require_callable(self.address, allow_private=self.allow_private)
+            require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
         elif not Path(self.address).is_absolute():
             raise Invalid("A remote is an address that begins with https:// or the absolute path of a folder.")
+        else:
+            require_folder(Path(self.address), self.folders)
 
 
 def branches(place: Place) -> Refs:
@@ -150,23 +159,12 @@ def _pool(place: Place) -> Any:
     import urllib3
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-    from urllib3.exceptions import NewConnectionError
 
     class Checked(HTTPConnection):
         """Connects to the number that was checked, whatever its name means a moment later."""
 
-        def _new_conn(self) -> socket.socket:
-            try:
-                found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-                numbers = [str(one[4][0]) for one in found]
-                # One private address among public ones is refused as a whole: which is taken would be the giver's choice.
-                if not numbers or not (place.allow_private or all(map(is_public, numbers))):
-                    raise NewConnectionError(self, f"{self.host} leads to no public address")
-                connected = socket.create_connection((numbers[0], self.port), _TIMEOUT)
-            except OSError as error:
-                raise NewConnectionError(self, str(error)) from error
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connected
+        def _new_conn(self) -> "socket":
+            return connect(self.host, self.port, _CONNECT, allow_private=place.allow_private, setting=PRIVATE)
 
     class CheckedTls(Checked, HTTPSConnection):
         """The same, and then TLS with the name."""

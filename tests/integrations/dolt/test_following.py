@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from ricordo.domain.git_objects import signature
-from ricordo.domain.remote import Remote
+from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import RicordoError
-from ricordo.integrations.dolt import add_remote, following
+from ricordo.integrations.dolt import DoltRemotes, following
 from ricordo.integrations.dolt.database import Database
 from ricordo.integrations.dolt.engines import open_engine
 from ricordo.integrations.dolt.place import Place
 from ricordo.integrations.dolt.words import branch_of, moment, proposal_in, stamp, trailer_of
 from ricordo.memory import deciding, owning
+from ricordo.memory import remotes as common
 from ricordo.memory.owning import ProposalOptions, PutOptions
-from ricordo.secret import Secret
+from ricordo.settings import Settings
 from ricordo.storage import history, proposals, remotes
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Store, Transaction
@@ -74,13 +75,17 @@ class Memory:
 
     async def remote(self) -> Remote:
         if not self.remote_id:
-            owned = await self.do(lambda _, owned, __: owned)
-            made = await add_remote(self.store, Secret(self.folder), Scope(), owned.chain.id, self.place)
+            access = Access(self.place.address, None, self.place.password)
+            made = await common.add(self.store, self.settings, Scope(), USER, DoltRemotes(), access)
             self.remote_id = made.id
         return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote_id))
 
-    async def follow(self) -> Remote:
-        return await following.follow(self.store, await self.remote(), self.place)
+    @property
+    def settings(self) -> Settings:
+        return Settings(data_dir=self.folder, remote_folders=str(self.folder), allow_private_remotes=True)
+
+    async def follow(self, store: Store | None = None) -> Remote:
+        return await common.follow(store or self.store, self.settings, DoltRemotes(), await self.remote())
 
     async def text(self, label: str) -> str | None:
         block = await self.do(lambda tx, owned, _: owning.find(tx, owned, label))
@@ -204,7 +209,7 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
         try:
-            await following.follow(ForgetfulStore(memory.store, chance), await memory.remote(), memory.place)
+            await memory.follow(ForgetfulStore(memory.store, chance))
         except Killed:
             return 1
     return 0

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.remote import Remote
+from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.integrations.git import FOLLOW, add_remote, following, job_of, place_of, transport
-from ricordo.integrations.git.following import follow
-from ricordo.integrations.git.transport import Place
+from ricordo.integrations.git import GitRemotes, following, transport
+from ricordo.memory import remotes as common
 from ricordo.memory.deciding import approve, reject
 from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, propose_edit, put, rename
-from ricordo.storage import blocks, history, jobs, proposals, remotes
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import blocks, history, proposals, remotes
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support.git import fsck, git, ids, run_git
@@ -28,8 +29,8 @@ class World:
 
     def __init__(self, store: SqliteStore, folder: Path) -> None:
         self.store = store
-        self.data = folder / "data"
-        self.place = Place(str(folder / "remotes" / "ada.git"))
+        self.settings = Settings(data_dir=folder / "data")
+        self.access = Access(str(folder / "data" / "remotes" / "ada.git"))
         self.clone = folder / "clone"
         self.remote: Remote
 
@@ -37,9 +38,9 @@ class World:
         """Make the user with two blocks, the remote and the clone."""
         await self.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes tea\nLives in Rome", ADA))
         await self.do(lambda tx, owned: put(tx, owned, "goals", "", ADA, PutOptions(policy="direct")))
-        self.remote = await add_remote(self.store, self.data, Scope(), (await self.owned()).chain.id, self.place)
+        self.remote = await self.add(self.access)
         await self.follow()
-        git(self.clone.parent, "clone", "-q", self.place.address, "clone")
+        git(self.clone.parent, "clone", "-q", self.access.address, "clone")
 
     async def do(self, work: Callable[[Transaction, Owned], Any]) -> Any:
         """Do something to the memory."""
@@ -51,7 +52,11 @@ class World:
 
     async def follow(self) -> Remote:
         """Bring both together."""
-        return await follow(self.store, self.data, self.remote, self.place)
+        return await common.follow(self.store, self.settings, GitRemotes(), self.remote)
+
+    async def add(self, access: Access, user: str = "ada") -> Remote:
+        """Add a remote of a user's memory."""
+        return await common.add(self.store, self.settings, Scope(), user, GitRemotes(), access)
 
     async def texts(self) -> dict[str, str]:
         """The blocks as they are."""
@@ -84,7 +89,7 @@ class World:
     @property
     def bare(self) -> Path:
         """The remote's folder."""
-        return Path(self.place.address)
+        return Path(self.access.address)
 
     def branches(self) -> set[str]:
         """The remote's branches."""
@@ -210,34 +215,34 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
     assert ids(world.bare) == await world.versions()
 
 
-async def test_two_memories_cannot_share_a_remote(world: World, store: SqliteStore, tmp_path: Path) -> None:
+async def test_two_memories_cannot_share_a_remote(world: World, store: SqliteStore) -> None:
     await store.write(lambda tx: put(tx, open_memory(tx, Scope(), "eve", makes=True), "human", "Eve", ADA))
-    eve = await store.read(lambda tx: open_memory(tx, Scope(), "eve"))
-    other = await add_remote(store, world.data, Scope(), eve.chain.id, world.place)
+    other = await world.add(world.access, "eve")
     with pytest.raises(Conflict):
-        await follow(store, world.data, other, world.place)
+        await common.follow(store, world.settings, GitRemotes(), other)
     assert ids(world.bare) == await world.versions()
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
-    chain_id = world.remote.chain_id
     with pytest.raises(Conflict, match="follows this memory already"):
-        await add_remote(world.store, world.data, Scope(), chain_id, world.place)
+        await world.add(world.access)
     for address in ("relative/path", "http://127.0.0.1/x.git", "https://me:secret@example.org/x.git", "ssh://x/y"):
         with pytest.raises(Invalid):
-            await add_remote(world.store, world.data, Scope(), chain_id, Place(address))
+            await world.add(Access(address))
+    with pytest.raises(Invalid, match="no option but shows_toml"):
+        await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
 
 
 async def test_a_password_is_stored_so_that_nobody_reads_it(world: World) -> None:
-    place = Place("https://example.org/ada.git", "ada", "a-token-of-mine")
-    remote = await add_remote(world.store, world.data, Scope(), world.remote.chain_id, place)
+    access = Access("https://example.org/ada.git", "ada", "a-token-of-mine", {"shows_toml": True})
+    remote = await world.add(access)
     assert "a-token" not in str(remote.settings)
-    assert place_of(remote, world.data, allow_private=False) == place
+    assert common.access_of(remote, Secret(world.settings.data_dir)) == access
 
 
 async def test_what_has_something_to_do_is_found(world: World) -> None:
     def due() -> Any:
-        return world.store.read(lambda tx: [one.id for one in remotes.due(tx, "git", tx.clock.now() - 1_000_000)])
+        return world.store.read(lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)])
 
     noted = await world.follow()
     assert await due() == []
@@ -332,7 +337,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
     assert sorted(tree) == sorted(f"{label}.md" for label in await world.texts())
     open_now = {f"agent/{one.label}/{one.id}" for one in await world.waiting()}
     assert world.branches() == {"main"} | open_now
-    assert [path.name for path in (world.data / "repositories").iterdir() if path.suffix == ".aside"] == []
+    assert [path.name for path in (world.settings.data_dir / "repositories").iterdir() if path.suffix == ".aside"] == []
     return kills
 
 
@@ -341,9 +346,3 @@ async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await follow_random_history(world, seed, monkeypatch) >= 2
-
-
-async def test_jobs_of_a_remote_never_overlap(world: World) -> None:
-    job = job_of(world.remote)
-    assert (job.key, job.is_single, job.kind) == (f"remote:{world.remote.id}", True, FOLLOW)
-    assert await world.store.write(lambda tx: jobs.add(tx, job)) is None  # the one that was added with the remote waits

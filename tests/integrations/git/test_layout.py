@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Invalid
-from ricordo.integrations.git import add_remote
-from ricordo.integrations.git.following import follow
+from ricordo.integrations.git import GitRemotes
 from ricordo.integrations.git.layout import import_folder
-from ricordo.integrations.git.transport import Place
+from ricordo.memory import remotes
 from ricordo.memory.owning import PutOptions, open_memory, propose_edit, put
+from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals
 from ricordo.storage.sqlite import SqliteStore
 from tests.support.git import fsck, git
@@ -33,19 +34,19 @@ async def test_a_memory_goes_out_as_toml_and_comes_back(store: SqliteStore, tmp_
         "courses/maths": "Free\n\n text ",
     }
 
-    def begin(tx: object) -> str:
+    def begin(tx: object) -> None:
         owned = open_memory(tx, Scope(), "alice", makes=True)  # type: ignore[arg-type]
         put(tx, owned, "student", texts["student"], ADA, PutOptions(schema_ref="student"))  # type: ignore[arg-type]
         put(tx, owned, "courses/maths", texts["courses/maths"], ADA)  # type: ignore[arg-type]
         propose_edit(tx, owned, "student", "Alice", "Alice B.", Actor("agent", "tutor", "Tutor"))  # type: ignore[arg-type]
-        return owned.chain.id
 
-    chain_id = await store.write(begin)
-    place = Place(str(tmp_path / "there.git"))
-    remote = await add_remote(store, tmp_path, Scope(), chain_id, place, shows_toml=True)
-    await follow(store, tmp_path, remote, place)
+    await store.write(begin)
+    settings = Settings(data_dir=tmp_path)
+    place = Access(str(tmp_path / "remotes" / "there.git"), options={"shows_toml": True})
+    remote = await remotes.add(store, settings, Scope(), "alice", GitRemotes(), place)
+    await remotes.follow(store, settings, GitRemotes(), remote)
     shown = git(Path(place.address), "rev-parse", "toml")
-    await follow(store, tmp_path, remote, place)
+    await remotes.follow(store, settings, GitRemotes(), remote)
     assert git(Path(place.address), "rev-parse", "toml") == shown
     assert fsck(Path(place.address)) == ""
     assert 'name = "Alice"' in git(Path(place.address), "show", "toml:blocks/student.toml")

@@ -15,6 +15,7 @@ from dulwich.web import make_wsgi_chain
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.integrations.git import transport
 from ricordo.integrations.git.transport import Moved, Place
+from ricordo.llm import addresses
 from tests.support.git import fsck, git
 
 MAIN = b"refs/heads/main"
@@ -108,11 +109,11 @@ def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], m
         transport.branches(Place(url))
     # A public name that leads here.
     monkeypatch.setattr(
-        transport.socket,
+        addresses.socket,
         "getaddrinfo",
         lambda *_a, **_o: [(0, 0, 0, "", ("93.184.215.14", 80)), (0, 0, 0, "", ("127.0.0.1", 80))],
     )
-    with pytest.raises(Unavailable):
+    with pytest.raises(Invalid, match="RICORDO_ALLOW_PRIVATE_REMOTES"):
         transport.branches(Place(url.replace("127.0.0.1", "git.example.org")))
     assert app.asked == []
 
@@ -150,4 +151,4 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
         transport.branches(Place("http://127.0.0.1:9/x.git", allow_private=True))
     (tmp_path / "folder").mkdir()
     with pytest.raises(Unavailable, match="no git repository"):
-        transport.branches(Place(str(tmp_path / "folder")))
+        transport.branches(Place(str(tmp_path / "folder"), folders=(tmp_path,)))
