@@ -4,11 +4,13 @@ What is read comes from a repository that is made of the database (see memory/re
 Everything that blocks runs in a thread, and what is sent or answered in large is kept on disk meanwhile.
 """
 
-import asyncio
 import re
+import traceback
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -23,11 +25,12 @@ from ricordo.api.git_wire import FLUSH, PACK, in_band, line, push_advertisement,
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
+from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.memory.copying_packs import copy_whole
+from ricordo.memory.healing import read_healing
 from ricordo.memory.owning import open_memory
 from ricordo.memory.receiving import Outcome, Pusher, receive
-from ricordo.memory.repository import BRANCH, forget_repository, history, open_repository, refreshed
+from ricordo.memory.repository import BRANCH, history, open_repository
 from ricordo.storage import exporting, versions
 from ricordo.storage.store import Transaction
 
@@ -43,6 +46,8 @@ _HAVE = re.compile(rb"have ([0-9a-f]{40})")
 _ODD = re.compile(rb"[0-9a-f]{4}(?:shallow|deepen)|filter[= ]")
 _CLONE = re.compile(rb"(?:[0-9a-f]{4}want [0-9a-f]{40}[^\n]*\n)+00000009done\n")
 _MOST_HAVES = 256
+_MOST_SENT = 2 * 1024**3  # bytes of a push that are read past, so that its sender hears why it is refused
+_TOO_LONG = "This push is longer than {} MB, which is the most that is taken at once. Push older commits first."
 _WANTED = re.compile(rb"want ([0-9a-f]{40})")
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
@@ -58,40 +63,42 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
         return _answer(service, "advertisement", push_advertisement(refs))
     if chain is None or chain.head is None:
         return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + FLUSH)
-    path = await refreshed(here.store, here.runtime.settings.data_dir, chain.id)
-    told = await asyncio.to_thread(_advertised, path)
+    told = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
     return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + told)
 
 
 @router.post(f"/{_READ}")
 async def read(here: Here, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
-    body = await _body(here, _READ)
+    body, _ = await _body(here, _READ)
     chain = await _memory(here, user_id, makes=False)
     if chain is None or chain.head is None:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
-    path = await refreshed(here.store, here.runtime.settings.data_dir, chain.id)
-    answer = await asyncio.to_thread(_packed, path, body, await _lacking(here, chain.id, body))
+    work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
+    answer = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, work)
     return StreamingResponse(_pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH)
 
 
-@router.post(f"/{_WRITE}")
+@router.post(f"/{_WRITE}", max_body_size=_MOST_SENT)
 async def write(here: Here, user_id: str) -> Response:
     """Make versions or proposals of what is pushed."""
-    request = read_push(await _body(here, _WRITE))
+    body, is_whole = await _body(here, _WRITE)
+    request = read_push(body)
     if not request.commands:  # git asks whether it may, before it sends much
         return _answer(_WRITE, "result", b"")
-    chain = await _memory(here, user_id, makes=True)
     settings = here.runtime.settings
-    pusher = Pusher(here.scope, here.scope.actor, expiry_of(settings))
     outcomes: list[Outcome] = []
     fault = None
     try:
-        if chain is not None:
+        if not is_whole:
+            raise TooLong(_TOO_LONG.format(settings.max_body_mb))
+        if chain := await _memory(here, user_id, makes=True):
+            pusher = Pusher(here.scope, here.scope.actor, expiry_of(settings))
             outcomes = await receive(here.store, settings.data_dir, chain, pusher, request.commands, request.pack)
     except RicordoError as error:
         fault = str(error)
-        outcomes = [Outcome(command.branch, fault, (fault,)) for command in request.commands[:1]]
+        outcomes = [Outcome(command.branch, fault) for command in request.commands]
+        outcomes[0] = replace(outcomes[0], said=(fault,))
     return _answer(_WRITE, "result", b"".join(push_report(outcomes, request.capabilities, fault)))
 
 
@@ -121,8 +128,12 @@ async def _lacking(here: Call, chain_id: str, body: bytes) -> list[bytes] | None
     return [made.id async for portion in portions for made in portion.objects]
 
 
-async def _body(here: Call, service: str) -> bytes:
-    """The body of the request, unpacked where it was packed. Raises Invalid, TooLong."""
+async def _body(here: Call, service: str) -> tuple[bytes, bool]:
+    """The body of the request, unpacked where it was packed, and whether that is all of it. Raises Invalid, TooLong.
+
+    Of a push that is too long the beginning is kept and the rest is read past: git shows no answer that comes before it has
+    sent all.
+    """
     request = here.request
     # A web page cannot send this type without asking first.
     if request.headers.get("content-type") != f"application/x-{service}-request":
@@ -133,11 +144,16 @@ async def _body(here: Call, service: str) -> bytes:
     most = here.runtime.settings.max_body_mb * 1024 * 1024
     pieces = _unpacked(request, most) if packing != "identity" else request.stream()
     body = bytearray()
+    is_whole = True
     async for piece in pieces:
-        body += piece
+        if is_whole:
+            body += piece
         if len(body) > most:
-            raise TooLong(f"The request is longer than {most} bytes. Push fewer commits at once.")
-    return bytes(body)
+            if service == _READ:
+                raise TooLong(f"The request is longer than {most} bytes. Fetch with a newer git, or clone anew.")
+            is_whole = False
+            del body[_ON_DISK_FROM:]
+    return bytes(body), is_whole
 
 
 async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
@@ -155,40 +171,25 @@ async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
 
 def _advertised(path: Path) -> bytes:
     answer = BytesIO()
-    _healing(path, lambda: _serve(path, b"", answer.write, None, advertises=True))
+    _serve(path, b"", answer.write, None, advertises=True)
     return answer.getvalue()
 
 
 def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
     """The whole answer in a file without a name: a slow reader holds no thread, and nothing of the repository."""
     answer: IO[bytes] = SpooledTemporaryFile(max_size=_ON_DISK_FROM)  # noqa: SIM115 - closed by whoever sends it
-
-    def work() -> None:
+    try:
         if _CLONE.fullmatch(body) and b"side-band-64k" in body and not _ODD.search(body):
             answer.write(line(b"NAK\n"))
             copy_whole(path, lambda data: answer.writelines(in_band(PACK, data)))
             answer.write(FLUSH)
         else:
             _serve(path, body, answer.write, lacking, advertises=False)
-
-    try:
-        _healing(path, work)
     except BaseException:
         answer.close()
         raise
     answer.seek(0)
     return answer
-
-
-def _healing(path: Path, work: Callable[[], None]) -> None:
-    """Read from a repository; one that is damaged is deleted, since it is a cache. Raises Unavailable then."""
-    from dulwich.errors import ChecksumMismatch
-
-    try:
-        work()
-    except (OSError, KeyError, zlib.error, ChecksumMismatch) as error:
-        forget_repository(path.parent.parent, path.stem)
-        raise Unavailable("The repository of this memory has to be prepared again. Fetch again.") from error
 
 
 def _serve(
@@ -208,9 +209,10 @@ def _serve(
             handler.handle()
         except (GitProtocolError, HangupException, AssertionError, ValueError) as error:
             failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
-        except (OSError, KeyError, zlib.error) as error:
-            failure = OSError(str(error))
-    # Raised here, as an error that was met in there holds on to files that could not be closed.
+        except Exception as error:
+            failure = error
+            # It would hold on to files that could not be closed.
+            traceback.clear_frames(error.__traceback__)
     if failure is not None:
         raise failure
 

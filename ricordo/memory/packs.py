@@ -17,7 +17,12 @@ _KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}
 _TAG, _BY_OFFSET, _BY_ID = 4, 6, 7
 _HEADER = 12
 _MORE, _LOW_7, _LOW_4 = 0x80, 0x7F, 0x0F
+_LONGEST_NUMBER = 63  # bits; a longer one is no size, and would take ever longer to read
 _BROKEN = "The pack that was sent is damaged. Push again; if that does not help, check the repository with `git fsck`."
+
+
+class Lacking(Invalid):
+    """A push counts on something that is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class _Entry:
 def read_pack(pack: bytes, find: Find, bounds: Bounds = BOUNDS) -> dict[bytes, GitObject]:
     """The objects of a pack by id; `find` gives those that it counts on without sending them.
 
-    Raises Invalid where it is damaged or refers to something unknown, TooLong where it would burst the bounds.
+    Raises Invalid where it is damaged, Lacking where it refers to something unknown, TooLong where it would burst the bounds.
     """
     if not pack:
         return {}
@@ -89,14 +94,19 @@ def _entries(pack: memoryview, count: int, bounds: Bounds) -> list[_Entry]:
 
 def _head(pack: memoryview, place: int) -> tuple[int, int, int]:
     first = _byte(pack, place)
-    type_, size, shift = first >> 4 & 7, first & _LOW_4, 4
-    byte = first
-    while byte & _MORE:
-        place += 1
-        byte = _byte(pack, place)
-        size |= (byte & _LOW_7) << shift
-        shift += 7
-    return type_, size, place + 1
+    size, place = _number(pack, place + 1, first & _LOW_4, 4) if first & _MORE else (first & _LOW_4, place + 1)
+    return first >> 4 & 7, size, place
+
+
+def _number(data: memoryview, place: int, number: int = 0, shift: int = 0) -> tuple[int, int]:
+    """A number that begins at a place, seven bits a byte, the lowest first; and the place behind it."""
+    while shift <= _LONGEST_NUMBER:
+        byte = _byte(data, place)
+        number |= (byte & _LOW_7) << shift
+        place, shift = place + 1, shift + 7
+        if not byte & _MORE:
+            return number, place
+    raise Invalid(_BROKEN)
 
 
 def _distance(pack: memoryview, place: int) -> tuple[int, int]:
@@ -106,6 +116,8 @@ def _distance(pack: memoryview, place: int) -> tuple[int, int]:
         place += 1
         byte = _byte(pack, place)
         distance = (distance + 1 << 7) | (byte & _LOW_7)
+        if distance > len(pack):
+            raise Invalid(_BROKEN)
     return distance, place + 1
 
 
@@ -159,7 +171,7 @@ def _resolve(entries: list[_Entry], find: Find, bounds: Bounds) -> dict[bytes, G
         at[entry.offset] = found[made.id] = made
         waiting += pending.pop(entry.offset, []) + pending.pop(made.id, [])
     if pending:
-        raise Invalid("This push counts on objects that are not here. Fetch first, then push again.")
+        raise Lacking("This push counts on objects that are not here. Fetch first, then push again.")
     return found
 
 
@@ -167,15 +179,9 @@ def _applied(base: bytes, delta: bytes, left: int) -> bytes:
     from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
     from dulwich.pack import apply_delta
 
-    place = 0
+    place = size = 0
     for _ in range(2):  # the size of the base, then that of the result
-        size = shift = 0
-        while True:
-            byte = _byte(memoryview(delta), place)
-            size |= (byte & _LOW_7) << shift
-            place, shift = place + 1, shift + 7
-            if not byte & _MORE:
-                break
+        size, place = _number(memoryview(delta), place)
     if size > left:
         raise TooLong("This push unpacks to more than is allowed at once. Push fewer commits at once.")
     try:

@@ -11,7 +11,7 @@ from ricordo.domain.git_objects import SUFFIX, object_id, path_of, tree_of
 from ricordo.domain.git_reading import FILE, FOLDER, Commit, GitObject, fits_git, git_object, read_commit, read_tree
 from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, Stale
-from ricordo.memory.packs import Find
+from ricordo.memory.packs import Find, Lacking
 from ricordo.storage.adopting import Adopted, Adoption
 from ricordo.storage.versions import Change
 
@@ -23,6 +23,11 @@ _DEEPEST = 255  # characters of a path, as of a label
 _TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
 _TOO_LARGE = "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
 _NOT_FORWARD = "The memory has commits that yours do not come after. Fetch and merge first; a forced push is refused."
+_ODD_FILES = {
+    b"100755": "an executable file. Take that from it with `git update-index --chmod=-x`",
+    b"120000": "a link. Commit the text itself",
+    b"160000": "a submodule. Commit its texts, or remove it",
+}
 _EMPTY_TREE = object_id("tree", b"")
 
 
@@ -145,8 +150,9 @@ class Push:
 
     def _commit(self, id: bytes) -> Commit:
         if id not in self._commits:
+            found = self._object(id, "commit")
             try:
-                self._commits[id] = read_commit(self._object(id, "commit").body)
+                self._commits[id] = read_commit(found.body)
             except Invalid as error:
                 raise Refused([str(error)]) from None
         return self._commits[id]
@@ -156,8 +162,8 @@ class Push:
         if found is None and id == _EMPTY_TREE:
             found = git_object("tree", b"")
         if found is None or found.kind != kind:
-            raise Refused(
-                [f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."]
+            raise Lacking(
+                f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."
             )
         return found
 
@@ -181,9 +187,8 @@ class Push:
             elif entry.mode == FOLDER:
                 yield from self._walk(entry.id, f"{path}/")
             elif entry.mode != FILE:
-                self._fault(
-                    f"{path}: only plain files can be memory (mode 100644); this one has the mode {entry.mode.decode()}."
-                )
+                what = _ODD_FILES.get(entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}")
+                self._fault(f"{path}: only plain files can be memory (mode 100644); this is {what}.")
             elif not path.endswith(SUFFIX):
                 self._fault(f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it.")
             else:

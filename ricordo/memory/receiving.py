@@ -16,8 +16,9 @@ from ricordo.domain.git_reading import Commit, GitObject
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Cause
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError, Stale
+from ricordo.memory.healing import healed
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.packs import Find, read_pack
+from ricordo.memory.packs import Find, Lacking, read_pack
 from ricordo.memory.proposing import Draft, propose
 from ricordo.memory.pushing import Push, Refused
 from ricordo.memory.repository import BRANCH, find_object, open_repository, refreshed
@@ -70,12 +71,24 @@ async def receive(
     store: Store, data_dir: Path, chain: Chain, pusher: Pusher, commands: Sequence[Command], pack: bytes
 ) -> list[Outcome]:
     """Carry out a push. Raises Invalid where the pack cannot be read; then nothing is done."""
+    try:
+        return await _receive(store, data_dir, chain, pusher, commands, pack)
+    except Lacking as error:
+        # Also where the repository lost what the push rightly counts on; nothing was done yet.
+        if not await healed(store, data_dir, chain.id, error):
+            raise
+    return await _receive(store, data_dir, chain, pusher, commands, pack)
+
+
+async def _receive(
+    store: Store, data_dir: Path, chain: Chain, pusher: Pusher, commands: Sequence[Command], pack: bytes
+) -> list[Outcome]:
     path = await refreshed(store, data_dir, chain.id)
     tip = await store.read(lambda tx: exporting.tip(tx, chain.id))
     now = await store.read(lambda tx: blocks.of_user(tx, pusher.scope, chain.owner_id))
     limits = {block.label: block.limit for block in now}
     new = await asyncio.to_thread(_unpack, path, pack)
-    outcomes = []
+    outcomes: list[Outcome] = []
     for command in commands:
         try:
             if refusal := _refusal(command, tip):
@@ -84,6 +97,10 @@ async def receive(
                 outcomes.append(await _adopt(store, path, chain, pusher, command, Objects(new, limits)))
             else:
                 outcomes.append(await _propose(store, path, chain, pusher, command, Objects(new, limits)))
+        except Lacking as error:
+            if not outcomes:
+                raise
+            outcomes.append(_refused(command, error))
         except RicordoError as error:
             outcomes.append(_refused(command, error))
     return outcomes

@@ -1,16 +1,24 @@
 """`git clone`, `pull` and `push` of a user's memory, with the stock client against the running server."""
 
 import gzip
+import random
+import socket
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from ricordo.api import git_http
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal
+from ricordo.memory import packs, receiving
 from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, put, rename
+from ricordo.memory.packs import Bounds
 from ricordo.storage import blocks, history, proposals, users
 from tests.support.git import fsck, git, ids, run_git
 from tests.support.serving import ServerInThread, serving
@@ -365,9 +373,129 @@ def test_a_damaged_repository_is_made_anew(memory: Memory, clone: Path, tmp_path
     content = bytearray(pack.read_bytes())
     content[-40] ^= 1
     pack.write_bytes(content)
-    assert run_git(tmp_path, "clone", memory.url, "first", check=False).returncode == 128
-    git(tmp_path, "clone", "-q", memory.url, "second")
-    assert ids(tmp_path / "second") == memory.versions()
+    git(tmp_path, "clone", "-q", memory.url, "again")
+    assert ids(tmp_path / "again") == memory.versions()
+
+
+def test_an_error_of_the_program_is_no_damage(
+    memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise KeyError("ours")
+
+    path = server.settings.data_dir / "repositories" / f"{memory.owned.chain.id}.git"
+    before = path.stat().st_ino
+    monkeypatch.setattr(git_http, "copy_whole", fail)
+    said = run_git(tmp_path, "clone", memory.url, "no", check=False).stderr
+    assert "500" in said
+    assert path.stat().st_ino == before
+
+
+def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
+    """git shows nothing of an answer that comes before it has sent all, so what is too much is read past."""
+    before, rows = memory.versions(), memory.server.rows()
+    (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
+    commit(clone, "Noise")
+    said = refused(clone)
+    assert "remote: This push is longer than 1 MB, which is the most that is taken at once." in said
+    assert "[remote rejected] main -> main" in said
+    assert (memory.versions(), memory.server.rows()) == (before, rows)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (Bounds(bytes=200_000), "remote: This push unpacks to more than 200000 bytes."),
+        (Bounds(objects=2), "remote: This push holds 3 objects, of which 2 are allowed at once."),
+    ],
+)
+def test_a_push_that_unpacks_to_too_much_says_so_on_the_screen(
+    memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds, words: str
+) -> None:
+    monkeypatch.setattr(receiving, "read_pack", partial(packs.read_pack, bounds=bounds))
+    before, rows = memory.versions(), memory.server.rows()
+    commit(clone, "Zeros", zeros="0" * 1_000_000)
+    assert words in refused(clone)
+    assert (memory.versions(), memory.server.rows()) == (before, rows)
+
+
+def test_executables_links_and_submodules_are_told_from_plain_files(memory: Memory, clone: Path) -> None:
+    before = memory.versions()
+    (clone / "run.md").write_text("x")
+    (clone / "run.md").chmod(0o755)
+    (clone / "link.md").symlink_to("human.md")
+    git(clone, "add", "-A")
+    git(clone, "update-index", "--add", "--cacheinfo", f"160000,{before[0]},module")
+    git(clone, "commit", "-q", "-m", "Odd")
+    said = refused(clone)
+    for words in (
+        "run.md: only plain files can be memory (mode 100644); this is an executable file. Take that from it with",
+        "link.md: only plain files can be memory (mode 100644); this is a link.",
+        "module: only plain files can be memory (mode 100644); this is a submodule.",
+    ):
+        assert words in said
+    assert memory.versions() == before
+
+
+def test_a_tag_refuses_the_push_it_comes_with_and_says_why(memory: Memory, clone: Path) -> None:
+    before = memory.versions()
+    commit(clone, human="New")
+    git(clone, "tag", "-a", "one", "-m", "One")
+    said = refused(clone, "--follow-tags", "origin", "main")
+    assert "remote: This push holds a tag, which memory has no place for. Push branches only." in said
+    assert memory.versions() == before
+    git(clone, "push", "-q", "origin", "main")
+    assert len(memory.versions()) == len(before) + 1
+
+
+def test_a_commit_with_a_book_for_a_message_is_refused(memory: Memory, clone: Path) -> None:
+    (clone / "human.md").write_text("Short")
+    (clone.parent / "book").write_text("word " * 30_000)
+    git(clone, "commit", "-q", "-a", "-F", str(clone.parent / "book"))
+    assert "bytes, of which 65536 are allowed. Shorten its message" in refused(clone)
+
+
+def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, clone: Path, tmp_path: Path) -> None:
+    clones = [clone]
+    for number in range(3):
+        git(tmp_path, "clone", "-q", memory.url, f"{number}")
+        clones.append(tmp_path / f"{number}")
+    pushed = [commit(each, f"From {number}", human=f"From {number}") for number, each in enumerate(clones)]
+    with ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda each: run_git(each, "push", check=False), clones))
+    (first,) = [number for number, one in enumerate(done) if one.returncode == 0]
+    assert memory.versions()[-1] == pushed[first]
+    assert memory.texts()["human"] == f"From {first}"
+    for one in done[:first] + done[first + 1 :]:
+        said = " ".join(one.stderr.split())
+        assert "Fetch and merge first" in said or "fetch first" in said, said
+
+
+def test_a_push_that_breaks_off_does_nothing(memory: Memory, clone: Path, server: ServerInThread) -> None:
+    """The client is killed in the middle of sending; what it had sent by then is half a pack."""
+    new = commit(clone, human="Never")
+    command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
+    head = f"{len(command) + 4:04x}".encode() + command + b"0000"
+    sent = subprocess.run(
+        ["git", "pack-objects", "--revs", "--stdout", "-q"],
+        cwd=clone,
+        input=b"main\n^main~1\n",
+        capture_output=True,
+        check=True,
+    ).stdout
+    rows = server.rows()
+    port = int(server.url.rpartition(":")[2])
+    path = memory.url.removeprefix(server.url) + "/git-receive-pack"
+    for cut in (0, len(head) - 2, len(head), len(head) + 20, len(head) + len(sent) - 1):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/x-git-receive-pack-request\r\n"
+                f"Content-Length: {len(head) + len(sent)}\r\n\r\n".encode()
+                + (head + sent)[:cut]
+            )
+    assert (server.rows(), memory.texts()["human"]) == (rows, "Name: Ada\nLikes tea")
+    git(clone, "push", "-q")
+    assert memory.versions()[-1] == new
 
 
 def test_nobody_elses_memory_is_there(memory: Memory, http: httpx2.Client, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+import tracemalloc
 import zlib
 from contextlib import suppress
 from itertools import pairwise
@@ -92,6 +93,36 @@ def test_long_chains_of_what_differs_are_read_in_a_moment() -> None:
     assert len(found) == 3000
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pack(b"\xbf" + b"\xff" * 40 + b"\x01" + zlib.compress(b"")),
+        pack(entry(3, b"ab"), entry(7, b"\2" + b"\xff" * 40 + b"\1", base=object_id("blob", b"ab"))),
+        pack(entry(3, b"ab"), entry(6, b"x", base=b"\xff" * 40 + b"\1")),
+    ],
+    ids=["of an object", "in a difference", "of a distance"],
+)
+def test_a_size_of_hundreds_of_bits_is_read_no_further(bad: bytes) -> None:
+    """Each of its bytes took longer than the one before: a pack of 400 kB held a processor for eight seconds."""
+    with pytest.raises(Invalid, match="damaged"):
+        read_pack(bad, nothing)
+
+
+def test_a_small_pack_that_asks_for_one_large_piece_again_and_again_takes_no_memory_for_it() -> None:
+    """Two kilobytes that would have unpacked to two hundred megabytes, whatever size they said they had."""
+    large = git_object("blob", bytes(60_000))
+    said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
+    delta = said * 2 + b"\xb0\x60\xea" * 4000
+    bomb = pack(entry(3, large.body), entry(7, delta, base=large.id))
+    assert len(bomb) < 2_000
+    tracemalloc.start()
+    with pytest.raises(Invalid, match="damaged"):
+        read_pack(bomb, nothing, Bounds(objects=10, bytes=200_000))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000_000
+
+
 def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
     whole = packed(repository, "main~9\n")
     for place in range(0, len(whole) - 1, 29):
@@ -137,6 +168,8 @@ def test_what_would_burst_the_bounds_is_refused(bad: bytes) -> None:
         pack(entry(3, b"ab"), entry(7, b"\2", base=object_id("blob", b"ab"))),
         pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0]), base=object_id("blob", b"ab"))),
         pack(b"\xff" * 40),
+        pack(entry(3, b"ab"), entry(7, bytes([3, 2, 0b10010000, 2]), base=object_id("blob", b"ab"))),
+        pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0b10010000, 3]), base=object_id("blob", b"ab"))),
     ],
 )
 def test_what_is_no_pack_is_refused(bad: bytes) -> None:
