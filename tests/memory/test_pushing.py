@@ -8,6 +8,7 @@ from ricordo.domain.git_objects import object_id
 from ricordo.domain.git_reading import GitObject, git_object
 from ricordo.errors import Stale
 from ricordo.memory import pushing
+from ricordo.memory.packs import Lacking
 from ricordo.memory.pushing import Push, Refused
 from ricordo.storage.versions import Change
 from tests.support.objects import WHO, commit_of
@@ -84,9 +85,9 @@ def test_a_text_that_no_block_can_hold_is_told_with_its_line(label: str, text: b
 @pytest.mark.parametrize(
     ("mode", "name", "words"),
     [
-        ("100755", "a.md", "a.md: only plain files can be memory (mode 100644); this one has the mode 100755"),
-        ("120000", "a.md", "mode 120000"),
-        ("160000", "a", "mode 160000"),
+        ("100755", "a.md", "a.md: only plain files can be memory (mode 100644); this is an executable file"),
+        ("120000", "a.md", "this is a link"),
+        ("160000", "a", "this is a submodule"),
         ("100644", "a.txt", "a.txt: each file is a memory block"),
         ("100644", ".md", "cannot be used"),
         ("100644", "versions.md", '"versions" has a meaning of its own'),
@@ -140,7 +141,7 @@ def test_an_older_commit_of_the_push_is_looked_at_too() -> None:
 def test_what_is_lacking_or_malformed_is_told() -> None:
     tip, new = commit_of({"human": "x"}, BASE)
     for id in new:
-        with pytest.raises(Refused, match="lacks the"):
+        with pytest.raises(Lacking, match="lacks the"):
             push({key: one for key, one in new.items() if key != id}).adoption(BASE, tip)
     bad = git_object("commit", new[tip].body.replace(b" +0100", b" soon"))
     with pytest.raises(Refused, match="is malformed"):
