@@ -35,18 +35,18 @@ def measure(count: int) -> Nearest | None:
     rows = asyncio.run(_embedded(texts))
     asked = asyncio.run(_embedded(writer.questions(texts, QUESTIONS)))
     kept = vectors.vectors_from(rows.astype(np.float16))
-    compared, may = rows.astype(np.float32), np.ones(count, dtype=np.bool_)
+    compared, may, nowhere = rows.astype(np.float32), np.ones(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     found, ours, exact = [], [], []
     for query in asked:
         began = time.perf_counter()
-        near = vectors.similarities(kept, query, count, may, np.empty(0, dtype=np.int64))
+        near = vectors.similarities(kept, query, may, nowhere).values
         middle = time.perf_counter()
         every = compared @ fusion.focus(query, kept.common)
         nearest = np.partition(every, count - BEST)[count - BEST :]
         ours.append((middle - began) * 1000)
         exact.append((time.perf_counter() - middle) * 1000)
-        best = np.sort(near[~np.isnan(near)])[::-1][:BEST]
-        # Half precision moves a similarity by less than this; equal texts may stand for each other.
+        best = np.sort(near)[::-1][:BEST]
+        # Storing them in fewer bits moves a similarity by less than this; equal texts may stand for each other.
         found.append(float(np.mean(best >= nearest.min() - 1e-3)))
     return Nearest(statistics.fmean(found), statistics.median(ours), statistics.median(exact))
 

@@ -47,16 +47,18 @@ class RelatedWords:
 
         ids = self._tokenizer.encode(word, add_special_tokens=False).ids
         vector: NDArray[np.float32] = self._table[list(ids)].sum(axis=0, dtype=np.float32)
-        length = float(np.linalg.norm(vector))
+        length = float(vector @ vector) ** 0.5
         if not length:
             return ()
         asked = vector / np.float32(length)
         # Signs are sixty-four to a word, so that a look at all of them takes a tenth of comparing the numbers.
         # A byte that runs over, as for an opposite, makes one more to be compared, no more.
         signs = np.packbits(asked > 0).view(np.uint64)
-        apart = np.bitwise_count(self._signs ^ signs[:, None]).sum(axis=0, dtype=np.uint8)
+        apart = np.zeros(self._signs.shape[1], dtype=np.uint8)
+        for row, sign in zip(self._signs, signs, strict=True):
+            apart += np.bitwise_count(row ^ sign)
         maybe = np.flatnonzero(apart <= MOST_APART)
-        likeness = self._vectors[maybe] @ asked
-        near = likeness >= LEAST_LIKE
-        nearest = maybe[near][np.argsort(-likeness[near])][:NEAREST]
-        return tuple(self._words[place] for place in nearest)
+        likeness = self._vectors.take(maybe, axis=0) @ asked
+        near = np.flatnonzero(likeness >= LEAST_LIKE)
+        nearest = maybe[near[np.argsort(-likeness[near])][:NEAREST]]
+        return tuple([self._words[place] for place in nearest.tolist()])

@@ -68,7 +68,7 @@ def named_times(query: str, now: int) -> list[tuple[int, int]]:
     today = (_EPOCH + timedelta(microseconds=now)).date()
     is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
     found: list[tuple[int, list[Days]]] = []
-    for pattern, read in _READERS:
+    for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
         # What one pattern has read is blank for the next, so that "7 May 2023" does not name the whole of May as well.
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
@@ -249,4 +249,9 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (re.compile(rf"(?<!\w){_AMOUNT}{_AGO}"), _counted_back),
     (re.compile(rf"(?<![\w-]){_WORD}(?![\w'-])"), _word_alone),
     (re.compile(rf"(?<!\w){_YEAR}"), _year_alone),
+]
+_DIGIT = re.compile(r"\d")
+# Those that can find something where there is no digit: most questions have none.
+_READERS_OF_WORDS: Final = [
+    (pattern, read) for pattern, read in _READERS if read in (_relative, _last_one, _counted_back, _word_alone)
 ]

@@ -4,6 +4,7 @@ Statements: one for the spaces, tails and those postings that are not remembered
 vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other words.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,11 +18,12 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.storage.index import fusion, scoring
 from ricordo.storage.index.dates import QUERY_LENGTH, named_times
+from ricordo.storage.index.fusion import Similar
 from ricordo.storage.index.packing import Documents, read_documents
 from ricordo.storage.index.query import Conditions, Found, Hit, Query
 from ricordo.storage.index.reading import SpaceRow, decoded, joined_postings, read_index, some_of
 from ricordo.storage.index.remembering import memory_of
-from ricordo.storage.index.scoring import Posting
+from ricordo.storage.index.scoring import Integers, Posting
 from ricordo.storage.index.tables import search_postings, search_terms
 from ricordo.storage.index.tail import ROLES, fingerprint, label_term
 from ricordo.storage.index.vectors import Floats, Vectors, read_vectors, similarities
@@ -140,10 +142,10 @@ class _Search:
 
     def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
         """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
-        found = {word: self.posting(word) for word in words}
+        found = {word: self.view.spread(self.posting(word), word) for word in words}
         known = [posting for posting in found.values() if len(posting.positions)]
         absent = [word for word, posting in found.items() if not len(posting.positions)]
-        variants = [*self._variants(absent), *(self.posting(form) for form in forms)]
+        variants = [*self._variants(absent), *(self.view.spread(self.posting(form), form) for form in forms)]
         return known + [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
 
     def _variants(self, absent: Sequence[str]) -> list[Posting]:
@@ -173,25 +175,28 @@ class _Search:
                     found.setdefault(part, []).append((by_seq[row.space], decoded({0: row.data})))
         return found
 
-    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Floats | None, frozenset[str]]:
-        """Cosine similarities by position, None where nothing is embedded; and the models that should have embedded the query."""
+    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similar | None, frozenset[str]]:
+        """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
         missing = {s.embedding for s in self._spaces if s.embedding and s.vectors and s.embedding not in query.vectors}
         usable = [space for space in self._spaces if space.embedding in query.vectors]
         vectors = read_vectors(self._tx, usable)
-        if not (vectors or query.nearest):
-            return None, frozenset(filter(None, missing))
-        similar: Floats = np.full(len(lexical), np.nan, dtype=np.float32)
+        parts = []
         for place, owner in enumerate(self._owners):
-            here = slice(self._starts[place], self._starts[place + 1])
+            start = self._starts[place]
+            here = slice(start, self._starts[place + 1])
             space = self._rows.get(owner)
             if owner in query.nearest:
-                similar[here] = _from_outside(self.view.records[here], query.nearest[owner])
+                found = _from_outside(self.view.documents.number[here], query.nearest[owner])
             elif space and space.seq in vectors:
                 asked = np.asarray(query.vectors[str(space.embedding)], dtype=np.float32)
-                similar[here] = _compare(vectors[space.seq], asked, None if may is None else may[here], lexical[here])
+                found = _compare(vectors[space.seq], asked, None if may is None else may[here], lexical[here])
+            else:
+                continue
+            parts.append(Similar(found.positions + start, found.values) if start else found)
+        similar = fusion.joined(parts)
         if not self.view.documents.is_whole:
-            similar[~self.view.alive] = np.nan
-        return (None if np.isnan(similar).all() else similar), frozenset(filter(None, missing))
+            similar = similar.where(self.view.alive)
+        return (similar if len(similar) else None), frozenset(filter(None, missing))
 
 
 def _records(space: SpaceRow | None, records: Mapping[int, Documents]) -> Documents:
@@ -211,19 +216,24 @@ def _once(posting: Posting) -> Posting:
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
 
 
-def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Floats:
+def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similar:
     least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
     hits = lexical >= least if least > 0 else lexical > 0
-    also = np.flatnonzero(hits if may is None else hits & may)
-    return similarities(vectors, asked, len(lexical), may, also)
+    return similarities(vectors, asked, may, hits if may is None else hits & may)
 
 
-def _from_outside(records: Documents, nearest: Sequence[tuple[int, float]]) -> Floats:
-    similar: Floats = np.full(len(records), np.nan, dtype=np.float32)
-    known = dict(nearest)
-    for position in np.flatnonzero(np.isin(records["number"], list(known))):
-        similar[position] = known[int(records["number"][position])]
-    return similar
+def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similar:
+    """The similarities by position that an outside index gave by the numbers of documents."""
+    values = {number: similarity for number, similarity in nearest if not math.isnan(similarity)}
+    known = np.array(sorted(values), dtype=np.int64)
+    # Where nothing was changed the numbers ascend: looking through a million of them would take as long as all the rest.
+    if (numbers[1:] > numbers[:-1]).all():
+        places = np.searchsorted(numbers, known)
+        places = places[places < len(numbers)]
+        places = places[np.isin(numbers[places], known)]
+    else:
+        places = np.flatnonzero(np.isin(numbers, known))
+    return Similar(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
 
 
 def _newest(view: View, may: Bools | None, limit: int) -> list[Hit]:

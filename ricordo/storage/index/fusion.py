@@ -24,6 +24,8 @@ _ROUNDS = 8
 # The best are looked for among the best of so many groups for each, of at most so many scores.
 GROUPS = 4
 LARGEST_GROUP = 64
+# Less than one in so many is worth being taken out and counted alone.
+FEW_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,40 @@ class Common:
 
     mean: Floats
     directions: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """Similarities (m,) of the documents at these positions (m, ascending, each once); of all others none is known."""
+
+    positions: Integers
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def where(self, mask: Bools) -> "Similar":
+        """Those of documents that the mask allows, (n,)."""
+        kept = mask[self.positions]
+        return Similar(self.positions[kept], self.values[kept])
+
+    def at(self, positions: Integers) -> Floats:
+        """Those of these documents, (k,); less than any number where none is known."""
+        if not len(self):
+            return np.full(len(positions), -np.inf, dtype=np.float32)
+        places = np.searchsorted(self.positions, positions)
+        places[places == len(self)] = 0
+        return np.where(self.positions[places] == positions, self.values[places], np.float32(-np.inf))
+
+
+NOTHING_SIMILAR = Similar(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+
+
+def joined(parts: Sequence[Similar]) -> Similar:
+    """Those of several spaces, the positions of each beyond those of the one before."""
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING_SIMILAR
+    return Similar(np.concatenate([part.positions for part in parts]), np.concatenate([part.values for part in parts]))
 
 
 def common_of(vectors: npt.NDArray[Any]) -> Common | None:
@@ -63,12 +99,16 @@ def focus(query: Floats, common: Common | None) -> Floats:
 
 def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
     """Which documents are said by somebody that these terms name, (n,); None where nobody is named."""
-    named = [posting for posting in postings if posting.named.any()]
-    if not named:
+    known = [posting.spread.spoken for posting in postings if posting.spread and posting.spread.spoken is not None]
+    named = [posting for posting in postings if not posting.spread and posting.named.any()]
+    if len(known) == 1 and not named:
+        return known[0]
+    if not (known or named):
         return None
     spoken: Bools = np.zeros(len(documents), dtype=np.bool_)
-    spoken[named[0].positions] = named[0].named
-    for posting in named[1:]:
+    for others in known:
+        spoken |= others
+    for posting in named:
         spoken[posting.positions[posting.named]] = True
     return spoken
 
@@ -76,14 +116,14 @@ def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
 def fuse(
     documents: Documents,
     lexical: Floats,
-    similar: Floats | None = None,
+    similar: Similar | None = None,
     times: Sequence[tuple[int, int]] = (),
     spoken: Bools | None = None,
     may: Bools | None = None,
 ) -> Floats:
     """The final score of each document, (n,): 0 for nothing found, about 1 for the best, up to half more with bonuses.
 
-    `similar` holds similarities, NaN where none is known; `times` half-open ranges of microseconds; `may` says which
+    `times` are half-open ranges of microseconds; `may` says which
     documents are compared with each other (default: all that live), and what the others get has no meaning.
     """
     if may is None and not documents.is_whole:
@@ -98,8 +138,7 @@ def fuse(
         score[_within(documents.created_at, times)] += np.float32(share * TIME_BONUS)
     if compared is not None:
         # Without any hit by words the similarity is all there is, and the bonuses stay what they are.
-        known, scaled = compared
-        score[known] += np.float32(SIMILARITY_SHARE if best else 1) * scaled
+        score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
     score *= documents.worth
     return score
 
@@ -111,22 +150,20 @@ def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     return within
 
 
-def _scaled(documents: Documents, similar: Floats, may: Bools | None) -> tuple[Integers, Floats] | None:
-    """Where similarities are known, and these, helped by their neighbours', as shares of the way from the least to the most."""
-    is_known = ~np.isnan(similar)
-    known = np.flatnonzero(is_known if may is None else is_known & may)
+def _scaled(documents: Documents, similar: Similar, may: Bools | None) -> Similar | None:
+    """Similarities, helped by their neighbours', as shares of the way from the least to the most; None where there are none."""
+    known = similar if may is None else similar.where(may)
     if not len(known):
         return None
-    values = similar[known]
-    compared = len(similar) if may is None else np.count_nonzero(may)
+    compared = len(documents) if may is None else np.count_nonzero(may)
     # Where only the most similar were compared, the others are at most as similar as the least of those.
-    usual = values.mean() if 2 * len(known) >= compared else values.min()
-    smoothed = _smooth(documents.layout, known, values - usual)
+    usual = known.values.mean() if 2 * len(known) >= compared else known.values.min()
+    smoothed = _smooth(documents.layout, known.positions, known.values - usual)
     low, high = smoothed.min(), smoothed.max()
     if high == low:
-        return known, np.ones(len(known), dtype=np.float32)
+        return Similar(known.positions, np.ones(len(known), dtype=np.float32))
     # Not quite 0 for the least similar: it was found, and comes last.
-    return known, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
+    return Similar(known.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6)))
 
 
 def _smooth(layout: Layout, known: Integers, values: Floats) -> Floats:
@@ -169,19 +206,26 @@ def bar(scores: Floats, k: int) -> np.float32:
 
 
 def ranks(
-    best: Integers, may: Bools | None, lexical: Floats | None, similar: Floats | None
+    best: Integers, may: Bools | None, lexical: Floats, similar: Similar | None
 ) -> list[tuple[int | None, int | None]]:
     """For each of these positions its rank by words and by similarity among those that may be found: 1 first, None not found so."""
-    by_words = _ranks(best, may, lexical, 0.0)
-    return list(zip(by_words, _ranks(best, may, similar, -np.inf), strict=True))
+    by_words = _ranks(lexical[best], lexical, may, 0.0)
+    if similar is None:
+        return [(rank, None) for rank in by_words]
+    known = similar if may is None else similar.where(may)
+    return list(zip(by_words, _ranks(known.at(best), known.values, None, -np.inf), strict=True))
 
 
-def _ranks(best: Integers, may: Bools | None, scores: Floats | None, none: float) -> list[int | None]:
-    if scores is None or not len(best):
-        return [None] * len(best)
-    own = scores[best]
-    found = own > none
-    least = own.min(where=found, initial=np.inf)
-    better = np.sort(scores[scores > least] if may is None else scores[may & (scores > least)])
-    counts = len(better) - np.searchsorted(better, own, "right")
-    return [1 + int(count) if is_found else None for count, is_found in zip(counts, found, strict=True)]
+def _ranks(own: Floats, scores: Floats, may: Bools | None, none: float) -> list[int | None]:
+    """For each of a few scores how many of all are better, and 1; None for those that are not above `none`."""
+    ranks: dict[float, int] = {}
+    # From the least on: what is better than it is most often little, and then all that the others must be compared with.
+    for score in sorted({score for score in own.tolist() if score > none}):
+        better = scores > score
+        if may is not None:
+            better &= may
+        count = int(np.count_nonzero(better))
+        ranks[score] = 1 + count
+        if FEW_AHEAD * count < len(scores):
+            scores, may = scores[better], None
+    return [ranks.get(score) for score in own.tolist()]

@@ -83,13 +83,28 @@ class Documents:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """A term that stands in many documents, worked out for all of them: `gain` by slot, before rarity and weight, and who is named.
+
+    `spoken` (n,) says whose speaker's name holds it; None where nobody's does.
+    """
+
+    gain: Floats
+    spoken: Bools | None
+
+
+@dataclass(frozen=True, slots=True)
 class Posting:
-    """Where a term stands: positions, each once; how often each text holds it (0 allowed), and whether the speaker's name does."""
+    """Where a term stands: positions, each once; how often each text holds it (0 allowed), and whether the speaker's name does.
+
+    `spread` is the same, worked out before for these documents.
+    """
 
     positions: npt.NDArray[Any]
     times: npt.NDArray[np.uint8]
     named: Bools
     weight: float = 1.0
+    spread: Spread | None = None
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> Documents:
@@ -190,24 +205,33 @@ def lexical(documents: Documents, postings: Sequence[Posting]) -> Floats:
             continue
         rarity = np.log1p(RARITY * max(documents.count - found + 0.5, 0.5) / (found + 0.5))
         weight = np.float32(posting.weight * rarity * (SATURATION + 1))
-        slots = layout.slot.take(posting.positions)
-        if found < FEW_HITS * layout.size:
-            _add_few(total, hits, layout, posting, slots, weight)
+        if posting.spread:
+            total += np.multiply(posting.spread.gain, weight, out=scratch[0])
+        elif found < FEW_HITS * layout.size:
+            _add_few(total, hits, layout, posting, weight)
         else:
-            _add_many(total, hits, layout, posting, slots, weight, scratch)
+            gain = _gain(layout, posting, hits, scratch)
+            gain *= weight
+            total += gain
     return total.take(layout.slot)
 
 
-def _add_many(
-    total: Floats,
-    hits: npt.NDArray[np.uint8],
-    layout: Layout,
-    posting: Posting,
-    slots: Integers,
-    weight: np.float32,
-    scratch: Floats,
-) -> None:
+def spread_of(documents: Documents, posting: Posting) -> Spread:
+    """The posting worked out for all documents: what a search for a term that many hold spends most of its time on."""
+    size = documents.layout.size
+    scratch = np.empty((2, size), dtype=np.float32)
+    gain = _gain(documents.layout, posting, np.zeros(size, dtype=np.uint8), scratch).copy()
+    spoken: Bools | None = None
+    if posting.named.any():
+        spoken = np.zeros(len(documents), dtype=np.bool_)
+        spoken[posting.positions] = posting.named
+    return Spread(gain, spoken)
+
+
+def _gain(layout: Layout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats) -> Floats:
+    """What the term adds to each slot for a weight of 1, (size,), in `scratch` (2, size); `hits` (size,) are zeros, also after."""
     # Scattering is what costs, so both numbers are put into one.
+    slots = layout.slot.take(posting.positions)
     hits[slots] = np.minimum(posting.times, MOST_TIMES) + posting.named * np.uint8(_NAMED)
     named = (hits >> np.uint8(7)) * np.uint8(TENTHS)
     hits &= _NAMED - 1
@@ -217,13 +241,13 @@ def _add_many(
     linked[REACH:-REACH] += spread
     hits[layout.alone :] *= 2
     hits += named
-    gain, divisor = scratch
+    gain: Floats = scratch[0]
+    divisor = scratch[1]
     np.copyto(gain, hits, casting="unsafe")
     np.add(gain, layout.weakening, out=divisor)
     gain /= divisor
-    gain *= weight
-    total += gain
     hits[:] = 0
+    return gain
 
 
 def _fives(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -241,9 +265,9 @@ def _add_few(
     hits: npt.NDArray[np.uint8],
     layout: Layout,
     posting: Posting,
-    slots: Integers,
     weight: np.float32,
 ) -> None:
+    slots = layout.slot.take(posting.positions)
     times = np.minimum(posting.times, MOST_TIMES)
     linked = slots < layout.alone
     around = (slots[linked, None] + _OFFSETS).ravel()

@@ -6,7 +6,7 @@ Vectors are a cache: they can be dropped and rebuilt.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
 Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
 
 FEW = 8192
@@ -34,8 +35,8 @@ _SAMPLE = 8192
 # So many are compared at a time: what that needs stays in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
-# Of a half float's bits, extended by copies of its sign and moved by 13: without the copies.
-_SIGN_AND_REST = np.int32(0x0FFFE000 - 2**31)
+# So many are made ready at a time: what that needs beside them stays small.
+_AT_ONCE = 4096
 
 _Json = jobs.c.payload.type
 _VECTORS = (
@@ -53,12 +54,12 @@ _VECTORS = (
 class Vectors:
     """The vectors of the first documents of a space, one a row, each of length 1; zeros where a document is gone.
 
-    `bits` says in which dimensions each lies beyond the mean, sixty-four to a word, a row for each word: only where there are many.
-    `common` is what the first `counted` of them share.
+    Of few, `rows` are floats. Of many they are bytes, which times `scales` are the numbers, and `bits` says in which dimensions
+    each lies beyond the mean, sixty-four to a word, a row for each word. `common` is what the first `counted` of them share.
     """
 
-    rows: npt.NDArray[np.float16]
-    exact: Floats | None
+    rows: npt.NDArray[Any]
+    scales: Floats | None
     bits: npt.NDArray[np.uint64] | None
     common: fusion.Common | None
     counted: int
@@ -69,44 +70,78 @@ class Vectors:
     @property
     def nbytes(self) -> int:
         """How much memory they take."""
-        return sum(array.nbytes for array in (self.rows, self.exact, self.bits) if array is not None)
+        return sum(array.nbytes for array in (self.rows, self.scales, self.bits) if array is not None)
+
+    def floats(self, chosen: Any) -> Floats:
+        """Those rows that a slice chooses, as they are compared."""
+        if self.scales is None:
+            return np.asarray(self.rows[chosen], dtype=np.float32)
+        return np.asarray(self.rows[chosen] * self.scales[chosen, None], dtype=np.float32)
 
 
-def vectors_from(rows: npt.NDArray[np.float16], known: Vectors | None = None) -> Vectors:
-    """Ready to be searched; `known` were the first of them. What they share is found anew when they grew by a tenth."""
-    if known is None or len(rows) > known.counted * 1.1:
-        sample = rows[:: max(1, len(rows) // fusion.MOST_SAMPLE)]
-        common, counted, known = fusion.common_of(sample[sample.any(axis=1)]), len(rows), None
+def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors:
+    """Ready to be searched: these, behind `known` ones. What they share is found anew when they grew by a tenth."""
+    count = len(new) + (len(known) if known else 0)
+    if count <= FEW:
+        floats = new.astype(np.float32)
+        together = Vectors(np.concatenate([known.rows, floats]) if known else floats, None, None, None, 0)
     else:
-        common, counted = known.common, known.counted
-    if len(rows) <= FEW:
-        return Vectors(rows, rows.astype(np.float32), None, common, counted)
-    new = np.ascontiguousarray(_beyond(rows[len(known) if known and known.bits is not None else 0 :], common).T)
-    bits = np.concatenate([known.bits, new], axis=1) if known and known.bits is not None else new
-    return Vectors(rows, None, bits, common, counted)
+        before = (known,) if known and known.scales is not None else ()
+        parts = [known.rows, new] if known and known.scales is None else [new]
+        made = [_as_bytes(part) for part in parts]
+        rows = np.concatenate([*(old.rows for old in before), *(rows for rows, _ in made)])
+        scales = np.concatenate([*(old.scales for old in before), *(scales for _, scales in made)])
+        together = Vectors(rows, scales, None, None, 0)
+    if known is None or count > known.counted * 1.1:
+        sample = together.floats(slice(None, None, max(1, count // fusion.MOST_SAMPLE)))
+        common, counted, held = fusion.common_of(sample[sample.any(axis=1)]), count, None
+    else:
+        common, counted, held = known.common, known.counted, known.bits
+    if count <= FEW:
+        return replace(together, common=common, counted=counted)
+    start = 0 if held is None else held.shape[1]
+    parts = [_beyond(together.floats(slice(at, at + _AT_ONCE)), common) for at in range(start, count, _AT_ONCE)]
+    bits = np.concatenate(
+        [*([] if held is None else [held]), *(np.ascontiguousarray(part.T) for part in parts)], axis=1
+    )
+    return replace(together, bits=bits, common=common, counted=counted)
 
 
-def similarities(
-    vectors: Vectors, query: Floats, size: int, may: npt.NDArray[np.bool_] | None, also: Positions
-) -> Floats:
-    """How near each of `size` positions is to the query, beyond what all are near to: NaN where that was not computed.
+def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Each row in 255 steps, and how large a step is: half the memory of half floats, and less than half the time to compare."""
+    found = np.empty(rows.shape, dtype=np.int8)
+    scales: Floats = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE].astype(np.float32)
+        scale = np.maximum(some.max(axis=1), -some.min(axis=1)) / np.float32(127)
+        scales[start : start + _AT_ONCE] = scale
+        some /= np.where(scale > 0, scale, np.float32(1))[:, None]
+        np.rint(some, out=some)
+        found[start : start + _AT_ONCE] = some
+    return found, scales
 
-    `may` says which positions may be found, all without it; those in `also` are computed whatever the first look says of them.
+
+def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similar:
+    """How near documents are to the query, beyond what all are near to: of those for which that was computed.
+
+    `may` says by position which may be found, all without it; those in `also` are computed whatever the first look says of them.
     """
-    found: Floats = np.full(size, np.nan, dtype=np.float32)
-    count = min(len(vectors), size)
+    count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
-        return found
+        return fusion.NOTHING_SIMILAR
     asked = fusion.focus(query, vectors.common)
-    if vectors.exact is not None:
-        found[:count] = vectors.exact[:count] @ asked
-        return found
-    # Comparing some of them twice costs less than finding out which.
-    chosen = np.concatenate([_first_look(vectors, asked, count, may), also[also < count]])
-    for start in range(0, len(chosen), _COMPARED_AT_ONCE):
-        some = chosen[start : start + _COMPARED_AT_ONCE]
-        found[some] = _products(vectors.rows.take(some, axis=0), asked)
-    return found
+    if vectors.scales is None:
+        return fusion.Similar(np.arange(count), vectors.rows[:count] @ asked)
+    chosen = also[:count].copy()
+    chosen[_first_look(vectors, asked, count, may)] = True
+    positions = np.flatnonzero(chosen)
+    values: Floats = np.empty(len(positions), dtype=np.float32)
+    for start in range(0, len(positions), _COMPARED_AT_ONCE):
+        some = positions[start : start + _COMPARED_AT_ONCE]
+        rows = vectors.rows.take(some, axis=0).astype(np.float32)
+        np.matmul(rows, asked, out=values[start : start + _COMPARED_AT_ONCE])
+    values *= vectors.scales.take(positions)
+    return fusion.Similar(positions, values)
 
 
 def read_vectors(tx: Transaction, spaces: Sequence[SpaceRow]) -> dict[int, Vectors]:
@@ -127,16 +162,18 @@ def read_vectors(tx: Transaction, spaces: Sequence[SpaceRow]) -> dict[int, Vecto
             stale[space.seq] = None
     if stale:
         wanted = [space for space in spaces if space.seq in stale]
-        for space, rows in _read_on(tx, wanted, stale):
-            vectors = current[space.seq] = vectors_from(rows, stale[space.seq])
+        for space, new in _read_on(tx, wanted, stale):
+            vectors = current[space.seq] = vectors_from(new, stale[space.seq])
             memory.put(("vectors", space.seq), ((space.generation, space.embedding), vectors), vectors.nbytes)
     return current
 
 
 def _read_on(
     tx: Transaction, spaces: Sequence[SpaceRow], known: dict[int, Vectors | None]
-) -> list[tuple[SpaceRow, Any]]:
-    since = min(0 if vectors is None else len(vectors) // VECTOR_CHUNK for vectors in known.values())
+) -> list[tuple[SpaceRow, npt.NDArray[np.float16]]]:
+    """For each of these spaces the vectors behind those that are known of it, where there are some."""
+    first = {space.seq: len(known[space.seq] or ()) for space in spaces}
+    since = min(first.values()) // VECTOR_CHUNK
     embeddings = sorted({str(space.embedding) for space in spaces})
     chunks: dict[tuple[int, str], list[Any]] = {}
     values = {"spaces": [space.seq for space in spaces], "embeddings": embeddings, "since": since}
@@ -145,15 +182,12 @@ def _read_on(
         chunks.setdefault((row.space, row.embedding), []).append(new)
     together = []
     for space in spaces:
-        parts = chunks.get((space.seq, str(space.embedding)), [])
-        if before := known[space.seq]:
-            parts = [before.rows[: since * VECTOR_CHUNK], *parts]
-        if parts:
-            together.append((space, np.concatenate(parts)))
+        if parts := chunks.get((space.seq, str(space.embedding))):
+            together.append((space, np.concatenate(parts)[first[space.seq] - since * VECTOR_CHUNK :]))
     return together
 
 
-def _first_look(vectors: Vectors, asked: Floats, count: int, may: npt.NDArray[np.bool_] | None) -> Positions:
+def _first_look(vectors: Vectors, asked: Floats, count: int, may: Bools | None) -> Positions:
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
     word = _packed(asked[None, :] > 0)[0]
     half = (len(word) + 1) // 2
@@ -166,9 +200,9 @@ def _first_look(vectors: Vectors, asked: Floats, count: int, may: npt.NDArray[np
     # An odd step, as turns of a talk alternate and a filter may leave out every other.
     few = apart[:: (count // _SAMPLE) | 1]
     near = np.flatnonzero(apart <= _bar(few, PROMISING / count if most > PROMISING else 1))
-    rest = vectors.bits[half:, :count].take(near, axis=1)
-    further = np.bitwise_count(rest ^ word[half:, None]).sum(axis=0, dtype=np.uint16)
-    further += apart.take(near)
+    further = apart.take(near).astype(np.uint16)
+    for number in range(half, len(word)):
+        further += np.bitwise_count(vectors.bits[number].take(near) ^ word[number])
     most = min(LOOKED_AT_AGAIN, len(near))
     bar = _bar(further, most / max(len(near), 1))
     nearer, equal = near[further < bar], near[further == bar]
@@ -202,23 +236,11 @@ def _apart(bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: in
     return apart
 
 
-def _products(rows: npt.NDArray[np.float16], asked: Floats) -> Floats:
-    """Those of each row with what is asked.
-
-    Numpy converts half floats one at a time. With its bits moved to where a float has them, each is the same number times 2**-112.
-    """
-    bits = rows.view(np.int16).astype(np.int32)
-    bits <<= 13
-    bits &= _SIGN_AND_REST
-    products: Floats = bits.view(np.float32) @ (asked * np.float32(2.0**112))
-    return products
+def _beyond(rows: Floats, common: fusion.Common | None) -> npt.NDArray[np.uint64]:
+    return _packed(rows > (np.float32(0) if common is None else common.mean))
 
 
-def _beyond(rows: npt.NDArray[np.float16], common: fusion.Common | None) -> npt.NDArray[np.uint64]:
-    return _packed(rows > (np.float16(0) if common is None else common.mean.astype(np.float16)))
-
-
-def _packed(signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+def _packed(signs: Bools) -> npt.NDArray[np.uint64]:
     bits = np.packbits(signs, axis=1)
     padding = -bits.shape[1] % 8
     return (np.pad(bits, ((0, 0), (0, padding))) if padding else bits).view(np.uint64)

@@ -5,7 +5,7 @@ made anew.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,31 @@ from ricordo.storage.index import growing, scoring
 from ricordo.storage.index.packing import POSTING, Documents, Postings, document_records, occurrences, read_documents
 from ricordo.storage.index.reading import SpaceRow, decoded, joined_postings, keep_documents, some_of
 from ricordo.storage.index.remembering import Memory
-from ricordo.storage.index.scoring import Posting
+from ricordo.storage.index.scoring import Posting, Spread
 from ricordo.storage.index.tail import ROLES, TailRow, unpack
 
 Bools = npt.NDArray[np.bool_]
+# A term that at least this share of the documents hold, as the name of who speaks, is worked out for all of them and kept.
+SPREAD_SHARE = 1 / 16
+LEAST_SPREAD = 4096
+MOST_SPREADS = 4
 _NO_POSTINGS = np.empty(0, dtype=POSTING)
+# What a view takes for each document beside its record: its documents and their layout, and its spreads.
+_BESIDE = 48 + 5 * MOST_SPREADS
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet.
 
-    None has another role than `roles`.
+    None has another role than `roles`. `spreads` are of terms asked for that many hold; they go with the view.
     """
 
     records: Documents
     documents: scoring.Documents
     tail: Mapping[str, Postings]
     roles: frozenset[str]
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
     @property
     def alive(self) -> Bools:
@@ -45,6 +52,17 @@ class View:
         together = joined_postings([merged, waiting]) if waiting else merged
         # Postings of documents that are gone leave the blobs with the next merge; until then they are passed over here.
         return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
+
+    def spread(self, posting: Posting, term: str) -> Posting:
+        """The posting of a term of this view, worked out for all documents where so many hold it that this is worth keeping."""
+        if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
+            return posting
+        spread = self.spreads.get(term)
+        if spread is None:
+            spread = self.spreads[term] = scoring.spread_of(self.documents, posting)
+            for oldest in list(self.spreads)[:-MOST_SPREADS]:
+                self.spreads.pop(oldest, None)
+        return replace(posting, spread=spread)
 
     def waiting(self, term: str) -> Posting | None:
         """Where the term stands in the tail."""
@@ -81,7 +99,7 @@ def view_of(memory: Memory, space: SpaceRow | None, records: Documents, tail: Se
         return known.view
     view, is_plain, columns = (known and _continued(known, records, tail, rows)) or _made(records, tail)
     kept = _Kept(number, generation, len(records), rows, is_plain, view, columns)
-    memory.put(place, kept, view.records.nbytes + 48 * len(view.records))
+    memory.put(place, kept, view.records.nbytes + _BESIDE * len(view.records))
     if space:
         keep_documents(memory, space, view.records[: len(records)])
     return view
@@ -183,7 +201,7 @@ def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> 
     together = View(
         records, scoring.documents_of(records, alive), tail, frozenset[str]().union(*(view.roles for view in views))
     )
-    memory.put(place, (tuple(views), together), records.nbytes + 48 * len(records))
+    memory.put(place, (tuple(views), together), records.nbytes + _BESIDE * len(records))
     return together
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ricordo.domain.message import Message
 from ricordo.storage import conversations, messages, search
-from ricordo.storage.index import fusion, scoring
+from ricordo.storage.index import fusion, scoring, view
+from ricordo.storage.index.engine import _from_outside
 from ricordo.storage.index.merge import merge
 from ricordo.storage.index.packing import document_records, occurrences
 from ricordo.storage.index.tail import Entry, pack, unpack
@@ -123,10 +124,12 @@ def found(hits: Found) -> list[tuple[int, float]]:
     return [(hit.document, hit.relevance.score) for hit in hits.hits]
 
 
-async def test_a_search_finds_what_a_search_by_hand_finds(store: Store) -> None:
+async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(
-        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int
+        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
     ) -> None:
+        # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
+        monkeypatch.setattr(view, "LEAST_SPREAD", least)
         agent = (await make.stored_agent(store)).agent
         other = make.conversation(agent, id=f"conv-{agent.id}-other")
         await store.write(lambda tx: conversations.insert_one(tx, other))
@@ -184,8 +187,23 @@ async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
 
     loop = asyncio.get_running_loop()
 
-    @given(operations, queries, filters, st.integers(1, 12))
-    def draw(program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int) -> None:
-        asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit), loop).result(60)
+    @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, view.LEAST_SPREAD)))
+    def draw(
+        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit, least), loop).result(60)
 
     await asyncio.to_thread(draw)
+
+
+@pytest.mark.parametrize("numbers", [[3, 5, 8, 9, 12], [5, 3, 12, 9, 8]], ids=["in order", "restored in another order"])
+def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(numbers: list[int]) -> None:
+    nearest = [(12, 0.9), (3, 0.5), (4, 0.8), (100, 0.7), (8, float("nan"))]
+    found = _from_outside(np.array(numbers), nearest)
+    assert sorted(zip(np.array(numbers)[found.positions].tolist(), found.values.tolist(), strict=True)) == [
+        (3, 0.5),
+        (12, pytest.approx(0.9)),
+    ]
+    assert (np.diff(found.positions) > 0).all()
+    assert len(_from_outside(np.array(numbers), [])) == 0
+    assert len(_from_outside(np.array([], dtype=np.int64), nearest)) == 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ricordo.storage.index import fusion
-from ricordo.storage.index.fusion import common_of, focus, fuse, ranks, speaks, top
+from ricordo.storage.index.fusion import Similar, common_of, focus, fuse, ranks, speaks, top
 from ricordo.storage.index.scoring import Documents, Posting, documents_of
 
 RECORD = np.dtype(
@@ -31,38 +31,44 @@ def floats(*values: float) -> np.ndarray:
 NONE = float("nan")
 
 
+def likeness(*values: float) -> Similar:
+    """Similarities by position, NONE where none is known."""
+    known = np.flatnonzero(~np.isnan(values))
+    return Similar(known, floats(*values)[known])
+
+
 def test_without_similarities_the_order_is_that_of_the_words() -> None:
     assert fuse(documents(3), floats(2, 8, 0)).tolist() == [0.25, 1.0, 0.0]
 
 
 def test_without_a_hit_by_words_the_order_is_that_of_the_similarities() -> None:
-    found = fuse(documents(4), floats(0, 0, 0, 0), floats(0.2, 0.9, NONE, 0.4))
+    found = fuse(documents(4), floats(0, 0, 0, 0), likeness(0.2, 0.9, NONE, 0.4))
     assert found.argsort().tolist() == [2, 0, 3, 1]
     assert found[1] == 1
     assert found[2] == 0
 
 
 def test_words_and_similarities_both_have_their_say() -> None:
-    found = fuse(documents(4), floats(4, 4, 0, 0), floats(0.1, 0.5, 0.5, 0.1))
+    found = fuse(documents(4), floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1))
     assert found[1] > found[0] > found[2] > found[3] > 0
 
 
 def test_a_document_without_a_vector_yet_keeps_its_score_by_words() -> None:
-    found = fuse(documents(3), floats(4, 2, 0), floats(NONE, 0.5, 0.4))
+    found = fuse(documents(3), floats(4, 2, 0), likeness(NONE, 0.5, 0.4))
     assert found[0] == pytest.approx(1 - fusion.SIMILARITY_SHARE)
 
 
 def test_only_unknown_similarities_are_as_none_at_all() -> None:
     lexical = floats(3, 1, 0)
-    assert fuse(documents(3), lexical, floats(NONE, NONE, NONE)).tolist() == fuse(documents(3), lexical).tolist()
+    assert fuse(documents(3), lexical, likeness(NONE, NONE, NONE)).tolist() == fuse(documents(3), lexical).tolist()
 
 
 def test_one_known_similarity_is_enough_to_be_found() -> None:
-    assert fuse(documents(2), floats(0, 0), floats(NONE, -0.3)).tolist() == [0, 1]
+    assert fuse(documents(2), floats(0, 0), likeness(NONE, -0.3)).tolist() == [0, 1]
 
 
 def test_similar_neighbours_help_in_the_same_talk_only() -> None:
-    similar = floats(0.9, 0.5, 0.1, 0.5, 0.1)
+    similar = likeness(0.9, 0.5, 0.1, 0.5, 0.1)
     together = fuse(documents(5, thread=1), np.zeros(5, dtype=np.float32), similar)
     assert together[1] > together[3]
     apart = fuse(documents(5), np.zeros(5, dtype=np.float32), similar)
@@ -87,8 +93,8 @@ def test_a_question_comes_after_an_equally_good_statement() -> None:
 
 def test_documents_that_may_not_be_found_do_not_change_how_the_others_compare() -> None:
     may = np.array([False, True, True])
-    found = fuse(documents(3), floats(100, 2, 1), floats(0.9, 0.1, 0.3), may=may)
-    alone = fuse(documents(2), floats(2, 1), floats(0.1, 0.3))
+    found = fuse(documents(3), floats(100, 2, 1), likeness(0.9, 0.1, 0.3), may=may)
+    alone = fuse(documents(2), floats(2, 1), likeness(0.1, 0.3))
     assert found[1:].tolist() == pytest.approx(alone.tolist())
 
 
@@ -127,10 +133,11 @@ def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int)
 
 def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> None:
     may = np.array([True, True, False, True])
-    lexical, similar = floats(3, 0, 9, 3), floats(0.1, NONE, 0.9, 0.4)
+    lexical, similar = floats(3, 0, 9, 3), likeness(0.1, NONE, 0.9, 0.4)
     best = np.array([3, 0, 1])
     assert ranks(best, may, lexical, similar) == [(1, 1), (1, 2), (None, None)]
-    assert ranks(best, may, None, similar) == [(None, 1), (None, 2), (None, None)]
+    assert ranks(best, may, floats(0, 0, 0, 0), similar) == [(None, 1), (None, 2), (None, None)]
+    assert ranks(best, may, lexical, likeness(NONE, NONE, NONE, NONE)) == [(1, None), (1, None), (None, None)]
     assert ranks(best, may, lexical, None) == [(1, None), (1, None), (None, None)]
 
 

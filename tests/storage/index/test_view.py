@@ -4,8 +4,9 @@ import pytest
 
 from ricordo.domain.agent import Agent
 from ricordo.storage import messages, search
-from ricordo.storage.index import scoring
+from ricordo.storage.index import scoring, view
 from ricordo.storage.index.merge import merge
+from ricordo.storage.index.remembering import memory_of
 from ricordo.storage.search import MessageFilter, Query
 from ricordo.storage.store import Store
 from tests.conftest import BOTH
@@ -106,9 +107,11 @@ async def test_several_spaces_together_are_laid_out_once_until_one_changes(store
     assert await find(store, "house", one) == []
 
 
+@pytest.mark.parametrize("least", [1, view.LEAST_SPREAD], ids=["that many hold", "that few hold"])
 async def test_a_term_that_is_remembered_is_read_on_after_a_merge_and_anew_after_a_deletion_by_another_server(
-    store: Store,
+    store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
+    monkeypatch.setattr(view, "LEAST_SPREAD", least)
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain tea")
     await store.write(lambda tx: merge(tx, "messages", agent.id))
@@ -129,3 +132,40 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_merge_and_anew_after
     store.memory.clear()  # type: ignore[attr-defined]
     store.memory.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
+
+
+async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_spaces_own_and_ends_with_its_view(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "LEAST_SPREAD", 1)
+    worked_out: list[int] = []
+    spread_of = scoring.spread_of
+
+    def counting(documents: scoring.Documents, posting: scoring.Posting) -> scoring.Spread:
+        worked_out.append(len(documents))
+        return spread_of(documents, posting)
+
+    monkeypatch.setattr(scoring, "spread_of", counting)
+    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
+    await say(store, one, "tea", "rain tea")
+    gone, *_ = await say(store, two, "tea", "bread", "tea house")
+    for _ in range(2):
+        assert sorted(await find(store, "tea", one)) == ["rain tea", "tea"]
+        assert sorted(await find(store, "tea", two)) == ["bread", "tea", "tea house"]
+    assert worked_out == [2, 3]
+    await say(store, one, "tea pot", minute=9)
+    assert "tea pot" in await find(store, "tea", one)
+    await store.write(lambda tx: search.forget_messages(tx, [gone]))
+    assert "tea" not in await find(store, "tea", two)
+    assert worked_out == [2, 3, 3, 2]
+
+
+async def test_only_a_few_words_that_many_hold_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "LEAST_SPREAD", 1)
+    agent = (await make.stored_agent(store)).agent
+    words = ["tea", "rain", "violin", "harbour", "bread", "snow"]
+    await say(store, agent, " ".join(words))
+    for word in [*words, *words]:
+        assert len(await find(store, word, agent)) == 1
+    (seen,) = await store.read(lambda tx: [held for held, _ in memory_of(tx)._held.values() if hasattr(held, "view")])
+    assert len(seen.view.spreads) == view.MOST_SPREADS
