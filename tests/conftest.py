@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ricordo.domain.scope import Scope
+from ricordo.storage import sqlite
 from ricordo.storage.postgres import PostgresStore
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from tests.support import postgres, sharing
@@ -19,10 +22,12 @@ from tests.support.clock import ManualClock
 settings.register_profile(
     "ricordo",
     deadline=None,
-    max_examples=60,
+    max_examples=25,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+# For who changes what they are about: make test ARGS="--hypothesis-profile=long tests/memory/test_merge.py".
+settings.register_profile("long", settings.get_profile("ricordo"), max_examples=1000)
 settings.load_profile("ricordo")
 
 
@@ -31,6 +36,8 @@ def clock() -> ManualClock:
     """A clock that moves by one microsecond a call, and by `advance(seconds)`."""
     return ManualClock()
 
+
+ROOM = 4_000_000_000  # bytes
 
 # Tests in these folders run on both databases; elsewhere a module that does says `DATABASES = BOTH`. The same name says where
 # a module in one of these folders is about one database alone.
@@ -50,6 +57,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure() -> None:
     """What is imported is no garbage: to look through it again and again takes a fifth of the start."""
     gc.disable()
+    _keep_files_in_memory()
+
+
+def _keep_files_in_memory() -> None:
+    """Let temporary files lie where nobody waits for a disk, if there is room for those of a whole run and TMPDIR is not set."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" not in os.environ and os.access(memory, os.W_OK | os.X_OK):
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC:
+            os.environ["TMPDIR"] = tempfile.tempdir = str(memory)
 
 
 def pytest_collection_finish() -> None:
@@ -61,7 +78,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _shared_work() -> Iterator[None]:
     """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
-    with sharing.shared_statements(), sharing.shared_embedding_model(), sharing.no_certificates():
+    with (
+        sharing.shared_statements(),
+        sharing.shared_compiler(),
+        sharing.shared_embedding_model(),
+        sharing.no_certificates(),
+    ):
         yield
 
 
@@ -90,11 +112,12 @@ async def store(
 ) -> AsyncIterator[SqliteStore | PostgresStore]:
     """An empty store on a database of its own."""
     if database == "postgresql":
-        async with postgres.new_store(clock, tmp_path) as opened:
+        async with postgres.new_store(clock) as opened:
             yield opened
         return
-    shutil.copy(empty_database, tmp_path / "ricordo.db")
-    file = open_sqlite(tmp_path / "ricordo.db", clock=clock)
+    path = tmp_path / "ricordo.db"
+    shutil.copy(empty_database, path)
+    file = SqliteStore(sqlite.make_engine(path, "normal"), clock, sqlite.lock_file(path))
     yield file
     await file.close()
 

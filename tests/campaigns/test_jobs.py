@@ -32,9 +32,9 @@ MOST = 3
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[PostgresStore]:
+async def store() -> AsyncIterator[PostgresStore]:
     """A store on PostgreSQL, in real time."""
-    async with new_store(SystemClock(), tmp_path) as opened:
+    async with new_store(SystemClock()) as opened:
         yield opened
 
 

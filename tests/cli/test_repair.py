@@ -26,7 +26,7 @@ BOTH = ("sqlite", "postgresql")
 async def shared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Store]:
     """A store on each of the databases."""
     if request.param == "postgresql":
-        async with postgres.new_store(clock, tmp_path) as opened:
+        async with postgres.new_store(clock) as opened:
             yield opened
         return
     file = open_sqlite(tmp_path / "ricordo.db", clock=clock)

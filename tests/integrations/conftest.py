@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain.clock import SystemClock
 from ricordo.integrations import PineconeIndex, QdrantIndex, TurbopufferIndex
 from ricordo.integrations.vector_service import Patience
 from ricordo.storage.pgvector import PgVectorIndex
-from ricordo.storage.postgres import open_postgres
+from ricordo.storage.postgres import PostgresStore
 from ricordo.storage.vector_index import VectorIndex
 from tests.support import postgres
 from tests.support.json_server import KEY, JsonServer
@@ -46,8 +47,7 @@ class OnTestsDatabase(PgVectorIndex):
     """The index in the database of this server, with a store that ends with it; the database is empty again then."""
 
     def __init__(self) -> None:
-        server = postgres.server()
-        self._opened = open_postgres(server.shared_database(), connections=2, backups=server.folder)
+        self._opened = PostgresStore(postgres.server().shared_engine(), SystemClock(), 2)
         super().__init__(self._opened)
 
     async def close(self) -> None:

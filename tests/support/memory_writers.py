@@ -56,7 +56,7 @@ class Report:
 async def run_campaign(folder: Path, *, writers: int, edits: int, processes: int = 2) -> Report:
     """Let them write in so many processes on one PostgreSQL, and audit. Raises AssertionError where an edit was lost."""
     began = time.monotonic()
-    async with postgres.new_store(SystemClock(), folder) as store:
+    async with postgres.new_store(SystemClock()) as store:
         agent_id = await lay_out(store, writers)
         url = postgres.server().shared_database()
         met = run_processes(url, agent_id, processes=processes, writers=writers, edits=edits)

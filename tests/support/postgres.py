@@ -1,7 +1,8 @@
 """A private PostgreSQL for the tests, with pgvector, from the wheel that carries it: started at its first use, gone with the run.
 
-Most tests share one database, emptied after each: that takes a twentieth of the time of a new one on a busy disk. Under xdist each
-worker has a server of its own, which takes a second to start and needs no agreement between processes.
+Most tests share one database, emptied after each: that takes a twentieth of the time of a new one on a busy disk. Their stores
+share its connections too, since each new one has to read again what all tables are. Under xdist each worker has a server of its
+own, which takes a second to start and needs no agreement between processes.
 `RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
 """
 
@@ -22,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Identity, MetaData, String, Table, text
+from sqlalchemy import Engine, Identity, MetaData, QueuePool, String, Table, event, text
 
 from ricordo.domain.clock import Clock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
+from ricordo.storage import postgres
 from ricordo.storage.postgres import PostgresStore, open_postgres
 
 _START = 30.0  # seconds; a busy machine takes long
+_MOST_KEPT = 8  # connections
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -39,6 +42,8 @@ _SETTINGS = {
     "shared_buffers": "32MB",
     "max_connections": "60",
     "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "4GB",
 }
 _TEMPLATE = "ricordo_template"
 # Whatever was written goes, but the organisation and the user that the first migration brings; numbers begin at one again.
@@ -70,6 +75,7 @@ class Server:
         self._log = (self.folder / "log").open("wb")
         self._numbers = itertools.count(1)
         self._shared: str | None = None
+        self._engine: Engine | None = None
         self._cleaner: psycopg.Connection[Any] | None = None
         atexit.register(self.stop)
         self._initialise()
@@ -104,6 +110,12 @@ class Server:
             self._shared = self.new_database()
         return self._shared
 
+    def shared_engine(self) -> Engine:
+        """The engine of the database that tests share, whose connections stay from one test to the next."""
+        if self._engine is None:
+            self._engine = _with_kept_connections(postgres.make_engine(self.shared_database()))
+        return self._engine
+
     def empty(self) -> None:
         """Bring the shared database back to what it was; where that cannot be done, the next test gets a new one."""
         try:
@@ -114,7 +126,7 @@ class Server:
                     raise
                 self._clean()  # the test before had cut every connection
         except psycopg.Error:
-            self._let_cleaner_go()
+            self._let_go()
             self.drop(self.shared_database())
             self._shared = None
             raise
@@ -125,10 +137,13 @@ class Server:
             self._cleaner = psycopg.connect(self.shared_database(), autocommit=True)
         self._cleaner.execute(_EMPTY.encode())
 
-    def _let_cleaner_go(self) -> None:
+    def _let_go(self) -> None:
         if self._cleaner:
             self._cleaner.close()
             self._cleaner = None
+        if self._engine:
+            self._engine.pool.close_all()  # type: ignore[attr-defined]
+            self._engine = None
 
     def drop(self, url: str) -> None:
         """Remove the database, whoever is still connected."""
@@ -137,7 +152,7 @@ class Server:
     def stop(self) -> None:
         """End the server at once and remove its folder."""
         atexit.unregister(self.stop)
-        self._let_cleaner_go()
+        self._let_go()
         process = getattr(self, "_process", None)
         if process and process.poll() is None:
             process.send_signal(signal.SIGQUIT)
@@ -181,6 +196,43 @@ class Server:
             time.sleep(0.02)
 
 
+class _Kept(QueuePool):
+    """Connections that stay when a store closes. One that a test has cut is replaced when the next would use it."""
+
+    def dispose(self) -> None:
+        """What a store does to its engine when it closes."""
+
+    def recreate(self) -> "_Kept":
+        """The same, after that."""
+        return self
+
+    def close_all(self) -> None:
+        """Close the connections."""
+        super().dispose()
+
+
+def _with_kept_connections(engine: Engine) -> Engine:
+    fresh = engine.pool
+    engine.pool = _Kept(
+        fresh._creator,
+        pool_size=_MOST_KEPT,
+        max_overflow=-1,
+        use_lifo=True,
+        pre_ping=True,
+        dialect=engine.dialect,
+        _dispatch=fresh.dispatch,
+    )
+
+    @event.listens_for(engine.pool, "checkin")
+    def _as_new(connection: "psycopg.Connection[Any] | None", _record: object) -> None:
+        # What the end of a session frees and forgets.
+        if connection is not None and not connection.closed:
+            with suppress(psycopg.Error):
+                connection.execute(f"SELECT pg_advisory_unlock_all(); RESET ALL; {postgres._SESSION}")
+
+    return engine
+
+
 def _end_with_us() -> None:
     """On Linux, let the server end when the tests are killed and can end nothing any more."""
     if sys.platform == "linux":
@@ -212,10 +264,9 @@ def name_in(url: str) -> str:
 
 
 @asynccontextmanager
-async def new_store(clock: Clock, folder: Path, connections: int = 4) -> AsyncIterator[PostgresStore]:
+async def new_store(clock: Clock, connections: int = 4) -> AsyncIterator[PostgresStore]:
     """A store on the shared database, which is empty again at the end."""
-    url = server().shared_database()
-    store = open_postgres(url, connections=connections, clock=clock, backups=folder / "backups")
+    store = PostgresStore(server().shared_engine(), clock, connections)
     try:
         yield store
     finally:

@@ -8,14 +8,16 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
-from sqlalchemy import Dialect
+from sqlalchemy import Dialect, Engine
 
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.related import RelatedWords
+from ricordo.storage import beside, check, job_queue, sqlite
 from ricordo.storage.prepared import Statements
 
 LOAD = embedded._load  # for tests of the loading itself
@@ -33,6 +35,26 @@ def shared_statements() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Statements, "__init__", share)
+        yield
+
+
+@contextmanager
+def shared_compiler() -> Iterator[None]:
+    """Let all engines of SQLite share what SQLAlchemy compiles for the statements that are not prepared."""
+    make = sqlite.make_engine
+    first = make(Path(":memory:"), "normal")
+    first.connect().close()  # the first connection tells the dialect what it speaks to
+    first._compiled_cache.capacity = 5000  # type: ignore[union-attr]
+
+    def share(path: Path, durability: str) -> Engine:
+        engine = make(path, durability)
+        engine.dialect = engine.pool._dialect = first.dialect
+        engine._compiled_cache = first._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (sqlite, beside, check, job_queue):
+            patch.setattr(module, "make_engine", share)
         yield
 
 
