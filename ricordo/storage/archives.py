@@ -151,13 +151,18 @@ def insert_passages(
 def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
     if not new:
         return
-    new = [replace(passage, text=conceal(passage.text).text) for passage in new]
+    new = [_concealed(passage) for passage in new]
     tx.run(_INSERT_PASSAGE, [_values(passage) for passage in new])
     tx.run(
         _INSERT_TAG,
         [{"passage_id": passage.id, "archive_id": archive.id, "tag": tag} for passage in new for tag in passage.tags],
     )
     search.index_passages(tx, new)
+
+
+def _concealed(passage: Passage) -> Passage:
+    text = conceal(passage.text).text
+    return passage if text == passage.text else replace(passage, text=text)
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:

@@ -19,6 +19,8 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 from sqlalchemy import URL, Connection, Engine, Integer, NullPool, create_engine, event, make_url
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
@@ -27,6 +29,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
+from ricordo.storage.arrays import Encoded
 from ricordo.storage.dump import dump
 from ricordo.storage.store import Overtaken, Transaction, each, from_json, to_json
 from ricordo.storage.units import Units, plain_errors, reason_of, timed
@@ -44,6 +47,15 @@ _ADVICE = "See that the PostgreSQL server runs, takes connections and has room o
 _SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 _NUL = "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
+
+
+class _EncodedDumper(Dumper):
+    """Hands an array over as it is; its type stands in the statement."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> bytes:
+        return bytes(obj)
 
 
 class _Compiler(PGCompiler_psycopg):
@@ -236,6 +248,7 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
+        connection.adapters.register_dumper(Encoded, _EncodedDumper)
         connection.execute(_SESSION)
         if durability == "full":
             connection.execute("SET synchronous_commit = on")

@@ -1,5 +1,7 @@
 """Statements compiled once. The repositories build theirs when they are imported; here each is compiled for the database at its
 first use and then goes straight to the driver, which takes half of what SQLAlchemy's own execution of it takes.
+
+On PostgreSQL an insert of several rows is compiled once more, as one statement that takes them as arrays.
 """
 
 from collections import namedtuple
@@ -10,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Dialect, Executable, Float, Insert, LargeBinary, SelectBase
 from sqlalchemy.sql.compiler import SQLCompiler
+
+from ricordo.storage.arrays import Rows, at_once
 
 Convert = Callable[[Any], Any]
 
@@ -69,6 +73,21 @@ class Prepared:
         return converted
 
 
+class AtOnce(Prepared):
+    """An insert of several rows as one statement."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Rows, dialect: Dialect) -> None:
+        compiled: Any = rows.statement.compile(dialect=dialect)
+        super().__init__(rows.statement, compiled, dialect)
+        self._rows = rows
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """The parameters of these rows, for one execution."""
+        return self.bind(self._rows.parameters(rows))
+
+
 class Statements:
     """The prepared statements of one database. `observers` are told the SQL of each that runs."""
 
@@ -76,6 +95,7 @@ class Statements:
         self.observers: list[Callable[[str], None]] = []
         self._dialect = dialect
         self._prepared: WeakKeyDictionary[Executable, Prepared | None] = WeakKeyDictionary()
+        self._at_once: WeakKeyDictionary[Executable, AtOnce | None] = WeakKeyDictionary()
 
     def prepare(self, statement: Executable, values: Mapping[str, Any]) -> Prepared | None:
         """The statement prepared; None where its SQL depends on the values, as that of a list of any length does."""
@@ -83,6 +103,18 @@ class Statements:
             return self._prepared[statement]
         except KeyError:
             prepared = self._prepared[statement] = self._compile(statement, values)
+            return prepared
+
+    def at_once(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> AtOnce | None:
+        """The statement for these rows, prepared to take all of them at once; None where each must be a statement of its own."""
+        # SQLite's driver is in this process: what a row costs there is not the statement.
+        if self._dialect.name != "postgresql" or not isinstance(statement, Insert) or len(rows) < 2:
+            return None
+        try:
+            return self._at_once[statement]
+        except KeyError:
+            found = at_once(statement, list(rows[0]), self._dialect)
+            prepared = self._at_once[statement] = AtOnce(found, self._dialect) if found else None
             return prepared
 
     def _compile(self, statement: Any, values: Mapping[str, Any]) -> Prepared | None:

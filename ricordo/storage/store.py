@@ -46,6 +46,10 @@ class Transaction:
         self.has_written = True
         if not values:
             return 0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
+        if not isinstance(values, Mapping) and (at_once := self._statements.at_once(statement, values)):
+            cursor = self._cursor(at_once)
+            cursor.execute(at_once.sql, at_once.of(values))
+            return int(cursor.rowcount)
         prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
         if prepared is None:
             return self.connection.execute(statement, values).rowcount

@@ -27,11 +27,13 @@ LOAD = embedded._load  # for tests of the loading itself
 def shared_statements() -> Iterator[None]:
     """Let all stores on databases of one kind share their prepared statements, which it takes tens of milliseconds to compile."""
     prepared: dict[str, WeakKeyDictionary[Any, Any]] = {}
+    at_once: dict[str, WeakKeyDictionary[Any, Any]] = {}
     prepare = Statements.__init__
 
     def share(self: Statements, dialect: Dialect) -> None:
         prepare(self, dialect)
         self._prepared = prepared.setdefault(dialect.name, self._prepared)
+        self._at_once = at_once.setdefault(dialect.name, self._at_once)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Statements, "__init__", share)

@@ -61,7 +61,8 @@ class TailRow:
 
 def _insert_from(documents: Table) -> Any:
     """Document numbers are given by the database, so they are looked up by the statement itself."""
-    row = select(cast(bindparam("owner_id"), String), documents.c.seq, cast(bindparam("data"), LargeBinary)).where(
+    owner_id, data = bindparam("owner_id", type_=String), bindparam("data", type_=LargeBinary)
+    row = select(cast(owner_id, String), documents.c.seq, cast(data, LargeBinary)).where(
         documents.c.id == bindparam("document_id")
     )
     return insert(search_tail).from_select(["owner_id", "document", "data"], row)
