@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -24,6 +26,8 @@ from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
 from tests.support.process import free_port, server_process
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK
 from tests.support.serving import ServerInThread, serving
 
 ROOT = Path(__file__).parent.parent
@@ -37,10 +41,31 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+class Python:
+    """Runs programs, each in a process of its own that has its imports behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._helper = Helper(folder, "letta_client", "letta_client.resources.agents") if CAN_FORK else None
+
+    def __call__(self, code: str) -> str:
+        """What a program prints, which must succeed."""
+        command = self._helper.command if self._helper else [sys.executable]
+        done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def close(self) -> None:
+        """End what stands ready."""
+        if self._helper:
+            self._helper.close()
+
+
+@pytest.fixture(scope="module")
+def run_python() -> Iterator[Python]:
+    """Runs programs."""
+    # A socket's path may have about a hundred characters, so it lies beside nothing else.
+    with tempfile.TemporaryDirectory(prefix="ricordo-ready-") as folder, closing(Python(Path(folder))) as python:
+        yield python
 
 
 def run_shell(commands: str, folder: Path) -> str:
@@ -59,7 +84,7 @@ def run_shell(commands: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path) -> None:
+def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, run_python: Python) -> None:
     """What a newcomer does first, word for word: tell a fact, kill the server, start it again, ask."""
     tell, ask, *_ = blocks(README, "python")
     with server_process(tmp_path) as server:
@@ -104,7 +129,7 @@ def program(page: str) -> str:
     return "\n".join(blocks((ROOT / "docs" / page).read_text(), "python"))
 
 
-def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThread) -> None:
+def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThread, run_python: Python) -> None:
     *_, careful = blocks(README, "python")
     show = "print(client.agents.blocks.retrieve('human', agent_id=careful.id).value)"
     said = run_python(f"{careful.replace(ADDRESS, reader.url)}\nprint('---')\n{show}")
@@ -114,7 +139,7 @@ def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThr
     assert "I live in Turin." in after
 
 
-def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread) -> None:
+def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
     """Types, rules, approvals, tools of the client, compaction and threads, word for word."""
     said = run_python(program("agents.md").replace(ADDRESS, reader.url))
 
@@ -131,7 +156,7 @@ def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread) -
     assert "messages there, more in the branch" in said
 
 
-def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread) -> None:
+def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
     key, body, now = "ab" * 32, b'{"run_id":"run-1"}', int(time.time())
     good, old = signature(key, now, body), signature(key, now - 3600, body)
     checks = [f"is_from_ricordo({key!r}, {good!r}, {body!r})"]
@@ -147,14 +172,16 @@ def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread) 
     assert said.endswith("\nTrue False False False\n")
 
 
-def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_signed_with(tmp_path: Path) -> None:
+def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_signed_with(
+    tmp_path: Path, run_python: Python
+) -> None:
     (command,) = blocks((ROOT / "docs" / "streams.md").read_text(), "console")
     code = re.findall(r'-c "(.*)"', command)[0].replace("Path.home()", f"Path({str(tmp_path)!r})")
 
     assert run_python(code).strip() == signing_key(tmp_path / ".ricordo")
 
 
-def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -> None:
+def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
     said = run_python(program("models.md").replace(ADDRESS, reader.url))
 
     assert re.search(r"^provider-[0-9a-f-]+ lab openai$", said, re.MULTILINE)
@@ -162,7 +189,9 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread) -
     assert said.endswith("\nIt rains. 13\n")
 
 
-def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread, tmp_path: Path) -> None:
+def test_what_the_page_on_typed_memory_shows_is_what_happens(
+    reader: ServerInThread, run_python: Python, tmp_path: Path
+) -> None:
     folder = repr(str(tmp_path / "coach"))
     said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url).replace('"coach-at-home"', folder))
 
@@ -173,14 +202,14 @@ def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThr
     assert said.endswith("\nTrue ... in Genoa.\n")
 
 
-def test_what_the_page_on_memory_shows_happens_without_a_server(tmp_path: Path) -> None:
+def test_what_the_page_on_memory_shows_happens_without_a_server(tmp_path: Path, run_python: Python) -> None:
     folder = repr(str(tmp_path / "ada"))
     assert run_python(program("memory.md").replace('"ada-at-home"', folder)) == (
         "ada She told me\nada Make student\nLikes tea. 1\nLikes green tea.\n"
     )
 
 
-def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread) -> None:
+def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
     said = run_python(program("costs.md").replace(ADDRESS, reader.url))
 
     assert re.search(r"^turn [1-9]\d* [1-9]\d*$", said, re.MULTILINE)
@@ -188,7 +217,7 @@ def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread) ->
     assert re.search(r"^[1-9]\d* [1-9]\d* \d+$", said, re.MULTILINE)
 
 
-def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path) -> None:
+def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path, run_python: Python) -> None:
     day, end = (ROOT / "docs" / "a-students-day.md").read_text().split("## The end")
     (clones,) = blocks(day, "bash")
     said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, reader.url))
@@ -218,7 +247,7 @@ def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_p
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Ada."
 
 
-def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread) -> None:
+def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
     said = run_python(program("search.md").replace(ADDRESS, reader.url)).splitlines()
 
     assert said[0].endswith("The roses by the wall were planted in 2019.")

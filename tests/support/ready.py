@@ -3,8 +3,11 @@
 It hands its arguments, its folder, its environment and its three streams to a helper that has imported everything, and the
 helper forks a process that is the command: real code, real exit. What is sent to the first, a signal or a kill, reaches the
 other. For tests of what commands do; how a new process starts is tested by those that start one.
+
+With `-c` and a program it is `python -c` in the same way, for programs that the docs show.
 """
 
+import importlib
 import json
 import os
 import select
@@ -20,9 +23,12 @@ LONGEST = 1_000_000  # bytes of arguments and environment
 
 
 class Helper:
-    """The helper; `command` is what to run in place of `ricordo`. It ends with this process or by `close`."""
+    """The helper; `command` is what to run in place of `ricordo`. It ends with this process or by `close`.
 
-    def __init__(self, folder: Path) -> None:
+    It imports `modules` too, for programs that need them.
+    """
+
+    def __init__(self, folder: Path, *modules: str) -> None:
         path = str(folder / "ready")
         self.command = [sys.executable, "-S", "-E", __file__, path]
         with socket.socket(socket.AF_UNIX) as door:
@@ -30,7 +36,7 @@ class Helper:
             door.listen()
             # Its input ends with this process, and it ends with its input; Ctrl-C at the terminal is not for it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.ready", str(door.fileno())],
+                [sys.executable, "-m", "tests.support.ready", str(door.fileno()), *modules],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 pass_fds=[door.fileno()],
@@ -127,13 +133,18 @@ def _obey() -> None:
     from ricordo.cli import app
 
     _import_everything()
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     gc.freeze()  # what is shared with the commands stays shared
     with socket.socket(fileno=int(sys.argv[1])) as door:
         arguments = _wait_for_orders(door)
     if arguments is not None:
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-        app(arguments, prog_name="ricordo")
+        if arguments[0] == "-c":
+            exec(arguments[1], {"__name__": "__main__"})  # noqa: S102 - the program of a test
+        else:
+            app(arguments, prog_name="ricordo")
 
 
 if __name__ == "__main__":
