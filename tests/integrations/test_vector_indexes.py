@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.integrations.vector_service import namespace_of
@@ -305,7 +305,6 @@ filters_strategy = st.builds(
 )
 
 
-@settings(max_examples=25)
 @given(
     kept=records_strategy,
     removed=st.lists(st.integers(1, 40), max_size=5),

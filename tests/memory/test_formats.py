@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldValue, SchemaField
@@ -35,7 +35,6 @@ schemas = st.sampled_from([None, STUDENT, LOOSE])
 labels = st.sampled_from(["student", "a/b", "Lernjournal für Ada", "yes", '"quoted"', "'x'", "a: b # c", "12", " x "])
 
 
-@settings(deadline=None)
 @given(labels, nasty, schemas)
 @example("student", "---\nblock: other\n---\nx", None)
 @example("student", "", STUDENT)
@@ -51,7 +50,6 @@ def test_any_text_comes_back_from_both_views_as_it_was(label: str, text: str, sc
     assert from_markdown(to_markdown(label, text, schema), None).text == text
 
 
-@settings(deadline=None)
 @given(filled(), st.sampled_from(LAYOUTS))
 def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], layout: str) -> None:
     text = write_sections(fields, LOOSE, layout)  # type: ignore[arg-type]
@@ -62,7 +60,6 @@ def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], l
         assert list(parsed.fields) == list(fields)
 
 
-@settings(deadline=None)
 @given(labels, nasty, schemas)
 def test_a_file_whose_line_ends_an_editor_changed_says_the_same(
     label: str, text: str, schema: BlockSchema | None

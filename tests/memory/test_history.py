@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.block import Block
@@ -220,7 +220,6 @@ class Both:
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=60)
 async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
     store: SqliteStore, sequence: Sequence[tuple[Any, ...]]
 ) -> None:

@@ -4,7 +4,7 @@ import time
 from datetime import date
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import BlockSchema, FieldValue, SchemaField
@@ -68,7 +68,6 @@ def filled(draw: st.DrawFn) -> dict[str, FieldValue]:
     return {each.name: draw(OF_KIND[each.kind]) for each in fields}
 
 
-@settings(deadline=None)
 @given(filled(), st.sampled_from(LAYOUTS))
 def test_whatever_is_written_reads_back_as_it_was(fields: dict[str, FieldValue], layout: Layout) -> None:
     text = write_sections(fields, LOOSE, layout)
@@ -80,7 +79,6 @@ def test_whatever_is_written_reads_back_as_it_was(fields: dict[str, FieldValue],
     assert write_sections(reading.fields, LOOSE, found) == text
 
 
-@settings(deadline=None)
 @given(filled())
 def test_a_text_whose_line_ends_an_editor_changed_says_the_same(fields: dict[str, FieldValue]) -> None:
     text = write_sections(fields, LOOSE).replace("\r", "")

@@ -5,7 +5,7 @@ import tomllib
 from datetime import date
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import FieldValue
@@ -43,7 +43,6 @@ values: st.SearchStrategy[FieldValue] = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), values))
 def test_what_is_written_reads_back_as_it_was(written: dict[str, FieldValue]) -> None:
     text = write_toml(written)

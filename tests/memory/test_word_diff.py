@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.memory.word_diff import Piece, by_words, unified
@@ -66,7 +66,6 @@ def patched(old: str, diff: str) -> str:
     return "".join(after + before[place:])
 
 
-@settings(deadline=None)
 @given(texts, texts)
 def test_the_pieces_join_to_both_texts(old: str, new: str) -> None:
     pieces = by_words(old, new)
@@ -76,7 +75,6 @@ def test_the_pieces_join_to_both_texts(old: str, new: str) -> None:
     assert all(one.kind != next_one.kind for one, next_one in pairwise(pieces))
 
 
-@settings(deadline=None)
 @given(texts, texts)
 def test_a_unified_diff_makes_the_new_text_of_the_old_one(old: str, new: str) -> None:
     diff = unified(old, new, "a", "b")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
@@ -77,7 +77,6 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
 
     loop = asyncio.get_running_loop()
 
-    @settings(max_examples=25)
     @given(filed, some_words, conditions, st.integers(1, 8))
     def draw(filed: list, query: str, conditions: tuple, limit: int) -> None:  # type: ignore[type-arg]
         asyncio.run_coroutine_threadsafe(check(filed, query, conditions, limit), loop).result(60)

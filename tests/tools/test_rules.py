@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.tool import RuleType, ToolRule
@@ -507,7 +507,6 @@ def _book(rules: Sequence[ToolRule]) -> Rulebook | None:
         return None
 
 
-@settings(max_examples=150)
 @given(_rules, _history)
 def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], history: list[Called]) -> None:
     book = _book(rules)
@@ -542,7 +541,6 @@ def _can_end(rules: Sequence[ToolRule], depth: int) -> bool:
     return False
 
 
-@settings(max_examples=100)
 @given(_rules)
 def test_only_rules_with_a_fault_are_refused(rules: list[ToolRule]) -> None:
     """What is refused as never ending has a tool after which no turn ends, or demands what cannot be."""
@@ -605,7 +603,6 @@ def _walk(book: Rulebook, random: Random) -> str:
     return "endless"
 
 
-@settings(max_examples=100)
 @given(_rules, st.integers(0, 2**32))
 def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: int) -> None:
     """A random walker ends a turn with probability one while there is a way out; 2,000 steps are more than any of these needs."""

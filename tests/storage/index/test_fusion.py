@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.storage.index import fusion
@@ -115,7 +115,6 @@ def test_the_best_come_first_and_of_equals_the_newest() -> None:
     assert top(found, floats(1, 1, 1, 1, 2), everything, 0).tolist() == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
     k=st.integers(0, 12),

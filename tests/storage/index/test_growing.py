@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.storage.index import growing
@@ -33,7 +33,6 @@ def scores(documents: Documents, holders: np.ndarray) -> list[float]:
     return lexical(documents, found).tolist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(turns, max_size=30), batches, st.lists(st.booleans(), min_size=30, max_size=30), st.integers(1, 7))
 def test_documents_that_come_later_score_as_if_they_had_been_there(
     first: list[tuple[int, int, int, bool]],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.storage.index.scoring import PAUSE, Documents, Posting, documents_of, lexical
@@ -105,7 +105,6 @@ turns_of_talks = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(turns=turns_of_talks, few=st.booleans())
 def test_scores_equal_those_of_the_plain_scorer(
     turns: list[Turn], few: bool, monkeypatch_module: pytest.MonkeyPatch
