@@ -101,7 +101,9 @@ class Server:
     def new_database(self, *, empty: bool = False) -> str:
         """Make a database, migrated unless it is to be empty; returns its address."""
         name = f"test_{next(self._numbers)}"
-        self.run(f"CREATE DATABASE {name}" + ("" if empty else f" TEMPLATE {_TEMPLATE}"))
+        # Files are copied as they are, which takes a third of the time of writing what is in them to the log.
+        template = "template1" if empty else _TEMPLATE
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
 
     def shared_database(self) -> str:
