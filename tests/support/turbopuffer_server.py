@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from turbopuffer.lib.vector import b64decode_vector
 
 from tests.support.json_server import JsonServer, Refusal
 
@@ -146,6 +145,8 @@ class TurbopufferServer(JsonServer):
 
 
 def _vector(sent: list[float] | str) -> list[float]:
+    from turbopuffer.lib.vector import b64decode_vector  # not above: that takes half a second of those who only collect
+
     return b64decode_vector(sent) if isinstance(sent, str) else sent
 
 

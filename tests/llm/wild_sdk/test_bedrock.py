@@ -33,8 +33,6 @@ from ricordo.llm.providers import bedrock_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
-pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")
-
 CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 NOVA = "amazon.nova-pro-v1:0"
 TEXT = {"text": "I look."}
@@ -42,6 +40,12 @@ THOUGHT = {"reasoningContent": {"reasoningText": {"text": "Rome, then.", "signat
 CALL = {"toolUse": {"toolUseId": "tooluse_a", "name": "get_weather", "input": {"city": "Rome"}}}
 CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}}
 USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
+
+
+# Not for the whole file at once: to import it takes long, also for those who collect these tests and run none of them.
+@pytest.fixture(scope="module", autouse=True)
+def _extra() -> None:
+    pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)

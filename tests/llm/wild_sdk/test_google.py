@@ -30,8 +30,6 @@ from ricordo.llm.providers import google_model, vertex_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
-pytest.importorskip("google.genai", reason="the extra `google` is not installed")
-
 SIGNATURE = base64.b64encode(b"signed by google").decode()
 CALL = {"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}, "thoughtSignature": SIGNATURE}
 CALL_B = {"functionCall": {"name": "get_time", "args": {}}}
@@ -42,6 +40,12 @@ USAGE = {
     "cachedContentTokenCount": 8,
     "totalTokenCount": 28,
 }
+
+
+# Not for the whole file at once: to import it takes long, also for those who collect these tests and run none of them.
+@pytest.fixture(scope="module", autouse=True)
+def _extra() -> None:
+    pytest.importorskip("google.genai", reason="the extra `google` is not installed")
 
 
 def gemini(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> dict[str, Any]:
