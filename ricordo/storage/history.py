@@ -45,6 +45,15 @@ _BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindp
 _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
 _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, commits.c.id == bindparam("id"))
+# The last version of a commit, and another where it has several.
+_OF_COMMIT = _SELECT.where(_IN_CHAIN, commits.c.id == bindparam("id")).order_by(commits.c.number.desc()).limit(2)
+# Where the block went that was deleted under this label at this time, which is noted after its last version.
+_GONE = select(func.max(commits.c.number).label("number")).where(
+    _IN_CHAIN,
+    commits.c.label == bindparam("label"),
+    commits.c.blob.is_(None),
+    commits.c.created_at <= bindparam("gone_at"),
+)
 _RENAMES = (
     select(commits.c.number, commits.c.label, commits.c.old_label)
     .where(_IN_CHAIN, commits.c.old_label.is_not(None))
@@ -57,14 +66,21 @@ _OF_RUN = (
     .where(_OF_ORGANIZATION, commits.c.run_id == bindparam("run_id"))
     .order_by(chains.c.id, commits.c.number)
 )
-_CHAINS_OF = select(blocks.c.id, blocks.c.chain_id).where(
+_CHAINS_OF = select(blocks.c.id, blocks.c.chain_id, blocks.c.label).where(
     blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
     blocks.c.organization_id == bindparam("organization_id"),
 )
 _CHAINS_OF_GONE = (
-    select(blocks_log.c.block_id, blocks_log.c.chain_id)
+    select(
+        blocks_log.c.block_id, blocks_log.c.chain_id, blocks_log.c.deleted_label.label("label"), blocks_log.c.created_at
+    )
     .join(chains, chains.c.id == blocks_log.c.chain_id)
-    .where(blocks_log.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))), _OF_ORGANIZATION)
+    .where(
+        blocks_log.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
+        _OF_ORGANIZATION,
+        blocks_log.c.deleted_label.is_not(None),
+    )
+    .order_by(blocks_log.c.seq)
 )
 _DELETED = (
     select(blocks_log.c.block_id, blocks_log.c.changed)
@@ -140,9 +156,8 @@ def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) 
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
     renames = tx.all(_RENAMES, {"chain_id": chain_id})
     for upper in (_NEWEST, end + 1):
-        for stretch in _followed(renames, label, upper):
-            if stretch.after < end and (rows := _labelled(tx, chain_id, stretch, 1, end + 1)):
-                return rows[0]
+        if found := _newest(tx, chain_id, _followed(renames, label, upper), end):
+            return found
     return None
 
 
@@ -175,16 +190,30 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
-    """By block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out."""
+    """By block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out.
+
+    Of several that came in one commit it is the block's own.
+    """
     values = {"ids": list(ids), "organization_id": scope.organization_id}
-    chain_ids = {row.block_id: row.chain_id for row in tx.all(_CHAINS_OF_GONE, values)}
-    chain_ids |= {row.id: row.chain_id for row in tx.all(_CHAINS_OF, values)}
+    places = {row.block_id: (row.chain_id, row.label, row.created_at) for row in tx.all(_CHAINS_OF_GONE, values)}
+    places |= {row.id: (row.chain_id, row.label, None) for row in tx.all(_CHAINS_OF, values)}
     found = {}
-    for block_id, chain_id in chain_ids.items():
-        id = bytes.fromhex(ids[block_id])
-        if row := tx.first(_FIRST, {"chain_id": chain_id, "low": id, "high": id}):
-            found[block_id] = _version(row, chain_id)
+    for block_id, (chain_id, label, gone_at) in places.items():
+        rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
+        if len(rows) == 1:
+            found[block_id] = _version(rows[0], chain_id)
+        elif rows and (own := _of_label(tx, chain_id, label, gone_at, rows[0].number)):
+            found[block_id] = own
     return found
+
+
+def _of_label(tx: Transaction, chain_id: str, label: str, gone_at: int | None, end: int) -> BlockVersion | None:
+    """Up to this number the newest version of the block that has this label now, or had it when it was deleted (microseconds)."""
+    upper = _NEWEST
+    if gone_at is not None:
+        values = {"chain_id": chain_id, "label": label, "gone_at": gone_at}
+        upper = (tx.first(_GONE, values).number or upper - 1) + 1
+    return _newest(tx, chain_id, _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper), end)
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
@@ -200,6 +229,14 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
 def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:
     values = {"label": stretch.label, "after": stretch.after, "before": min(stretch.before, end), "limit": limit}
     return [_version(row, chain_id) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+
+
+def _newest(tx: Transaction, chain_id: str, stretches: Sequence[_Stretch], end: int) -> BlockVersion | None:
+    """The newest version in these stretches up to this number."""
+    for stretch in stretches:
+        if stretch.after < end and (rows := _labelled(tx, chain_id, stretch, 1, end + 1)):
+            return rows[0]
+    return None
 
 
 def _stretches(tx: Transaction, chain_id: str, label: str) -> list[_Stretch]:

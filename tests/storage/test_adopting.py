@@ -96,6 +96,23 @@ async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: C
     assert git(path, "ls-tree", "-r", "--name-only", "main").split() == ["human.md", "me.md", "new.md"]
 
 
+async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(store: SqliteStore, chain: Chain) -> None:
+    there = await now(store)
+    heads = {block.id: (block.head or b"").hex() for block in there.values()}
+    assert len(set(heads.values())) == 1
+    # What they were called then is another's name by now, and one is deleted.
+    for later in (
+        {"human": "Name: Ada", "goals": "Rest"},
+        {"plans/week": "Name: Ada", "goals": "Rest"},
+        {"plans/week": "Name: Ada", "human": "Rest"},
+    ):
+        chain = await adopted(store, chain, *commit_of(later, chain.head or b""))
+
+    found = await store.read(lambda tx: history.of_blocks(tx, Scope(), heads))
+
+    assert {label: found[block.id].label for label, block in there.items()} == {label: label for label in FILES}
+
+
 async def test_a_deleted_block_comes_back_with_its_id_and_settings(store: SqliteStore, chain: Chain) -> None:
     before = (await now(store))["goals"]
     wanted = replace(before, policy="guarded", title="Goals", limit=500)
