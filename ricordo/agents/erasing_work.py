@@ -20,7 +20,7 @@ from ricordo.domain.job import Job, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import erased_agents, erased_threads, erasing, jobs, rebuilding, runs, scrubbing
+from ricordo.storage import erased_agents, erased_threads, erasing, jobs, rebuilding, remotes, runs, scrubbing
 from ricordo.storage import erased_rows as rows
 from ricordo.storage.erasing import LOOKS, MARKS, REMAINS, Look, Mark
 from ricordo.storage.fenced import FencedStore
@@ -90,7 +90,7 @@ class Work:
         await self._in_portions(rows.remove_passages, passages)
         await self._in_portions(rows.remove_messages, messages)
         ended = [row.id for row in await self._find(LOOKS["runs"])]
-        self._known |= {*ended, *threads, *self.erasure.chains}
+        self._known |= {*ended, *threads, *self.erasure.chains, *await self._remotes()}
         await self._remove_jobs()
         proposed = [row.seq for row in await self._find(LOOKS["proposals"])]
         await self._in_portions(rows.remove_proposals, proposed)
@@ -137,6 +137,14 @@ class Work:
             return erased_threads.cover_quotes(tx, erasure, some, gone)
 
         await self._in_portions(cover, [id for id in quoting if id not in gone])
+
+    async def _remotes(self) -> list[str]:
+        """What follows her memory, and must not bring it anywhere any more."""
+
+        def read(tx: Transaction) -> list[str]:
+            return [remote.id for chain_id in self.erasure.chains for remote in remotes.of_chain(tx, chain_id)]
+
+        return await self._store.read(read)
 
     async def _remove_jobs(self) -> None:
         known = self._known

@@ -13,11 +13,12 @@ from ricordo.agents.erasing import HANDLERS, forget
 from ricordo.domain.erasure import KIND
 from ricordo.domain.job import Job, Report
 from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
+from ricordo.domain.remote import FOLLOW, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
 from ricordo.memory import owning, receipts
 from ricordo.memory.proposing import Draft, propose
-from ricordo.storage import archives, blocks, conversations, history, indexed, jobs, messages, runs, users
+from ricordo.storage import archives, blocks, conversations, history, indexed, jobs, messages, remotes, runs, users
 from ricordo.storage.content import TABLES
 from ricordo.storage.erased_threads import FORGOTTEN
 from ricordo.storage.erasing import MARKS, REMAINS
@@ -232,6 +233,37 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
     assert kept[after.window[0]].text.startswith("You remember.")
     (archive,) = (await stage.state(agent_id)).archives
     assert (archive.passage_count, archive.tags) == (2, ("tea",))
+
+
+async def test_jobs_of_her_memorys_remotes_stop_and_leave_nothing(stage: Stage) -> None:
+    await ada(stage)
+
+    def follow(tx: Transaction) -> list[Job]:
+        chain = owning.open_memory(tx, Scope(), "ada").chain
+        added: list[Job] = []
+        for number in range(2):
+            remote = Remote(f"remote-{number}", chain.organization_id, chain.id, "git", f"https://{number}.example")
+            remotes.insert_one(tx, remote)
+            job = jobs.add(tx, remote.job())
+            assert job
+            claimed = jobs.claim_one(tx, "follower", job.id)
+            assert claimed
+            added.append(claimed)
+        jobs.fail(tx, added[0], {"type": "Unavailable", "message": f"{canary('file')} is no block."})
+        return added
+
+    _, running = await stage.store.write(follow)
+    await forget(stage.runtime, Scope(), "ada")
+    job = await next_job(stage, free=False)
+    assert job
+    erasure = asyncio.create_task(_ERASE.run(stage.runtime, job, lambda _done, _total: None))
+    async with asyncio.timeout(20):
+        while not erasure.done() and not await stage.store.write(lambda tx: jobs.let_go(tx, running)):
+            pass  # each write gives way
+        assert not erasure.done()
+        await erasure
+    assert [job.kind for job in await all_jobs(stage) if job.kind == FOLLOW] == []
+    assert await found(stage) == []
 
 
 async def test_other_writers_wait_for_one_portion_at_most(stage: Stage) -> None:
