@@ -14,7 +14,7 @@ _LOOKED_AT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class KnownPassage:
     """A text that is in the archive, or on its way there. `created_at` is None while it waits for its step to be saved."""
 
     id: str
@@ -30,24 +30,24 @@ class Likeness:
     `is_kept` where it has all the tags of the other besides.
     """
 
-    standing: Standing
+    standing: KnownPassage
     is_same: bool = False
     is_kept: bool = False
 
 
 async def standing_like(
     recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
-) -> list[Standing]:
+) -> list[KnownPassage]:
     """The passages of these archives that may be like the text: those its own words find first.
 
     With `user_id` only those about this user and those about nobody in particular.
     """
     wanted = PassageFilter(tuple(archive.id for archive in archives), user_id=user_id)
     found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
-    return [Standing(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
+    return [KnownPassage(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
 
 
-def most_alike(text: str, tags: Sequence[str], standing: Iterable[Standing]) -> Likeness | None:
+def most_alike(text: str, tags: Sequence[str], standing: Iterable[KnownPassage]) -> Likeness | None:
     """The text that says the same, or nearly the same in most of its words; None where there is none."""
     words, plain = set(terms(text)), text.split()
     best: tuple[float, Likeness] | None = None

@@ -170,7 +170,7 @@ def says_something(piece: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class KnownLine:
     """A line of a block that says what another says: `line` counts from 1; `is_same` where they differ in signs at most."""
 
     label: str
@@ -185,22 +185,22 @@ class Standing:
         return f'{how} in memory block "{self.label}", line {self.line}: "{shown}"'
 
 
-def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[Standing]:
+def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
     """Lines that stand already, in this block or in one of the others (texts by their labels), and that a write adds again."""
     added = _added_lines(before, after)
     if not added:
         return []
     stays = {_key(line) for line in after.split("\n")}  # a line that is replaced may be like the one that replaces it
     standing = [
-        Standing(name, number, line, is_same=True)
+        KnownLine(name, number, line, is_same=True)
         for name, text in ({label: before} | {name: text for name, text in others.items() if name != label}).items()
         for number, line in enumerate(text.split("\n"), 1)
         if name != label or _key(line) in stays
     ]
-    by_key: dict[str, Standing] = {}
+    by_key: dict[str, KnownLine] = {}
     for one in standing:
         by_key.setdefault(_key(one.text), one)
-    found: list[Standing] = []
+    found: list[KnownLine] = []
     words: list[set[str]] = []
     compared = 0
     for line in added:
@@ -214,15 +214,15 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     return found
 
 
-def only_repeats(label: str, before: str, after: str) -> Standing | None:
+def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
     """The line that stands there already, where a write does nothing but to add lines again that its block has."""
     lost = Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
     new = _new_lines(before, after)
     if lost or not new:
         return None
-    there: dict[str, Standing] = {}
+    there: dict[str, KnownLine] = {}
     for number, line in enumerate(before.split("\n"), 1):
-        there.setdefault(_key(line), Standing(label, number, line, is_same=True))
+        there.setdefault(_key(line), KnownLine(label, number, line, is_same=True))
     found = [there.get(_key(line)) if _tells(line) else None for line in new]
     return found[0] if all(found) else None
 
@@ -247,18 +247,18 @@ def _tells(line: str) -> bool:
     return len(_key(line)) >= _LEAST_LINE and len(_words(line)) > 3
 
 
-def _most_alike(line: str, standing: Sequence[Standing], words_of: Sequence[set[str]]) -> Standing | None:
+def _most_alike(line: str, standing: Sequence[KnownLine], words_of: Sequence[set[str]]) -> KnownLine | None:
     words = set(_words(line))
     if len(words) < _LEAST_ALIKE_WORDS:
         return None
-    best: tuple[float, Standing | None] = (_ALIKE, None)
+    best: tuple[float, KnownLine | None] = (_ALIKE, None)
     for one, theirs in zip(standing, words_of, strict=True):
         # Of sets of such different sizes too little is in both.
         if not _ALIKE * len(words) <= len(theirs) <= len(words) / _ALIKE:
             continue
         alike = len(words & theirs) / len(words | theirs)
         if alike >= best[0]:
-            best = (alike, Standing(one.label, one.line, one.text, is_same=False))
+            best = (alike, KnownLine(one.label, one.line, one.text, is_same=False))
     return best[1]
 
 

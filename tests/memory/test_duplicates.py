@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory.duplicates import Standing, most_alike
+from ricordo.memory.duplicates import KnownPassage, most_alike
 
 
-def standing(text: str, *tags: str, id: str = "passage-1") -> Standing:
+def standing(text: str, *tags: str, id: str = "passage-1") -> KnownPassage:
     """A text that is there already."""
-    return Standing(id, text, tags)
+    return KnownPassage(id, text, tags)
 
 
 @pytest.mark.parametrize("text", ["Ada likes tea.", " Ada  likes\ntea. "])
