@@ -177,7 +177,10 @@ def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescribe
     _require_same(edit.old, block.label, edit.base)
     _require_free(ground, after, edit.label, block.chain_id or ground.chain_id)
     if block.chain_id and (chain := versions.hold(ground.tx, block.chain_id)):
-        chain.require_told_apart(edit.label, ground.there.get(block.id, edit.base).label)
+        # As it is, and with what others are renamed to in this step.
+        beside = {one.label: (b"", 0) for one in after.values() if one.chain_id == chain.id and one.id != block.id}
+        told_apart = replace(chain, files={**chain.files, **beside}).require_told_apart
+        told_apart(edit.label, ground.there.get(block.id, edit.base).label)
     others = set(blocks.agent_ids(ground.tx, block.id)) - {ground.agent_id}
     if any(other.label == edit.label for agent_id in others for other in blocks.of_agent(ground.tx, agent_id)):
         raise Conflict(TAKEN.format(edit.label))

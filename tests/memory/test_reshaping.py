@@ -345,3 +345,25 @@ def test_every_edit_is_in_just_one_group_and_groups_share_no_call_and_no_block(p
     for of in (lambda edit: edit.call_id, lambda edit: edit.base.id):
         seen = [one for group in groups for one in {of(edit) for edit in group}]
         assert len(seen) == len(set(seen))
+
+
+async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_and_the_rest_is_saved(
+    store: SqliteStore,
+) -> None:
+    state = await agent_with(store, "human")
+    chain = make.chain("user", "user-1")
+    new = [make.block(label, f"About {label}", chain_id=chain.id, policy="direct") for label in ("a", "b")]
+
+    def own(tx: Transaction) -> AgentState:
+        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.cause("user-1")))
+        return agents.load(tx, SCOPE, state.agent.id)
+
+    state = await store.write(own)
+    memory = WorkingMemory(state)
+    memory.rename("a", "Notes", "call-1")
+    memory.rename("b", "notes", "call-2")
+    memory.write("human", "Name: Ada", "call-3")
+    committed = await save(store, state, memory)
+    assert committed.failed.keys() == {"call-2"}
+    assert "only in capitals" in committed.failed["call-2"]
+    assert await now(store, state) == {"human": "Name: Ada", "Notes": "About a", "b": "About b"}
