@@ -71,6 +71,8 @@ def is_damaged(path: Path, *, thoroughly: bool = True) -> bool:
 
 
 def _is_whole(repository: "Repo") -> bool:
+    if BRANCH not in repository.refs:  # type: ignore[operator]
+        return True  # of a memory without versions; any other is made anew before it is read
     seen: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
     while waiting:

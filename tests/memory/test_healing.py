@@ -73,6 +73,11 @@ async def test_a_repository_that_lost_some_of_its_history_is_made_anew_and_told_
     assert (world.tries, fsck(world.path), is_damaged(world.path)) == (3, "", False)
 
 
+async def test_a_memory_without_versions_is_no_damage(store: Store, tmp_path: Path) -> None:
+    owned = await store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
+    assert not is_damaged(await refreshed(store, tmp_path, owned.chain.id))
+
+
 @pytest.mark.parametrize("suffix", [".pack", ".idx"])
 @pytest.mark.parametrize("place", [5, 40, -30, -1])
 async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str, place: int) -> None:
