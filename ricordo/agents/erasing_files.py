@@ -1,6 +1,5 @@
 """What lies in the data folder beside the database: repositories that were made for cloning, backups, other databases."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 from ricordo.domain.clock import SECOND
 from ricordo.domain.erasure import Erasure
 from ricordo.errors import Unavailable
+from ricordo.memory.repository import FOLDER, forget_repository
 from ricordo.storage.scrubbing import holds
 
-REPOSITORIES, BACKUPS = "repositories", "backups"
+BACKUPS = "backups"
 _ALWAYS = (
     "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
     "folder are not Ricordo's to delete.",
@@ -59,11 +59,10 @@ def remove_files(data_dir: Path, database: Path | None, erasure: Erasure) -> Fil
 
 
 def _remove_repository(data_dir: Path, chain_id: str, done: Files) -> None:
-    for path in sorted((data_dir / REPOSITORIES).glob(f"{chain_id}.git*")):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    found = [path for path in sorted((data_dir / FOLDER).glob(f"{chain_id}.*")) if path.is_dir()]
+    # It waits for whoever is just making one: that would be put in place after this.
+    forget_repository(data_dir, chain_id)
+    for path in found:
         done.files[_name(path, data_dir)] = "removed"
 
 

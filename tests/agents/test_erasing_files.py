@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from ricordo.agents.erasing_files import remove_files
 from ricordo.domain.clock import SECOND
 from ricordo.domain.erasure import Erasure
 from ricordo.errors import Unavailable
+from ricordo.memory import repository
 
 ADA = Erasure("receipt-1", "user-ada", "org-1", "", (), 0, began_at=1_000 * SECOND, chains={"chain-ada": {}})
 
@@ -29,9 +31,11 @@ def copy(path: Path, user_id: str) -> Path:
 def test_her_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
     current = copy(tmp_path / "ricordo.db", "user-ada")
     hers, others = copy(tmp_path / "backups" / "a.db", "user-ada"), copy(tmp_path / "backups" / "b.db", "user-bob")
-    for name in ("chain-ada.git", "chain-bob.git"):
+    # What a kill leaves: a repository that was being made, one that was being replaced, one that was pushed to a remote from.
+    hidden = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
+    for name in (*hidden, "chain-bob.git"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
-    (tmp_path / "repositories" / "chain-ada.git.lock").touch()
+    (tmp_path / "repositories" / "chain-ada.lock").touch()
 
     done = remove_files(tmp_path, current, ADA)
 
@@ -39,7 +43,17 @@ def test_her_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None
     assert others.exists()
     assert current.exists()
     assert [path.name for path in (tmp_path / "repositories").iterdir()] == ["chain-bob.git"]
-    assert set(done.files) == {"backups/a.db", "repositories/chain-ada.git", "repositories/chain-ada.git.lock"}
+    assert set(done.files) == {"backups/a.db", *(f"repositories/{name}" for name in hidden)}
+
+
+def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = repository.repository_path(tmp_path, "chain-ada")
+    path.parent.mkdir()
+    monkeypatch.setattr(repository, "_PATIENCE", 0.01)
+    with FileLock(repository._lock_path(path)), pytest.raises(Unavailable, match="is being read"):
+        remove_files(tmp_path, None, ADA)
+    path.mkdir()
+    assert remove_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
 def test_a_dump_goes_unless_it_is_from_before_she_came(tmp_path: Path) -> None:
