@@ -90,7 +90,7 @@ class Work:
         await self._in_portions(rows.remove_passages, passages)
         await self._in_portions(rows.remove_messages, messages)
         ended = [row.id for row in await self._find(LOOKS["runs"])]
-        self._known |= {*ended, *threads, *self.erasure.chains, *await self._remotes()}
+        self._known |= {*ended, *threads, *self.erasure.chains, *await self._brought_elsewhere()}
         await self._remove_jobs()
         proposed = [row.seq for row in await self._find(LOOKS["proposals"])]
         await self._in_portions(rows.remove_proposals, proposed)
@@ -138,11 +138,13 @@ class Work:
 
         await self._in_portions(cover, [id for id in quoting if id not in gone])
 
-    async def _remotes(self) -> list[str]:
-        """What follows her memory, and must not bring it anywhere any more."""
+    async def _brought_elsewhere(self) -> list[str]:
+        """The remotes of her memory and the archives of her agents: what their jobs send out now, nobody would remove there."""
 
         def read(tx: Transaction) -> list[str]:
-            return [remote.id for chain_id in self.erasure.chains for remote in remotes.of_chain(tx, chain_id)]
+            followed = [remote.id for chain_id in self.erasure.chains for remote in remotes.of_chain(tx, chain_id)]
+            filed = [erased_agents.archives_of(tx, agent_id) for agent_id in self.erasure.own_agents]
+            return followed + [archive_id for some in filed for archive_id in some]
 
         return await self._store.read(read)
 

@@ -254,6 +254,26 @@ async def test_jobs_of_her_memorys_remotes_stop_and_leave_nothing(stage: Stage) 
 
     _, running = await stage.store.write(follow)
     await forget(stage.runtime, Scope(), "ada")
+    await erased_beside(stage, running)
+    assert [job.kind for job in await all_jobs(stage) if job.kind == FOLLOW] == []
+    assert await found(stage) == []
+
+
+async def test_jobs_that_bring_an_archive_of_her_agent_elsewhere_are_stopped(stage: Stage) -> None:
+    await ada(stage)
+    agent_id = await stage.agent(user="ada", name="Ida")
+    archive = await make.stored_archive(stage.store, (await stage.state(agent_id)).agent, canary("filed"))
+    busy = Job("search.embed", Scope().organization_id, {"owner_id": archive.id}, key=f"search.embed:{archive.id}")
+    await stage.store.write(lambda tx: jobs.add(tx, busy))
+    running = await stage.store.write(lambda tx: jobs.claim_one(tx, "other", busy.id))
+    assert running
+    await forget(stage.runtime, Scope(), "ada", with_agents=True)
+    await erased_beside(stage, running)
+    assert await found(stage) == []
+
+
+async def erased_beside(stage: Stage, running: Job) -> None:
+    """Do the erasure that waits, which tells this job to stop and goes on once its worker let go of it."""
     job = await next_job(stage, free=False)
     assert job
     erasure = asyncio.create_task(_ERASE.run(stage.runtime, job, lambda _done, _total: None))
@@ -262,8 +282,6 @@ async def test_jobs_of_her_memorys_remotes_stop_and_leave_nothing(stage: Stage) 
             pass  # each write gives way
         assert not erasure.done()
         await erasure
-    assert [job.kind for job in await all_jobs(stage) if job.kind == FOLLOW] == []
-    assert await found(stage) == []
 
 
 async def test_other_writers_wait_for_one_portion_at_most(stage: Stage) -> None:
