@@ -67,10 +67,9 @@ class Work:
 
     async def _remove_agents(self) -> None:
         """Delete the agents that are hers alone, also from outside indexes; nobody finds them any more."""
-        for agent_id in self.erasure.own_agents:
-            await drop_outside(self._runtime, agent_id)
-            for archive_id in await self._store.read(lambda tx, one=agent_id: erased_agents.archives_of(tx, one)):  # type: ignore[misc]
-                await drop_outside(self._runtime, archive_id)
+        filed = await self._store.read(lambda tx: erased_agents.archives_of(tx, self.erasure.own_agents))
+        for owner_id in (*self.erasure.own_agents, *filed):
+            await drop_outside(self._runtime, owner_id)
         await self._all_of(erased_agents.remove, self.erasure.own_agents)
 
     async def _remove_rows(self) -> None:
@@ -143,8 +142,7 @@ class Work:
 
         def read(tx: Transaction) -> list[str]:
             followed = [remote.id for chain_id in self.erasure.chains for remote in remotes.of_chain(tx, chain_id)]
-            filed = [erased_agents.archives_of(tx, agent_id) for agent_id in self.erasure.own_agents]
-            return followed + [archive_id for some in filed for archive_id in some]
+            return followed + erased_agents.archives_of(tx, self.erasure.own_agents)
 
         return await self._store.read(read)
 

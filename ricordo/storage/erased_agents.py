@@ -85,11 +85,11 @@ _MEMORY = select(chains.c.id, chains.c.head, chains.c.versions).where(
 _OWN_ARCHIVES = (
     select(archives.c.id)
     .where(
-        archives.c.id.in_(
-            select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == bindparam("agent_id"))
-        ),
+        archives.c.id.in_(select(agents_archives.c.archive_id).where(agents_archives.c.agent_id.op("IN")(_IDS))),
         archives.c.id.not_in(
-            select(agents_archives.c.archive_id).where(agents_archives.c.agent_id != bindparam("agent_id"))
+            select(agents_archives.c.archive_id).where(
+                not_(agents_archives.c.agent_id.op("IN", is_comparison=True)(_IDS))
+            )
         ),
     )
     .order_by(archives.c.id)
@@ -132,9 +132,9 @@ def hide(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Erasure:
     return replace(erasure, own_agents=tuple(ids), chains=known)
 
 
-def archives_of(tx: Transaction, agent_id: str) -> list[str]:
-    """The archives that this agent has and no other."""
-    return [row.id for row in tx.all(_OWN_ARCHIVES, {"agent_id": agent_id})]
+def archives_of(tx: Transaction, agent_ids: Sequence[str]) -> list[str]:
+    """The archives that these agents have and no other."""
+    return [row.id for row in tx.all(_OWN_ARCHIVES, {"ids": list(agent_ids)})]
 
 
 def remove(tx: Transaction, erasure: Erasure, agent_id: str) -> tuple[Erasure, bool]:
@@ -146,7 +146,7 @@ def remove(tx: Transaction, erasure: Erasure, agent_id: str) -> tuple[Erasure, b
             if name == "steps":
                 ledger.keep_spent(tx, ids)
             return erasure.counted(name, tx.run(remove, {"ids": ids})), True
-    for archive_id in archives_of(tx, agent_id):
+    for archive_id in archives_of(tx, [agent_id]):
         return _remove_archive(tx, erasure, archive_id), True
     erasure = erasure.counted("agents", tx.run(_DELETE_AGENT, {"agent_id": agent_id}))
     return erasure.without_space(agent_id), False

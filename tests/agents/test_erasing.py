@@ -337,10 +337,38 @@ class Outside:
 
     def __init__(self) -> None:
         self.removed: dict[tuple[str, str], set[int]] = {}
+        self.dropped: list[str] = []
+
+    async def drop(self, space: str, _model: str) -> None:
+        """Take note."""
+        self.dropped.append(space)
 
     async def remove(self, space: str, model: str, documents: list[int]) -> None:
         """Take note."""
         self.removed.setdefault((space, model), set()).update(documents)
+
+
+async def test_outside_indexes_are_told_of_an_archive_that_two_of_her_agents_share(stage: Stage) -> None:
+    await ada(stage)
+    agents = [await stage.agent(user="ada", name=name) for name in ("Ida", "Ira")]
+    archive = await make.stored_archive(stage.store, (await stage.state(agents[0])).agent, canary("filed"))
+    index, runtime = Outside(), stage.runtime
+    runtime.indexes = {"outside": index}  # type: ignore[dict-item]
+    runtime.indexing = replace(runtime.indexing, indexes=runtime.indexes, messages_index="outside")
+
+    def share(tx: Transaction) -> None:
+        archives.attach(tx, agents[1], archive.id)
+        tx.run(text("UPDATE archives SET vector_db = 'outside'"))
+        indexed.merge(tx, "passages", archive.id)
+        batch = indexed.next_batch(tx, archive.id, "some/model", 10)
+        assert batch is not None
+        indexed.add_vectors(tx, batch, {}, 1)
+
+    await stage.store.write(share)
+    await forget(runtime, Scope(), "ada", with_agents=True)
+    await work(stage)
+    assert index.dropped == [archive.id]
+    assert await found(stage) == []
 
 
 async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: Stage) -> None:
