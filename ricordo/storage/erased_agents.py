@@ -65,6 +65,7 @@ _SHARED = (
     )
 )
 _HIDE = update(agents).where(agents.c.id.op("IN")(_IDS)).values(organization_id=NOBODY)
+_HIDE_ARCHIVES = update(archives).where(archives.c.id.op("IN")(_IDS)).values(organization_id=NOBODY)
 # What is these agents' own, and what is nobody's and attached to none but them.
 _MEMORY = select(chains.c.id, chains.c.head, chains.c.versions).where(
     or_(
@@ -121,10 +122,13 @@ def judge(tx: Transaction, scope: Scope, user_id: str) -> tuple[list[str], dict[
 
 
 def hide(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Erasure:
-    """Let nobody find these agents and their memory any more, and no turn of them begin; their memory goes with the user's."""
+    """Let nobody find these agents, their archives and their memory any more, and no turn of them begin; their memory goes with
+    the user's.
+    """
     if not ids:
         return erasure
     tx.run(_HIDE, {"ids": list(ids)})
+    tx.run(_HIDE_ARCHIVES, {"ids": archives_of(tx, ids)})
     known = dict(erasure.chains)
     for row in tx.all(_MEMORY, {"ids": list(ids)}):
         known[row.id] = {"head": row.head.hex() if row.head else None, "versions": row.versions}

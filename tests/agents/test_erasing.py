@@ -272,6 +272,28 @@ async def test_jobs_that_bring_an_archive_of_her_agent_elsewhere_are_stopped(sta
     assert await found(stage) == []
 
 
+async def test_archives_of_her_agents_are_gone_for_everyone_at_once(stage: Stage) -> None:
+    await ada(stage)
+    hers = [await stage.agent(user="ada", name=name) for name in ("Ida", "Ira")]
+    own = await make.stored_archive(stage.store, (await stage.state(hers[0])).agent, canary("filed"))
+    shared = await make.stored_archive(stage.store, (await stage.state(hers[0])).agent, "Tea grows in Assam.")
+    others = await stage.agent(name="Bo")
+
+    def share(tx: Transaction) -> None:
+        archives.attach(tx, hers[1], own.id)
+        archives.attach(tx, others, shared.id)
+
+    await stage.store.write(share)
+    await forget(stage.runtime, Scope(), "ada", with_agents=True)
+    for finished in (False, True):
+        with pytest.raises(NotFound):
+            await stage.store.read(lambda tx: archives.get(tx, Scope(), own.id))
+        assert (await stage.store.read(lambda tx: archives.get(tx, Scope(), shared.id))).passage_count == 1
+        if not finished:
+            await work(stage)
+    assert await found(stage) == []
+
+
 async def erased_beside(stage: Stage, running: Job) -> None:
     """Do the erasure that waits, which tells this job to stop and goes on once its worker let go of it."""
     job = await next_job(stage, free=False)
