@@ -1,8 +1,10 @@
-"""What lies in the data folder beside the database: repositories that were made for cloning, backups, other databases."""
+"""What lies in the data folder beside the database: repositories that were made for cloning, remotes, backups, other databases."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.erasure import Erasure
@@ -10,7 +12,9 @@ from ricordo.errors import Unavailable
 from ricordo.memory.repository import FOLDER, forget_repository
 from ricordo.storage.scrubbing import holds
 
-BACKUPS = "backups"
+BACKUPS, REMOTES = "backups", "remotes"
+# What a database has beside its file: doltlite's lock, and what SQLite would leave.
+_BESIDE = (".{}-lock", "{}-journal", "{}-wal", "{}-shm")
 _ALWAYS = (
     "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
     "folder are not Ricordo's to delete.",
@@ -28,8 +32,10 @@ class Files:
     elsewhere: list[str] = field(default_factory=lambda: list(_ALWAYS))
 
 
-def remove_files(data_dir: Path, database: Path | None, erasure: Erasure) -> Files:
-    """Remove her repositories, and the backups that hold her; `database` is the file in use, None with PostgreSQL.
+def remove_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> Files:
+    """Remove her repositories, her remotes in the data folder, and the backups that hold her.
+
+    `database` is the file in use, None with PostgreSQL; `others` are the addresses of all remotes that are left.
 
     Raises Unavailable where one cannot be removed.
     """
@@ -37,6 +43,7 @@ def remove_files(data_dir: Path, database: Path | None, erasure: Erasure) -> Fil
     try:
         for chain_id in erasure.chains:
             _remove_repository(data_dir, chain_id, done)
+        _remove_remotes(data_dir, erasure, others, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before she came is without her.
             is_hers = holds(path, erasure.user_id) if path.suffix == ".db" else None
@@ -64,6 +71,50 @@ def _remove_repository(data_dir: Path, chain_id: str, done: Files) -> None:
     forget_repository(data_dir, chain_id)
     for path in found:
         done.files[_name(path, data_dir)] = "removed"
+
+
+def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], done: Files) -> None:
+    """Remove the remotes of hers that lie in our own folder; those elsewhere, and those that others use too, are named."""
+    own = (data_dir / REMOTES).resolve()
+    used = [path for path in map(_path_at, others) if path]
+    for address, kind in sorted(erasure.remotes.items()):
+        path = _path_at(address)
+        if path is None or own not in path.parents:
+            done.elsewhere.append(f"The memory's {kind} remote at {address} keeps a copy.")
+        elif any(other in (path, *path.parents) or path in other.parents for other in used):
+            done.elsewhere.append(
+                f"The memory's {kind} remote at {address} is one of others too, so it was left. It keeps a copy: remove it, or "
+                "what is hers in it."
+            )
+        else:
+            for each in (path, *(path.with_name(beside.format(path.name)) for beside in _BESIDE)):
+                if each.exists():
+                    _remove(each, own.parent, done)
+    left = [path for path in own.iterdir() if not path.name.endswith("-lock")] if own.is_dir() else []
+    if count := sum(not any(path in (other, *other.parents) for other in used) for path in left):
+        done.elsewhere.append(
+            f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
+            "of hers that she took away, it has a copy still: remove it."
+        )
+
+
+def _path_at(address: str) -> Path | None:
+    """The file or folder of this machine that is at an address, with links followed; None where it is elsewhere."""
+    try:
+        parts = urlsplit(address)
+        is_here = not parts.netloc and parts.path.startswith("/")
+        # The path of a folder is what it is; in an address, as doltlite:///a%20b.db, some signs are written by their numbers.
+        return Path(unquote(parts.path) if parts.scheme else address).resolve() if is_here else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _remove(path: Path, data_dir: Path, done: Files) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    done.files[_name(path, data_dir)] = "removed"
 
 
 def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:

@@ -240,9 +240,12 @@ class Work:
     async def _remove_files(self) -> None:
         data_dir: Path = self._runtime.settings.data_dir
         current = None if self._runtime.settings.postgres_url else self._runtime.settings.database_path
-        done = await asyncio.to_thread(remove_files, data_dir, current, self.erasure)
+        others = await self._store.read(remotes.addresses)
+        done = await asyncio.to_thread(remove_files, data_dir, current, self.erasure, others)
         await self._write(
-            lambda _tx, erasure: replace(erasure.told(done.elsewhere), files={**erasure.files, **done.files})
+            lambda _tx, erasure: replace(
+                erasure.told(done.elsewhere), files={**erasure.files, **done.files}, remotes={}
+            )
         )
 
     async def _bare(self) -> None:

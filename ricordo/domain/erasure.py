@@ -15,7 +15,8 @@ class Erasure:
     is empty once nothing needs it. `threads` are those of others in which she spoke, or that go on from one of hers; `agents` are
     those she talked with, each with the number of versions of its own memory that came of her turns; `spaces` are what searches
     look through and held her words, by owner, with the kind of what they hold; `began_at` is when she was first heard of.
-    `own_agents` are to be deleted with her, and `kept_agents` are not, each with the reason.
+    `own_agents` are to be deleted with her, and `kept_agents` are not, each with the reason. `remotes` are the addresses at which
+    her memory was followed, each with its kind, until it is known which of them lie in the data folder.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Erasure:
     elsewhere: tuple[str, ...] = ()
     own_agents: tuple[str, ...] = ()
     kept_agents: Mapping[str, str] = field(default_factory=dict)
+    remotes: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, what: str, count: int) -> "Erasure":
         """With so many more rows of this table removed."""

@@ -4,6 +4,7 @@ What a portion did is noted in its own transaction: whoever goes on after a kill
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Table, bindparam, delete, exists, func, or_, select, update
@@ -209,9 +210,8 @@ def remove_threads(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Era
 def remove_memory(tx: Transaction, erasure: Erasure, chain_id: str) -> tuple[Erasure, bool]:
     """Delete some of her memory, at last the chain itself; tells whether there is more."""
     remotes = tx.all(_REMOTES, {"chain_id": chain_id})
-    erasure = erasure.told(
-        f"The memory's {row.kind} remote at {without_password(row.address)} keeps a copy." for row in remotes
-    )
+    places = {without_password(row.address): row.kind for row in remotes}
+    erasure = replace(erasure, remotes={**erasure.remotes, **places})
     tx.run(_DELETE["memory_remotes"], {"ids": [row.seq for row in remotes]})
     erasure = erasure.counted("memory_remotes", len(remotes))
     for table, statement in _OF_CHAIN.items():

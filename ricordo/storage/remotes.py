@@ -18,6 +18,7 @@ _SELECT = select(*_COLUMNS)
 _BY_ID = _SELECT.where(
     memory_remotes.c.id == bindparam("id"), memory_remotes.c.organization_id == bindparam("organization_id")
 )
+_ADDRESSES = select(memory_remotes.c.address).distinct()
 _OF_CHAIN = _SELECT.where(memory_remotes.c.chain_id == bindparam("chain_id")).order_by(memory_remotes.c.seq)
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
@@ -58,6 +59,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Remote:
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
     """The remotes of a chain, the oldest first."""
     return [_remote(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
+
+
+def addresses(tx: Transaction) -> list[str]:
+    """Where any memory of any organisation is followed."""
+    return [row.address for row in tx.all(_ADDRESSES)]
 
 
 def wake(tx: Transaction, chain_id: str) -> None:

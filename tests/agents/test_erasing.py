@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,6 +160,41 @@ async def test_killed_after_any_write_agents_that_are_hers_alone_go_too(stage: S
     expected = {"agents": 2, "archives": 2, "passages": 3, "chains": 3, "blocks": 3}
     assert {name: receipt["removed"].get(name) for name in expected} == expected
     assert {agent["id"] for agent in receipt["agents"] if agent["is_deleted"]} == set(agents)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_remote_in_the_data_folder_goes_with_her_whenever_the_server_is_killed(
+    stage: Stage, tmp_path: Path, is_killed: bool
+) -> None:
+    user_id, _ = await ada(stage)
+    folder = stage.runtime.settings.data_dir / "remotes"
+    folder.mkdir(parents=True)
+    follower = folder / "ada.json"
+    follower.write_text(canary("remote"))
+    elsewhere = str(tmp_path / "elsewhere.json")
+
+    def add(tx: Transaction) -> None:
+        chain = owning.open_memory(tx, Scope(), user_id).chain
+        for number, address in enumerate((str(follower), elsewhere)):
+            id = f"remote-{number}"
+            remote = Remote(id, chain.organization_id, chain.id, "notebook", address, created_at=1)
+            remotes.insert_one(tx, remote)
+            jobs.add(tx, remote.job())
+
+    await stage.store.write(add)
+    told = await forget(stage.runtime, Scope(), "ada")
+    if is_killed:
+        await killed_after_any_write(stage)
+    else:
+        await work(stage)
+
+    assert not follower.exists()
+    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    assert receipt is not None
+    assert f"The memory's notebook remote at {elsewhere} keeps a copy." in receipt["elsewhere"]
+    assert not any(str(follower) in line for line in receipt["elsewhere"])
+    assert [job for job in await all_jobs(stage) if job.kind == FOLLOW] == []  # it would make the file anew
+    assert await found(stage) == []
 
 
 async def test_a_receipt_is_written_only_when_all_is_done(stage: Stage) -> None:

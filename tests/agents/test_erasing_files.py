@@ -56,6 +56,61 @@ def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monk
     assert remove_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
+def test_what_a_killed_push_to_a_remote_left_beside_her_repository_goes(tmp_path: Path) -> None:
+    """A branch of each proposal was made there, with its text."""
+    for name in ("chain-ada.remote-1.aside", "chain-ada2.remote-2.aside"):
+        (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
+
+    done = remove_files(tmp_path, None, ADA)
+
+    assert [path.name for path in (tmp_path / "repositories").iterdir()] == ["chain-ada2.remote-2.aside"]
+    assert set(done.files) == {"repositories/chain-ada.remote-1.aside"}
+
+
+def test_her_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: Path) -> None:
+    own = tmp_path / "data" / "remotes"
+    for folder in (own / "ada.git" / "objects", own / "bob.git" / "objects", tmp_path / "ada.git"):
+        folder.mkdir(parents=True)
+    for name in ("of ada.db", ".of ada.db-lock", "of ada.db2"):
+        (own / name).touch()
+    (own / "link").symlink_to(tmp_path / "ada.git")
+    hers = [str(own / "ada.git"), f"doltlite://{own}/of%20ada.db", str(own / "link"), "https://git.example.org/ada.git"]
+    others = [str(own / "bob.git"), f"doltlite://{own}/of%20ada.db2", "https://git.example.org/bob.git"]
+
+    done = remove_files(tmp_path / "data", None, replace(ADA, remotes=dict.fromkeys(hers, "some")), others)
+
+    assert {path.name for path in own.iterdir()} == {"bob.git", "of ada.db2", "link"}
+    assert (tmp_path / "ada.git").is_dir()
+    assert set(done.files) == {"remotes/ada.git", "remotes/of ada.db", "remotes/.of ada.db-lock"}
+    assert [line for line in done.elsewhere if "keeps a copy" in line] == [
+        f"The memory's some remote at {own / 'link'} keeps a copy.",
+        "The memory's some remote at https://git.example.org/ada.git keeps a copy.",
+    ]
+
+
+@pytest.mark.parametrize("other", ["", "/inner", "/.."])
+def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path, other: str) -> None:
+    place = tmp_path / "remotes" / "team" / "all"
+    place.mkdir(parents=True)
+
+    done = remove_files(tmp_path, None, replace(ADA, remotes={str(place): "git"}), [f"{place}{other}"])
+
+    assert place.is_dir()
+    assert any("is one of others too" in line for line in done.elsewhere)
+
+
+def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(tmp_path: Path) -> None:
+    """A remote that was taken away before stays where it is, and no row tells whose it was."""
+    for name in ("was-hers.git", "bob.git", "team/carol.git"):
+        (tmp_path / "remotes" / name).mkdir(parents=True)
+    others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
+
+    done = remove_files(tmp_path, None, ADA, others)
+
+    assert any("no memory is followed any more: 1." in line for line in done.elsewhere)
+    assert done.files == {}
+
+
 def test_a_dump_goes_unless_it_is_from_before_she_came(tmp_path: Path) -> None:
     (tmp_path / "backups").mkdir()
     old, new, broken = (tmp_path / "backups" / name for name in ("old.dump", "new.dump", "broken.db"))
