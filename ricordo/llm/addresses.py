@@ -23,6 +23,8 @@ _MOST = 3  # of which so many are tried
 _PORTS = {"http": 80, "https": 443}
 # Global by their number, but answered inside of a cloud's own network: what a machine's credentials are asked for there.
 _METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+# Global by their number too: a site's own addresses of old, and forms that stand for an IPv4 address by a network's own rules.
+_INNER = tuple(map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _LOW_32 = 0xFFFFFFFF
 _LAST_PORT = 65535
@@ -50,7 +52,8 @@ def is_public(text: str) -> bool:
         address = _innermost(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return False
-    return address.is_global and not address.is_multicast and address not in _METADATA
+    is_inner = address in _METADATA or any(address in network for network in _INNER)
+    return address.is_global and not address.is_multicast and not is_inner
 
 
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
