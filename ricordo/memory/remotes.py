@@ -117,11 +117,19 @@ def require_folder(path: Path, folders: Sequence[Path]) -> None:
         is_inside = any(real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders))
     except (OSError, RuntimeError):  # links that lead in a circle
         is_inside = False
+    except ValueError as error:  # a sign that no path can have
+        raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
     if not is_inside:
         raise Invalid(
             f"{path} lies outside of the folders in which remotes may lie ({', '.join(map(str, folders)) or 'none'}). Choose a "
             "place in one of them, or let the operator name others in RICORDO_REMOTE_FOLDERS."
         )
+    try:
+        real.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:  # too long, or a file where a folder should be
+        raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error
 
 
 def _note_error(tx: Transaction, remote: Remote, said: str, at: int) -> None:

@@ -91,6 +91,13 @@ async def test_what_is_written_while_it_follows_is_found_by_the_sweep(world: Wor
     assert before < (done.last_at or 0) < world.store.clock.now()
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "file/a.git"])
+def test_a_path_that_no_machine_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match="cannot be used"):
+        require_folder(tmp_path / name, (tmp_path,))
+
+
 def test_a_path_outside_of_the_folders_is_refused_also_by_a_link(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()

@@ -30,6 +30,7 @@ def test_a_password_is_taken_out_of_the_address() -> None:
         "mysql://example.org/memory?ssl=off",
         "doltlite://memory.db",
         "doltlite:///nowhere/at/all/memory.db",
+        "doltlite:///nowhere/a%00b.db",
         "mysql://10.0.0.7/memory",
         "mysql://u:secret@169.254.169.254/memory",
     ],
