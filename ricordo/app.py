@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import FastAPI
 
@@ -147,11 +147,12 @@ def create_app(
             # Looking for model servers waits until the server answers, so that a start is never held up by it.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
             getting_ready = asyncio.create_task(faces.get_ready())
-            yield
-            for task in (looking, getting_ready):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            try:
+                yield
+            finally:
+                looking.cancel()
+                getting_ready.cancel()
+                await asyncio.wait((looking, getting_ready))
 
     app = Application(
         title="Ricordo",

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from fastapi import FastAPI
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ricordo.api.routing import LateRoute
@@ -130,7 +131,7 @@ class LateFaces:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] == "http":
-            self._faces.load_for(scope["path"])
+            self._faces.load_for(get_route_path(scope))  # without what another app has this one mounted under
         await self._app(scope, receive, send)
 
 

@@ -103,6 +103,26 @@ async def test_a_request_has_only_what_may_answer_it_loaded(app: Application) ->
     }
 
 
+async def test_an_app_that_is_mounted_under_a_path_has_its_modules_loaded_too(app: Application) -> None:
+    outer = FastAPI()
+    outer.mount("/ricordo", app)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(outer), base_url="http://127.0.0.1") as client:
+        assert (await client.put("/ricordo/v1/jobs/x/cancel")).status_code == 405
+        assert (await client.put("/ricordo/")).status_code == 405
+
+
+async def test_the_getting_ready_ends_with_the_server_also_where_that_fails(app: Application) -> None:
+    async def live() -> None:
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            raise OSError("The socket is gone.")
+
+    with pytest.raises(OSError, match="gone"):
+        await live()
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_who_may_not_come_in_has_nothing_loaded(tmp_path: Path) -> None:
     app = create_app(Settings(data_dir=tmp_path, api_key="secret"), ProviderSettings.model_construct())
     before = len(app.routes)
