@@ -9,7 +9,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import FOLLOW
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, NotFound
-from ricordo.memory.remotes import follow
+from ricordo.memory.remotes import follow, note_error
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, remotes
 from ricordo.storage.fenced import FencedStore
@@ -29,7 +29,11 @@ async def _follow(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # it was taken away, or its user was forgotten
     kind = runtime.remotes.get(remote.kind)
     if kind is None:
-        raise Invalid(f'Nothing here follows remotes of the kind "{remote.kind}". Install its plugin, or remove it.')
+        missing = Invalid(
+            f'Nothing here follows remotes of the kind "{remote.kind}". Install its plugin, or remove it.'
+        )
+        await runtime.store.write(lambda tx: note_error(tx, remote, str(missing), tx.clock.now()))
+        raise missing
     try:
         await follow(FencedStore(runtime.store, job), runtime.settings, kind, remote)
     except LeaseLost:

@@ -91,7 +91,7 @@ async def follow(store: Store, settings: Settings, kind: RemoteKind, remote: Rem
     except Exception as error:
         is_ours = isinstance(error, RicordoError)
         said = str(error) if is_ours else f"It failed ({type(error).__name__}). The server's log says more."
-        await store.write(lambda tx: _note_error(tx, remote, said, started))
+        await store.write(lambda tx: note_error(tx, remote, said, started))
         raise
 
     def note(tx: Transaction) -> Remote:
@@ -132,7 +132,7 @@ def require_folder(path: Path, folders: Sequence[Path]) -> None:
         raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error
 
 
-def _note_error(tx: Transaction, remote: Remote, said: str, at: int) -> None:
+def note_error(tx: Transaction, remote: Remote, said: str, at: int) -> None:
     """Note why it failed, and leave how far it came as that was noted on the way."""
     there = remotes.get(tx, Scope(remote.organization_id), remote.id)
     remotes.note(tx, replace(there, last_error=said, last_at=at))

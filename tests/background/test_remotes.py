@@ -183,6 +183,9 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
     assert handler
     with pytest.raises(Invalid, match=r'kind "notebook"\. Install its plugin'):
         await handler.run(runtime, job, lambda _done, _total: None)
+    noted = await world.noted()  # who lists it sees that, and who waits for it waits no more
+    assert "Install its plugin" in (noted.last_error or "")
+    assert noted.last_at is not None
 
 
 async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) -> None:
