@@ -26,7 +26,10 @@ PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
 
 @runtime_checkable
 class RemoteKind(Protocol):
-    """One kind of remote; `kind` is its name, as in `{"kind": "git"}`."""
+    """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
+
+    Where a place may follow the memories of several users of an organisation, as a database does, `is_shared` is True.
+    """
 
     kind: str
 
@@ -51,8 +54,10 @@ async def add(
 ) -> Remote:
     """Let a user's memory be followed there, from now on; she is made where she is new.
 
-    Raises Invalid, and Conflict where that place follows it already; then nothing is made.
+    Raises Invalid, and Conflict where that place follows it already, or somebody else's memory; then nothing is made.
     """
+    # What is at a place is taken over as hers, so two memories at one would become one.
+    is_shared = getattr(kind, "is_shared", False)
     access = await asyncio.to_thread(kind.read, asked, settings)
     kept = {"username": access.username, "options": dict(access.options)}
     if access.password:
@@ -60,8 +65,11 @@ async def add(
 
     def work(tx: Transaction) -> Remote:
         chain = open_memory(tx, scope, user_name, makes=True).chain
-        if any((one.kind, one.address) == (kind.kind, access.address) for one in remotes.of_chain(tx, chain.id)):
-            raise Conflict(f"{access.address} follows this memory already.")
+        for one in remotes.at(tx, kind.kind, access.address):
+            if one.chain_id == chain.id:
+                raise Conflict(f"{access.address} follows this memory already.")
+            if not is_shared or one.organization_id != chain.organization_id:
+                raise Conflict(f"{access.address} follows somebody else's memory. Choose a place of its own.")
         filled = {name: value for name, value in kept.items() if value}
         id, now = new_id("remote"), tx.clock.now()
         remote = Remote(id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now)

@@ -19,6 +19,7 @@ _BY_ID = _SELECT.where(
     memory_remotes.c.id == bindparam("id"), memory_remotes.c.organization_id == bindparam("organization_id")
 )
 _ADDRESSES = select(memory_remotes.c.address).distinct()
+_AT = _SELECT.where(memory_remotes.c.kind == bindparam("kind"), memory_remotes.c.address == bindparam("address"))
 _OF_CHAIN = _SELECT.where(memory_remotes.c.chain_id == bindparam("chain_id")).order_by(memory_remotes.c.seq)
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
@@ -59,6 +60,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Remote:
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
     """The remotes of a chain, the oldest first."""
     return [_remote(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
+
+
+def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
+    """The remotes at an address, of every memory of any organisation."""
+    return [_remote(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
 
 
 def addresses(tx: Transaction) -> list[str]:

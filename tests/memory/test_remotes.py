@@ -14,6 +14,7 @@ from ricordo.settings import Settings
 from ricordo.storage import jobs, remotes
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Store
+from ricordo.storage.tables import organizations
 from tests.support.notebook import Notebooks
 
 
@@ -55,6 +56,24 @@ async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(worl
     assert waiting.payload == {"remote_id": remote.id}
     with pytest.raises(Conflict, match="follows this memory already"):
         await world.add()
+
+
+async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(world: World) -> None:
+    await world.add()
+    other = {"id": "org-other", "name": "Other", "created_at": 1}
+    await world.store.write(lambda tx: tx.run(organizations.insert(), other))
+
+    async def add_for_eve(organization_id: str) -> Remote:
+        scope = Scope(organization_id=organization_id)
+        return await add(world.store, world.settings, scope, "eve", world.kind, world.access)
+
+    local = Scope().organization_id
+    with pytest.raises(Conflict, match="somebody else's memory"):
+        await add_for_eve(local)
+    world.kind.is_shared = True  # type: ignore[attr-defined]
+    with pytest.raises(Conflict, match="somebody else's memory"):
+        await add_for_eve("org-other")
+    await add_for_eve(local)
 
 
 async def test_what_may_be_no_remote_makes_nobody(world: World) -> None:

@@ -12,6 +12,7 @@ class DoltRemotes:
     """The kind `dolt`."""
 
     kind = "dolt"
+    is_shared = True  # its rows name whose they are
 
     def read(self, asked: Access, settings: Settings) -> Access:
         """As the protocol says."""

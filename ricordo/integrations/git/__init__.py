@@ -1,5 +1,7 @@
 """Git remotes of users' memory: a bare repository in a folder of this machine or at an http address follows, and is pulled from."""
 
+import os
+
 from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid
 from ricordo.integrations.git.following import SHOWS_TOML, follow
@@ -19,7 +21,9 @@ class GitRemotes:
             raise Invalid(f"A git remote takes no option but {SHOWS_TOML}. Leave the others out.")
         place = place_of(asked, settings)
         place.require_usable()
-        if place.is_folder or asked.password is None:
+        if place.is_folder:
+            return Access(os.path.normpath(place.address), options=asked.options)
+        if asked.password is None:
             return Access(place.address, options=asked.options)
         return Access(place.address, place.username, place.password, asked.options)
 

@@ -215,12 +215,13 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
     assert ids(world.bare) == await world.versions()
 
 
-async def test_two_memories_cannot_share_a_remote(world: World, store: SqliteStore) -> None:
-    await store.write(lambda tx: put(tx, open_memory(tx, Scope(), "eve", makes=True), "human", "Eve", ADA))
-    other = await world.add(world.access, "eve")
-    with pytest.raises(Conflict):
-        await common.follow(store, world.settings, GitRemotes(), other)
-    assert ids(world.bare) == await world.versions()
+@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../ada.git"])
+async def test_two_memories_cannot_share_a_remote(world: World, way: str) -> None:
+    """A memory without a block of the same label would be joined with the other's, and an empty one would take it over."""
+    with pytest.raises(Conflict, match="somebody else's memory"):
+        await world.add(Access(way.format(world.access.address)), "eve")
+    with pytest.raises(NotFound):
+        await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
