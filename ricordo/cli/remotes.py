@@ -5,6 +5,7 @@ the command line, where others could read it.
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from ricordo.settings import load_settings
 
 _LOOK_EVERY = 0.1  # seconds
 _PATIENCE = 120.0  # seconds that a remote may take
+_EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 
 
 def list_remotes(user: str, *, as_json: bool = False, server: str | None = None) -> None:
@@ -40,6 +42,10 @@ def add_remote(user: str, body: Json, options: Sequence[str], *, asks: bool = Fa
     `body` is that of the request, `options` are what a plugin's kind wants as `name=value`. Raises Invalid, Conflict, Unavailable.
     """
     body = {name: value for name, value in body.items() if value not in (None, False)}
+    if _EMBEDDED.match(body["address"]):
+        raise Invalid(
+            "The address holds a password, which others can read here. Leave it out, and give it by --password."
+        )
     if options:
         body["options"] = dict(map(_option, options))
     if asks:

@@ -56,9 +56,14 @@ def test_a_password_is_typed_and_never_printed(shell: Shell) -> None:
         assert "https://git.invalid/ada.git" in said
         assert "s3cret" not in said
         assert "No password was given" in remotes(shell, *add, code=2)
-        embedded = remotes(shell, "add", "dolt", "mysql://ada:s3cret@10.0.0.7/memory", *to, code=2)
-        assert "RICORDO_ALLOW_PRIVATE_REMOTES" in embedded
+        # Everybody on the machine can read how a program was called.
+        embedded = remotes(shell, "add", "dolt", "mysql://ada:s3cret@dolt.invalid/memory", *to, code=2)
+        assert "give it by --password" in embedded
         assert "s3cret" not in embedded
+        assert "s3cret" not in remotes(shell, "list", *to)
+        assert "dolt.invalid" not in remotes(shell, "list", *to)
+        private = remotes(shell, "add", "dolt", "mysql://ada@10.0.0.7/memory", "--password", *to, said="x\n", code=2)
+        assert "RICORDO_ALLOW_PRIVATE_REMOTES" in private
 
 
 def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
