@@ -90,12 +90,21 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
             for each in (path, *(path.with_name(beside.format(path.name)) for beside in _BESIDE)):
                 if each.exists():
                     _remove(each, own.parent, done)
-    left = [path for path in own.iterdir() if not path.name.endswith("-lock")] if own.is_dir() else []
-    if count := sum(not any(path in (other, *other.parents) for other in used) for path in left):
+    left = (
+        [path for path in own.iterdir() if not any(path in (other, *other.parents) for other in used)]
+        if own.is_dir()
+        else []
+    )
+    if count := sum(map(_holds_something, left)):
         done.elsewhere.append(
             f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
             "of hers that she took away, it has a copy still: remove it."
         )
+
+
+def _holds_something(path: Path) -> bool:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return any(file.is_file() and file.stat().st_size for file in files)
 
 
 def _path_at(address: str) -> Path | None:

@@ -101,8 +101,10 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path, other: s
 
 def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(tmp_path: Path) -> None:
     """A remote that was taken away before stays where it is, and no row tells whose it was."""
-    for name in ("was-hers.git", "bob.git", "team/carol.git"):
+    for name in ("was-hers.git", "bob.git", "team/carol.git", "empty"):
         (tmp_path / "remotes" / name).mkdir(parents=True)
+    (tmp_path / "remotes" / "was-hers.git" / "HEAD").write_text("ref: refs/heads/main")
+    (tmp_path / "remotes" / ".gone.db-lock").touch()
     others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
 
     done = remove_files(tmp_path, None, ADA, others)
