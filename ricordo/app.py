@@ -5,9 +5,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 
@@ -22,7 +23,7 @@ from ricordo.background import callbacks, run_events, upkeep
 from ricordo.background import remotes as following
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid
+from ricordo.errors import Invalid, Unavailable
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
@@ -39,6 +40,7 @@ from ricordo.tools.toolbox import Toolbox
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -107,8 +109,15 @@ def open_client(settings: Settings, providers: ProviderSettings | None = None) -
     thread = threading.Thread(target=lambda: asyncio.run(live()), name="ricordo client", daemon=True)
     thread.start()
     runtime, loop, ending = opened.result()
+
+    def wait(work: Coroutine[Any, Any, T]) -> T:
+        if loop.is_closed():
+            work.close()
+            raise Unavailable("This client was closed. Use it inside of its `with`, or open another.")
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
     try:
-        yield InProcessClient(runtime, lambda work: asyncio.run_coroutine_threadsafe(work, loop).result())
+        yield InProcessClient(runtime, wait)
     finally:
         loop.call_soon_threadsafe(ending.set)
         thread.join()

@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.agents.in_process import InProcessClient
 from ricordo.app import open_client
-from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.memory.typed import BaseAgent, HumanBlock, MemoryClient, MemoryManager
 from ricordo.settings import ProviderSettings, Settings
 
@@ -75,3 +75,10 @@ def test_one_program_at_a_time_has_the_folder(tmp_path: Path) -> None:
             pass
     with open_client(settings_in(tmp_path), providers) as again:
         assert again.agents.blocks.retrieve("persona", agent_id=agent_id).value.startswith("[IDENTITY]")
+
+
+def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
+    with open_client(settings_in(tmp_path), ProviderSettings.model_construct()) as closed:
+        pass
+    with pytest.raises(Unavailable, match="was closed"):
+        closed.agents.blocks.retrieve("human", agent_id="agent-1")
