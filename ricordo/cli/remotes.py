@@ -80,8 +80,9 @@ def sync_remotes(user: str, remote: str | None = None, *, server: str | None = N
 def line(remote: Json) -> str:
     """A remote as people read it."""
     state = "was not followed yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
-    fault = f"\n    {remote['last_error']}" if remote["last_error"] else ""
-    return f"{remote['id']}  {remote['kind']}  {remote['address']}\n    version {remote['followed']}, {state}{fault}"
+    # A remote's own words may hold what a terminal would obey.
+    fault = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
+    return f"{remote['id']}  {remote['kind']}  {_plain(remote['address'])}\n    version {remote['followed']}, {state}{fault}"
 
 
 class _Client(Client):
@@ -141,6 +142,10 @@ def _named(found: Sequence[Json], remote: str) -> Json:
     if len(named) > 1:
         raise Conflict(f"There are {len(named)} remotes at {remote}. Name one by its id.")
     return named[0]
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _option(text: str) -> tuple[str, str]:

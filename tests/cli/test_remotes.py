@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ricordo.cli.remotes import line
 from tests.cli.conftest import Shell
 from tests.cli.test_forgetting import remember
 from tests.support.git import git
@@ -78,3 +79,11 @@ def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
         assert "Write it as name=value" in remotes(shell, "add", "git", "x", "--option", "y", *to, code=2)
         unknown = remotes(shell, "list", "--user", "eve", "--server", server.address, code=2)
         assert "eve" in unknown
+
+
+def test_what_a_remote_said_cannot_write_over_the_screen() -> None:
+    remote = {"id": "remote-1", "kind": "git", "address": "/a/\x1b]0;b", "followed": 1, "last_at": None}
+    printed = line({**remote, "last_error": "The remote refused the branch main: \x1b[2J\rAll is well"})
+    assert "\x1b" not in printed
+    assert "\r" not in printed
+    assert "refused the branch main" in printed
