@@ -63,6 +63,7 @@ def examine() -> Iterator[Finding]:
             yield Finding("settings", fault, "wrong")
         return
     yield _data_folder(settings.data_dir)
+    yield from _remote_folders(settings)
     database = check(settings)
     yield _database(settings, database)
     yield from _threads(settings, database)
@@ -103,6 +104,21 @@ def _data_folder(folder: Path) -> Finding:
     state = "" if folder.exists() else ", made at the first start"
     text = f"{folder}{state}, {_size(free)} free"
     return Finding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
+
+
+def _remote_folders(settings: Settings) -> Iterator[Finding]:
+    """What is odd about folders that the operator named: one that is not there would be made when a remote is first followed."""
+    data = settings.data_dir
+    for folder in settings.folders_of_remotes if settings.remote_folders else ():
+        if not folder.is_dir():
+            yield Finding(
+                "remote folder", f"{folder} is not there. Make it, or mend RICORDO_REMOTE_FOLDERS.", "warning"
+            )
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            yield Finding("remote folder", f"{folder} cannot be written, so nothing can follow there.", "warning")
+        elif folder in (data, *data.parents) or (data in folder.parents and folder != data / "remotes"):
+            text = f"{folder} has to do with the data folder {data}: a remote could be in what is Ricordo's own there."
+            yield Finding("remote folder", f"{text} Name a folder of its own.", "warning")
 
 
 def _database(settings: Settings, database: DatabaseState) -> Finding:

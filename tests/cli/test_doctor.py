@@ -62,6 +62,21 @@ def test_a_wrong_setting_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Wrong: 1." in shown
 
 
+def test_folders_for_remotes_that_are_missing_or_not_only_for_them_are_warned_of(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (data / "repositories", data / "remotes", tmp_path / "good"):
+        folder.mkdir(parents=True)
+    named = [tmp_path / "missing", tmp_path, data, data / "repositories", data / "remotes", tmp_path / "good"]
+    monkeypatch.setenv("RICORDO_REMOTE_FOLDERS", ":".join(map(str, named)))
+
+    told = [(one.verdict, one.text) for one in examine() if one.name == "remote folder"]
+
+    assert [verdict for verdict, _ in told] == ["warning"] * 4
+    assert "missing is not there" in told[0][1]
+    assert all("Name a folder of its own" in text for _, text in told[1:])
+
+
 def test_a_model_that_nobody_has_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
     verdict, text = findings()["default model"]
