@@ -4,10 +4,12 @@ An address is spoken to only where all machines behind its name are public ones 
 number that was checked, and redirects are not followed.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a machine
 _TIMEOUT = 60.0  # and then for the next sign of life
+_LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
 _ZERO = b"0" * 40
 _SCHEMES = ("http://", "https://")
 Refs = dict[bytes, bytes]
@@ -137,7 +140,7 @@ def _ask(place: Place, ask: Callable[["GitClient", str], T]) -> T:
         if place.is_folder:
             return ask(LocalGitClient(), place.address)
         url = urlsplit(place.address)
-        with closing(_pool(place)) as pool:
+        with closing(_pool(place)) as pool, _limited(pool) as clock:
             client = Urllib3HttpGitClient(
                 f"{url.scheme}://{url.netloc}",
                 pool_manager=pool,
@@ -146,13 +149,42 @@ def _ask(place: Place, ask: Callable[["GitClient", str], T]) -> T:
                 timeout=_TIMEOUT,
                 quiet=True,
             )
-            return ask(client, url.path)
+            try:
+                return ask(client, url.path)
+            except Exception as error:
+                if clock.is_over:
+                    raise Unavailable(
+                        f"The remote took longer than {_LONGEST:g} seconds. It is tried again."
+                    ) from error
+                raise
     except HTTPUnauthorized as error:
         raise Forbidden("The remote wants another name or token. Give it anew.") from error
     except NotGitRepository as error:
         raise Unavailable("There is no git repository at the remote. Make one there, empty.") from error
     except (GitProtocolError, HangupException, OSError, ValueError, AssertionError) as error:
         raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
+
+
+class _Clock:
+    is_over = False
+
+
+@contextmanager
+def _limited(pool: Any) -> Iterator[_Clock]:
+    """Breaks the pool's connections once an exchange took too long."""
+    clock = _Clock()
+
+    def end() -> None:
+        clock.is_over = True
+        pool.break_off()
+
+    timer = threading.Timer(_LONGEST, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield clock
+    finally:
+        timer.cancel()
 
 
 def _pool(place: Place) -> Any:
@@ -163,8 +195,14 @@ def _pool(place: Place) -> Any:
     class Checked(HTTPConnection):
         """Connects to the number that was checked, whatever its name means a moment later."""
 
+        def connect(self) -> None:
+            super().connect()
+            pool.sockets.append(self.sock)  # with TLS another than the one below, which it took the place of
+
         def _new_conn(self) -> "socket":
-            return connect(self.host, self.port, _CONNECT, allow_private=place.allow_private, setting=PRIVATE)
+            opened = connect(self.host, self.port, _CONNECT, allow_private=place.allow_private, setting=PRIVATE)
+            pool.sockets.append(opened)
+            return opened
 
     class CheckedTls(Checked, HTTPSConnection):
         """The same, and then TLS with the name."""
@@ -179,6 +217,13 @@ def _pool(place: Place) -> Any:
         """Follows no redirect, which would lead to an address nobody checked, and uses no proxy."""
 
         answers: list[Any]
+        sockets: list[Any]
+
+        def break_off(self) -> None:
+            """Let whoever reads or writes find the connection at its end."""
+            for opened in list(self.sockets):
+                with suppress(OSError, AttributeError):
+                    opened.shutdown(SHUT_RDWR)
 
         def request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
             answer = super().request(method, url, *arguments, **{**options, "redirect": False, "retries": False})
@@ -192,6 +237,6 @@ def _pool(place: Place) -> Any:
             self.clear()
 
     pool = Pool(headers={"User-Agent": "git/ricordo"})
-    pool.answers = []
+    pool.answers, pool.sockets = [], []
     pool.pool_classes_by_scheme = {"http": Plain, "https": Tls}
     return pool

@@ -1,6 +1,7 @@
 """The way to a repository at an address: what is fetched and pushed, and whom nobody speaks to."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,11 +28,15 @@ class Elsewhere:
     def __init__(self, repository: Repo) -> None:
         self.asked: list[str] = []
         self.says: str | None = None
+        self.drips = False
         self.to = ""
         self.chain: Any = make_wsgi_chain(DictBackend({"/ada.git": repository}))  # type: ignore[dict-item]
 
     def __call__(self, environ: Any, start: Any) -> Any:
         self.asked.append(f"{environ['REQUEST_METHOD']} {environ.get('HTTP_AUTHORIZATION', '')}")
+        if self.drips:
+            start("200 OK", [("Content-Type", "application/x-git-upload-pack-advertisement")])
+            return (time.sleep(0.01) or b"f" for _ in range(300))  # a line of 65,535 signs, some day
         if self.says:
             start(self.says, [("Location", self.to), ("WWW-Authenticate", 'Basic realm="x"')])
             return [b""]
@@ -144,6 +149,21 @@ def test_what_a_remote_says_instead_is_told_without_the_token(
     with pytest.raises(error, match=words) as raised:
         transport.branches(Place(url, "ada", "a-token", allow_private=True))
     assert "a-token" not in str(raised.value)
+
+
+def test_a_remote_that_never_comes_to_an_end_is_left(
+    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its bytes is a sign of life; a thread that waited for all of them would hold up others, and the server's end."""
+    app, url = elsewhere
+    app.drips = True
+    monkeypatch.setattr(transport, "_LONGEST", 0.1)
+    began = time.monotonic()
+
+    with pytest.raises(Unavailable, match="took longer than"):
+        transport.branches(Place(url, allow_private=True))
+
+    assert time.monotonic() - began < 2
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
