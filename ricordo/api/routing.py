@@ -37,7 +37,11 @@ class LateRoute(APIRoute):
         """Make the route whole; nothing where it is already."""
         if not self.is_built:
             self.is_built = True
-            super().__init__(self.path, self.endpoint, **self.given)
+            try:
+                super().__init__(self.path, self.endpoint, **self.given)
+            except BaseException:
+                self.is_built = False
+                raise
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, which matched."""

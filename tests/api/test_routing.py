@@ -3,6 +3,7 @@
 import httpx2
 import pytest
 from fastapi import FastAPI, Response
+from fastapi.exceptions import FastAPIError
 from fastapi.routing import APIRoute
 
 from ricordo.api.routing import LateRoute, Routes
@@ -64,3 +65,14 @@ def test_whoever_asks_for_what_only_a_built_route_knows_gets_it(routes: Routes) 
     }
     with pytest.raises(AttributeError, match="has no colour"):
         first.colour  # noqa: B018 - asking is the test
+
+
+async def test_a_route_that_cannot_be_built_says_why_each_time(routes: Routes, client: httpx2.AsyncClient) -> None:
+    """A second request would hear of an attribute that is missing, and nobody what the reason was."""
+    first = routes.routes[0]
+    assert isinstance(first, LateRoute)
+    first.given["response_model"] = type("Odd", (), {})
+
+    for _ in range(2):
+        with pytest.raises(FastAPIError, match="Invalid args for response field"):
+            await client.get("/things/5")
