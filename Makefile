@@ -4,6 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
+# Modules are compiled once: the tests start hundreds of processes of ours.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install run test check bench bench-retrieval bench-search lock
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
