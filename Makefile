@@ -4,6 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
+# One more than there are processors, since many tests wait for something.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +24,7 @@ install: .venv/.installed
 run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 check: .venv/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
