@@ -5,6 +5,7 @@ window, and the step's record.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
@@ -144,6 +146,8 @@ async def _to_the_end(write: Awaitable[T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()):  # somebody has to hear of it, or it counts as lost
+            log.info("what a cancelled turn was saving failed", extra={"error": str(error)})
         raise
 
 

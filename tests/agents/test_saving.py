@@ -1,13 +1,16 @@
 """Saving a step: whole or not at all, and memory that others change meanwhile."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
+from ricordo.agents import saving
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed
 from ricordo.domain.scope import Scope
+from ricordo.errors import LeaseLost
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import archives, runs
@@ -234,3 +237,26 @@ async def test_a_step_that_is_being_saved_while_others_write_is_saved_once(stage
     for agent in agents:
         assert roles(await stage.history(agent)) == "system" + " user assistant" * 3
         await stage.require_whole_window(agent)
+
+
+async def test_a_save_that_fails_after_its_turn_was_cancelled_is_heard_of() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+    lost: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: lost.append(told))
+
+    async def write() -> None:
+        begun.set()
+        await ended.wait()
+        raise LeaseLost("run-1 was ended by someone else.")
+
+    turn = asyncio.create_task(saving._to_the_end(write()))
+    await begun.wait()
+    turn.cancel()
+    await asyncio.sleep(0)
+    ended.set()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    del turn
+    gc.collect()
+    await asyncio.sleep(0)
+    assert lost == []
