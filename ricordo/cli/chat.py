@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ricordo.cli.answer import Answer
-from ricordo.cli.client import Client, Json
+from ricordo.cli.client import Client, Json, key_of, running_server
 from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
-from ricordo.cli.listening import address_of
 from ricordo.cli.screen import Screen, screen
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import RicordoError
 from ricordo.settings import ProviderSettings, Settings, load_settings
 
 FIRST_AGENT = "ricordo"
@@ -80,22 +79,16 @@ def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
 
 @contextmanager
 def _server(settings: Settings, providers: ProviderSettings, address: str | None, window: Screen) -> Iterator[Client]:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    client = Client(address or address_of(settings.host, settings.port), key)
-    try:
-        if client.version():
+    with running_server(Client, settings, address) as client:
+        if client:
             yield client
             return
-        if address:
-            raise Unavailable(f"No server answers at {address}. Start it, or leave --server out.")
-    finally:
-        client.close()
     # Slow to load, and needed only where no server runs.
     from ricordo.cli.background import background_server
 
     window.quietly("No server is running, so one is started just for this chat.")
     with background_server(settings, providers) as own:
-        client = Client(own, key)
+        client = Client(own, key_of(settings))
         try:
             yield client
         finally:

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import httpx2
 
+from ricordo.cli.listening import address_of
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
+from ricordo.settings import Settings
 
 Json = dict[str, Any]
 # A silent stream still pings, so a minute without a byte means that nobody is there any more.
@@ -124,6 +127,30 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
                 return
             yield json.loads(line.removeprefix("data: "))
     raise Unavailable("The server ended the answer too early. What was said is kept; ask again.")
+
+
+C = TypeVar("C", bound=Client)
+
+
+def key_of(settings: Settings) -> str | None:
+    """The key that this machine's server wants, if it wants one."""
+    return settings.api_key.get_secret_value() if settings.api_key else None
+
+
+@contextmanager
+def running_server(kind: type[C], settings: Settings, address: str | None = None) -> Iterator[C | None]:
+    """A client of the server that runs, at `address` or where the settings say; None where there is none by the settings.
+
+    Raises Unavailable where no server answers at `address`.
+    """
+    client = kind(address or address_of(settings.host, settings.port), key_of(settings))
+    try:
+        is_there = client.version() is not None
+        if address and not is_there:
+            raise Unavailable(f"No server answers at {address}. Start it, or leave --server out.")
+        yield client if is_there else None
+    finally:
+        client.close()
 
 
 def refusal(response: httpx2.Response) -> RicordoError:

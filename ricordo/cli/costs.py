@@ -8,12 +8,11 @@ import typer
 
 from ricordo.agents.prices import FILE, read_prices
 from ricordo.api.wire.ledger import ledger_to_wire
-from ricordo.cli.client import Client, Json
-from ricordo.cli.listening import address_of
+from ricordo.cli.client import Client, Json, running_server
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.ledger import DAY, Grouping, day_of, settle
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.errors import Invalid, NotFound
 from ricordo.settings import Settings, load_settings
 from ricordo.storage import ledger
 from ricordo.storage.database import open_store
@@ -31,17 +30,8 @@ def show_costs(*, by: str = "day", days: int = 30, server: str | None = None) ->
     if not 1 <= days <= MOST_DAYS:
         raise Invalid(f"--days is a number of days from 1 to {MOST_DAYS:,}.")
     settings, _ = load_settings()
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    client = _LedgerClient(server or address_of(settings.host, settings.port), key)
-    try:
-        if client.version():
-            found = client.ledger(group_by, days)
-        elif server:
-            raise Unavailable(f"No server answers at {server}. Start it, or leave --server out.")
-        else:
-            found = asyncio.run(_read(settings, group_by, days))
-    finally:
-        client.close()
+    with running_server(_LedgerClient, settings, server) as client:
+        found = client.ledger(group_by, days) if client else asyncio.run(_read(settings, group_by, days))
     typer.echo(table(found))
 
 

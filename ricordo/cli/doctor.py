@@ -15,7 +15,7 @@ import typer
 from ricordo import __version__
 from ricordo.api.wire.jobs import queue_to_wire
 from ricordo.app import open_models
-from ricordo.cli.client import Client, Json
+from ricordo.cli.client import Client, Json, running_server
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
 from ricordo.cli.repair import look_at_all
@@ -216,12 +216,8 @@ def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bo
 
 def _asked_queue(settings: Settings) -> Json | None:
     """The queue as the running server tells it; None where no server is found, which `database` tells already."""
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    client = Client(address_of(settings.host, settings.port), key)
-    try:
-        return client.queue() if client.version() else None
-    finally:
-        client.close()
+    with running_server(Client, settings) as client:
+        return client.queue() if client else None
 
 
 def _providers(providers: ProviderSettings) -> Iterator[Finding]:

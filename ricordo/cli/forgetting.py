@@ -14,8 +14,7 @@ import typer
 
 from ricordo.agents.erasing import find_receipt, forget
 from ricordo.app import open_runtime
-from ricordo.cli.client import Client, Json, refusal
-from ricordo.cli.listening import address_of
+from ricordo.cli.client import Client, Json, refusal, running_server
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
 from ricordo.logs import set_up_logs
@@ -37,17 +36,11 @@ def forget_user(name: str, *, is_sure: bool = False, with_agents: bool = False, 
     settings, providers = load_settings()
     if not is_sure:
         typer.confirm((_AGENTS_TOO if with_agents else _QUESTION).format(name=name), abort=True)
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    client = _Client(server or address_of(settings.host, settings.port), key)
-    try:
-        if client.version():
+    with running_server(_Client, settings, server) as client:
+        if client:
             receipt = client.forget(name, with_agents=with_agents)
-        elif server:
-            raise Unavailable(f"No server answers at {server}. Start it, or leave --server out.")
         else:
             receipt = asyncio.run(_forget_here(settings, providers, name, with_agents=with_agents))
-    finally:
-        client.close()
     typer.echo(account(receipt))
     if (path := receipts.path_of(settings.data_dir, receipt["id"])).exists():
         typer.echo(f"Receipt: {path}")

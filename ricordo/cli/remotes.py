@@ -16,8 +16,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.background import background_server
-from ricordo.cli.client import Client, Json
-from ricordo.cli.listening import address_of
+from ricordo.cli.client import Client, Json, key_of, running_server
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.settings import load_settings
 
@@ -115,20 +114,14 @@ class _Client(Client):
 @contextmanager
 def _client(server: str | None) -> Iterator[_Client]:
     settings, providers = load_settings()
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    client = _Client(server or address_of(settings.host, settings.port), key)
-    try:
-        if client.version():
+    with running_server(_Client, settings, server) as client:
+        if client:
             yield client
             return
-    finally:
-        client.close()
-    if server:
-        raise Unavailable(f"No server answers at {server}. Start it, or leave --server out.")
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(f"There is no database at {settings.database_path}, so nobody's memory is there to be followed.")
     with background_server(settings, providers) as own:
-        client = _Client(own, key)
+        client = _Client(own, key_of(settings))
         try:
             yield client
         finally:
