@@ -85,7 +85,7 @@ async def open_runtime(
         await finish_turns(runtime)
         for index in indexes.values():
             await index.close()
-        await runtime.owned.close()
+        await runtime.organization_providers.close()
         await models.close()
         await store.close()
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ricordo.domain.event import Event
-from ricordo.domain.provider import OwnProvider
-from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
+from ricordo.domain.provider import OrganizationProvider
+from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models
 from ricordo.memory.indexing import Indexing
@@ -53,9 +53,10 @@ class LiveRecording(Protocol):
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of. `owned` are the models of organisations, those of `models` among them; `indexes` outside
-    vector indexes and `remotes` kinds of remotes, by name; `live` this process's turns by run id, and `recordings` the streams of
-    those that are stored.
+    """What a running server is made of.
+
+    `organization_providers` holds the models of organizations, those of `models` among them; `indexes` outside vector indexes
+    and `remotes` kinds of remotes, by name; `live` this process's turns by run id, `recordings` their stored streams.
     """
 
     settings: Settings
@@ -68,16 +69,16 @@ class Runtime:
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
     is_stopping: bool = False
-    owned: OwnedModels = field(init=False)
+    organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
     indexing: Indexing = field(init=False)
 
     def __post_init__(self) -> None:
-        async def load(organization_id: str) -> Sequence[OwnProvider]:
+        async def load(organization_id: str) -> Sequence[OrganizationProvider]:
             return await self.store.read(lambda tx: providers.of_organization(tx, organization_id))
 
         settings = self.settings
-        self.owned = OwnedModels(
+        self.organization_providers = OrganizationProviders(
             self.models,
             policy_from(settings),
             load,

@@ -200,7 +200,7 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
     user_id = turn.request.scope.user_id
     if settings.model:
         try:
-            model = runtime.owned.known(turn.run.organization_id).get(settings.model)
+            model = runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
             return Writer(model=model, window=model.info.context_window, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})

@@ -42,7 +42,7 @@ class Repeated:
 async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
     """Begin the turn, or say which run has these messages already. Raises NotFound, Busy, Conflict, Invalid."""
     _require_different_otids(request)
-    await runtime.owned.of(request.scope.organization_id)
+    await runtime.organization_providers.of(request.scope.organization_id)
     for _ in range(_ATTEMPTS):
         try:
             # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
@@ -71,7 +71,7 @@ def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnConte
         request,
         run,
         state,
-        runtime.owned.known(request.scope.organization_id).get(state.agent.model),
+        runtime.organization_providers.known(request.scope.organization_id).get(state.agent.model),
         window,
         unsaved=0,
         prompt_key=prompt_key,
@@ -145,7 +145,7 @@ def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> Agen
     """The state with the model that the request names for this turn alone."""
     if request.model is None or request.model == state.agent.model:
         return state
-    info = runtime.owned.known(request.scope.organization_id).get(request.model).info
+    info = runtime.organization_providers.known(request.scope.organization_id).get(request.model).info
     return with_model(state, info.handle, info.context_window)
 
 

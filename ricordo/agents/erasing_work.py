@@ -199,7 +199,7 @@ class Work:
 
     async def _compile_prompts(self, threads: Iterable[str]) -> None:
         scope = Scope(self.erasure.organization_id)
-        await self._runtime.owned.of(scope.organization_id)
+        await self._runtime.organization_providers.of(scope.organization_id)
         for thread_id in sorted(threads):
             # Where a turn runs, or its model is not here, the thread's next turn does this.
             with suppress(RicordoError):

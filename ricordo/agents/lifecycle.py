@@ -79,7 +79,7 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
     """Make the agent with its thread, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
     traits_of(spec.agent_type)
     zone(spec.timezone)
-    models = await runtime.owned.of(scope.organization_id)
+    models = await runtime.organization_providers.of(scope.organization_id)
     info = await models.require(spec.model or runtime.models.default_handle())
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
     usual = traits_of(spec.agent_type).prompt_key
@@ -89,7 +89,7 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
     """The agent with another model, not yet stored; its window shrinks or grows with what the model can read."""
-    info = await (await runtime.owned.of(agent.organization_id)).require(handle)
+    info = await (await runtime.organization_providers.of(agent.organization_id)).require(handle)
     return replace(agent, model=info.handle, context_window=info.context_window)
 
 
@@ -248,7 +248,7 @@ def _beginning(tx: Transaction, runtime: Runtime, state: AgentState, spec: Agent
     place = Beginning(state.agent, state.conversation.id, tx.clock)
     if spec.beginning is not None:
         return [system, *given_messages(place, spec.beginning)], key
-    provider = runtime.owned.known(state.agent.organization_id).get(state.agent.model).info.provider
+    provider = runtime.organization_providers.known(state.agent.organization_id).get(state.agent.model).info.provider
     return [system, *initial_messages(place, {tool.name for tool in state.tools}, provider)], key
 
 

@@ -78,7 +78,7 @@ def resolve(tx: Transaction, scope: Scope, name: str, agent_id: str | None = Non
 async def create_thread(runtime: Runtime, scope: Scope, agent_id: str, spec: ThreadSpec) -> Conversation:
     """Make another thread of the agent, with a system message of its own. Raises NotFound."""
     if spec.model:
-        info = await (await runtime.owned.of(scope.organization_id)).require(spec.model)
+        info = await (await runtime.organization_providers.of(scope.organization_id)).require(spec.model)
         spec = replace(spec, model=info.handle, context_window=spec.context_window or info.context_window)
     return await runtime.store.write(lambda tx: _create(tx, runtime, scope, agent_id, spec))
 
@@ -90,7 +90,7 @@ async def change_thread(
     thread = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
     if "model" in changes or ("context_window" in changes and not changes["context_window"]):
         handle = changes.get("model", thread.model)
-        models = await runtime.owned.of(scope.organization_id)
+        models = await runtime.organization_providers.of(scope.organization_id)
         info = await models.require(handle) if handle else None
         # The window follows the model, and what another provider counted says nothing any more.
         window = changes.get("context_window") or (info and info.context_window)
@@ -189,7 +189,7 @@ def system_message(
 
 def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
     state = effective(state)
-    models = runtime.owned.known(state.agent.organization_id)
+    models = runtime.organization_providers.known(state.agent.organization_id)
     provider = models.get(state.agent.model).info.provider
     lines = rulebook(state).lines()
     return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)

@@ -85,7 +85,7 @@ def answer(content: Any, status: int = 200) -> Response:
 def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
     """An agent on the wire, also where its model's provider is configured no more: it can still be looked at."""
     try:
-        info = here.runtime.owned.known(here.scope.organization_id).get(state.agent.model).info
+        info = here.runtime.organization_providers.known(here.scope.organization_id).get(state.agent.model).info
     except NotFound:
         provider, _, name = state.agent.model.partition("/")
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)

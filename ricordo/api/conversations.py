@@ -156,7 +156,7 @@ def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
     model = thread.model or agents.load(tx, here.scope, thread.agent_id).agent.model
     try:
         return conversation_to_wire(
-            thread, here.runtime.owned.known(here.scope.organization_id).get(model).info.endpoint_type
+            thread, here.runtime.organization_providers.known(here.scope.organization_id).get(model).info.endpoint_type
         )
     except NotFound:
         # Its provider is configured no more; it can still be looked at.

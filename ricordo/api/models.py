@@ -20,7 +20,10 @@ async def list_models(
     provider_category: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
     """Every chat model of the configured providers and of the servers found on this machine, and the librarian."""
-    wires = [model_to_wire(info) for info in await (await here.runtime.owned.of(here.scope.organization_id)).list()]
+    wires = [
+        model_to_wire(info)
+        for info in await (await here.runtime.organization_providers.of(here.scope.organization_id)).list()
+    ]
     return answer(
         [
             wire

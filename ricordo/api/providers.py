@@ -11,10 +11,10 @@ from ricordo.api.call import Call, Here, Paged, answer
 from ricordo.api.routing import Routes
 from ricordo.api.wire.providers import CheckedShape, ProviderShape, provider_to_wire
 from ricordo.domain.ids import new_id
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Collision, Invalid
 from ricordo.llm.keys import Keys
-from ricordo.llm.owned import OwnedModels
+from ricordo.llm.organization_providers import OrganizationProviders
 from ricordo.storage import providers
 from ricordo.storage.store import Transaction
 
@@ -99,7 +99,7 @@ async def create(here: Here, body: ProviderBody) -> Response:
     owned.require_free(body.name)
     provider = replace(provider, secret=owned.seal(keys))
 
-    def insert(tx: Transaction) -> OwnProvider:
+    def insert(tx: Transaction) -> OrganizationProvider:
         now = tx.clock.now()
         made = replace(provider, id=new_id("provider"), created_at=now, updated_at=now)
         providers.insert_one(tx, made)
@@ -137,7 +137,7 @@ async def modify(here: Here, provider_id: str, body: KeyBody) -> Response:
     owned.require_usable(_with(before, body), keys)
     secret = owned.seal(keys)
 
-    def change(tx: Transaction) -> OwnProvider:
+    def change(tx: Transaction) -> OrganizationProvider:
         stored = providers.get(tx, here.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
             raise Collision(
@@ -166,7 +166,7 @@ async def refresh(here: Here, provider_id: str) -> Response:
     provider = await _stored(here, provider_id)
     await owned.ask(provider, owned.keys_of(provider))
 
-    def note(tx: Transaction) -> OwnProvider:
+    def note(tx: Transaction) -> OrganizationProvider:
         stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())
         providers.update(tx, stored)
         return stored
@@ -185,20 +185,20 @@ async def delete(here: Here, provider_id: str) -> Response:
     return answer({"message": f"Provider id={provider_id} successfully deleted"})
 
 
-async def _stored(here: Call, provider_id: str) -> OwnProvider:
+async def _stored(here: Call, provider_id: str) -> OrganizationProvider:
     return await here.store.read(lambda tx: providers.get(tx, here.scope, provider_id))
 
 
-async def _checked(here: Call, provider: OwnProvider, keys: Keys) -> Response:
+async def _checked(here: Call, provider: OrganizationProvider, keys: Keys) -> Response:
     owned = _owned(here)
     owned.require_usable(provider, keys)
     await owned.ask(provider, keys)
     return answer({"message": f"Valid api key for provider_type={provider.provider_type}"})
 
 
-def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> OwnProvider:
+def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> OrganizationProvider:
     scope = here.scope
-    return OwnProvider(
+    return OrganizationProvider(
         "",
         scope.organization_id,
         name,
@@ -213,7 +213,7 @@ def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> OwnPr
     )
 
 
-def _with(provider: OwnProvider, body: KeyBody) -> OwnProvider:
+def _with(provider: OrganizationProvider, body: KeyBody) -> OrganizationProvider:
     given = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
     return replace(provider, **{name: value for name, value in given.items() if value is not None})
 
@@ -222,5 +222,5 @@ def _plain(key: SecretStr | None) -> str | None:
     return str(key.get_secret_value()) if key else None
 
 
-def _owned(here: Call) -> OwnedModels:
-    return cast("OwnedModels", here.request.app.state.runtime.owned)
+def _owned(here: Call) -> OrganizationProviders:
+    return cast("OrganizationProviders", here.request.app.state.runtime.organization_providers)

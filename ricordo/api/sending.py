@@ -51,7 +51,7 @@ async def request_of(
     """The turn that is asked for. Raises Unsupported and Invalid."""
     refuse_unsupported(body)
     if body.override_model:
-        await (await here.runtime.owned.of(here.scope.organization_id)).require(body.override_model)
+        await (await here.runtime.organization_providers.of(here.scope.organization_id)).require(body.override_model)
     headers = here.request.headers
     said, approval = _said(body)
     return TurnRequest(

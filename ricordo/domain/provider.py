@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class OwnProvider:
+class OrganizationProvider:
     """A provider of one organisation. `secret` holds its keys, encrypted; times are microseconds, UTC.
 
     `name` is the first half of its models' handles; `provider_type` tells what it speaks.

@@ -1,4 +1,4 @@
-"""The one door to models: what every chat model and embedder offers."""
+"""The protocols of models: what every chat model and embedder offers."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import orjson
 
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import ModelError, RicordoError, Unavailable
 
 HIDDEN = "(hidden)"
@@ -57,7 +57,7 @@ def seal(keys: Keys, cipher: Cipher) -> str | None:
     return cipher.encrypt(orjson.dumps({name: key for name, key in given.items() if key}).decode())
 
 
-def unseal(provider: OwnProvider, cipher: Cipher) -> Keys:
+def unseal(provider: OrganizationProvider, cipher: Cipher) -> Keys:
     """The keys of a provider; raises Unavailable where this server cannot read them."""
     if provider.secret is None:
         return Keys()

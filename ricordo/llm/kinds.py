@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import httpx2
 
 from ricordo.domain.model import ModelInfo
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
@@ -15,7 +15,7 @@ from ricordo.llm.listing import LISTING_SECONDS, list_models
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, error_from_status, error_from_transport
-from ricordo.llm.provider_table import Api, Door, Provider, with_path
+from ricordo.llm.provider_table import AdapterName, Api, Provider, with_path
 from ricordo.llm.providers import anthropic_model, bedrock_model, google_model, vertex_model
 
 
@@ -24,7 +24,7 @@ class _Kind:
     """What a type means: its own address, else the caller gives one, and whether it is any use without a key."""
 
     base_url: str = ""
-    door: Door = "openai"
+    adapter: AdapterName = "openai"
     path: str = ""
     needs_key: bool = True
 
@@ -33,7 +33,7 @@ _KINDS = {
     "openai": _Kind("https://api.openai.com/v1"),
     "anthropic": _Kind("https://api.anthropic.com", "anthropic"),
     "google_ai": _Kind("https://generativelanguage.googleapis.com", "google"),
-    "bedrock": _Kind(door="bedrock"),
+    "bedrock": _Kind(adapter="bedrock"),
     "groq": _Kind("https://api.groq.com/openai/v1"),
     "deepseek": _Kind("https://api.deepseek.com/v1"),
     "xai": _Kind("https://api.x.ai/v1"),
@@ -64,7 +64,7 @@ _ELSEWHERE = {
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+){1,3}-\d{1,2}")
 
 
-def require_usable(provider: OwnProvider, keys: Keys) -> None:
+def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
     """Raise Invalid or Unsupported with what is missing where no call could be made."""
     kind = _kind(provider.provider_type)
     if kind.needs_key and not keys.api_key:
@@ -72,7 +72,7 @@ def require_usable(provider: OwnProvider, keys: Keys) -> None:
     for key in (keys.api_key, keys.access_key):
         if key and not all("!" <= sign <= "~" for sign in key):
             raise Invalid("A key must be letters, digits and signs of ASCII, without a space or the end of a line.")
-    if kind.door == "bedrock":
+    if kind.adapter == "bedrock":
         if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
             raise Invalid(
                 "A provider of type bedrock needs access_key (the id of the access key), api_key (its secret) and region, "
@@ -86,23 +86,23 @@ def require_usable(provider: OwnProvider, keys: Keys) -> None:
         raise Invalid("base_url must be an address as https://host/path, without a user, a question mark or a hash.")
 
 
-def provider_of(provider: OwnProvider, keys: Keys) -> Provider:
+def provider_of(provider: OrganizationProvider, keys: Keys) -> Provider:
     """The provider as it is called. Raises Unsupported for a type that cannot be called here."""
     kind = _kind(provider.provider_type)
     base_url = with_path(provider.base_url, kind.path) if provider.base_url else kind.base_url
     # With AWS both halves of the key and the region travel as one.
     key = (
         "\n".join((provider.region or "", keys.access_key or "", keys.api_key or ""))
-        if kind.door == "bedrock"
+        if kind.adapter == "bedrock"
         else keys.api_key
     )
     api: Api = "auto" if provider.provider_type == "openai" else "chat"
-    return Provider(provider.name, base_url, provider.provider_type, kind.door, key, api, provider.api_version)
+    return Provider(provider.name, base_url, provider.provider_type, kind.adapter, key, api, provider.api_version)
 
 
 def build(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
     """A model of this provider."""
-    match provider.door:
+    match provider.adapter:
         case "anthropic":
             return anthropic_model(info, connections, policy, api_key=provider.api_key)
         case "google":
@@ -121,7 +121,7 @@ def build(provider: Provider, info: ModelInfo, connections: Connections, policy:
 
 async def models_of(client: httpx2.AsyncClient, provider: Provider) -> tuple[ModelInfo, ...]:
     """The chat models of a provider, which also proves its key. Raises ModelError, Unsupported where it gives no list."""
-    if provider.door == "bedrock":
+    if provider.adapter == "bedrock":
         raise Unsupported(
             "Bedrock gives no list of models here: its keys prove themselves when a model is first asked."
         )

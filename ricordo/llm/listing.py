@@ -43,7 +43,7 @@ class Listed:
 async def list_models(client: httpx2.AsyncClient, provider: Provider, timeout: float = LISTING_SECONDS) -> Listed:
     """The models of one provider. Raises ModelError where the list cannot be had; Bedrock has none to give."""
     base_url = provider.base_url.rstrip("/")
-    match provider.door:
+    match provider.adapter:
         case "bedrock" | "vertex":
             raise ModelError("llm_error", f"{provider.name} gives no list of models here; any model's id can be used.")
         case "anthropic":

@@ -1,4 +1,4 @@
-"""The thin door to every server that speaks OpenAI's chat completions. No vendor's SDK: a call costs well under 1 ms of CPU."""
+"""The thin adapter for every server that speaks OpenAI's chat completions. No vendor's SDK: a call costs well under 1 ms of CPU."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping

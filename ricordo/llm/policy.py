@@ -1,4 +1,4 @@
-"""One policy for calls to models: what a fault means, what is tried again, and how long to wait; both doors follow it."""
+"""One policy for calls to models: what a fault means, what is tried again, and how long to wait; both adapters follow it."""
 
 import asyncio
 import random

@@ -10,7 +10,7 @@ from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
-Door = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
+AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
 """Which code speaks to a provider; `openai` stands for every server with OpenAI's chat completions."""
 
 
@@ -29,7 +29,7 @@ class Provider:
     name: str
     base_url: str
     endpoint_type: str
-    door: Door = "openai"
+    adapter: AdapterName = "openai"
     api_key: str | None = field(default=None, repr=False)
     api: Api = "auto"
     api_version: str | None = None
@@ -56,23 +56,23 @@ class _Row:
     url: str | None = None
     url_alone: bool = False
     endpoint_type: str | None = None
-    door: Door = "openai"
+    adapter: AdapterName = "openai"
     path: str = ""
 
 
 _ROWS = (
     _Row("openai", "https://api.openai.com/v1", "openai_api_key", "openai_base_url", url_alone=True),
-    _Row("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", door="anthropic"),
+    _Row("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", adapter="anthropic"),
     _Row(
         "google_ai",
         "https://generativelanguage.googleapis.com",
         "gemini_api_key",
         endpoint_type="google_ai",
-        door="google",
+        adapter="google",
     ),
     _Row("azure", key="azure_api_key", url="azure_base_url"),
-    _Row("bedrock", key="aws_region", door="bedrock"),
-    _Row("google_vertex", key="google_cloud_project", door="vertex"),
+    _Row("bedrock", key="aws_region", adapter="bedrock"),
+    _Row("google_vertex", key="google_cloud_project", adapter="vertex"),
     _Row("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
     _Row("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
     _Row("xai", "https://api.x.ai/v1", "xai_api_key"),
@@ -151,10 +151,10 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 
 def _configured(row: _Row, settings: ProviderSettings) -> Provider | None:
     key, url = _value(settings, row.key), _value(settings, row.url)
-    if not (key or (row.url_alone and url)) or not (url or row.base_url or row.door in ("bedrock", "vertex")):
+    if not (key or (row.url_alone and url)) or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
     base_url = with_path(url, row.path) if url else row.base_url
-    found = Provider(row.name, base_url, row.endpoint_type or row.name, row.door, key)
+    found = Provider(row.name, base_url, row.endpoint_type or row.name, row.adapter, key)
     match row.name:
         case "openai":
             return replace(found, api=settings.openai_api or "auto")

@@ -1,4 +1,4 @@
-"""The door to all other providers (Anthropic, Google AI, Bedrock), over pydantic-ai's direct interface.
+"""The adapter for all other providers (Anthropic, Google AI, Bedrock), over pydantic-ai's direct interface.
 
 Libraries and SDKs are imported when a model is first asked, here and in `provider_messages.py` alone. Their retries are
 off: ours apply.

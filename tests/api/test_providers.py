@@ -17,7 +17,7 @@ from ricordo.api.errors import install_error_shapes
 from ricordo.api.wire.providers import ProviderShape
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.owned import OwnedModels
+from ricordo.llm.organization_providers import OrganizationProviders
 from ricordo.llm.registry import Models
 from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
@@ -40,9 +40,9 @@ async def server() -> AsyncIterator[ModelServer]:
 @asynccontextmanager
 async def face(
     store: SqliteStore, models: Models, cipher: Secret
-) -> AsyncIterator[tuple[httpx2.AsyncClient, OwnedModels]]:
+) -> AsyncIterator[tuple[httpx2.AsyncClient, OrganizationProviders]]:
     """The routes on a store; the header x-org names the organisation that asks."""
-    owned = OwnedModels(
+    owned = OrganizationProviders(
         models,
         Waits().policy(retries=0),
         lambda organization_id: store.read(lambda tx: stored.of_organization(tx, organization_id)),
@@ -52,7 +52,7 @@ async def face(
     app = FastAPI()
     install_error_shapes(app)
     app.include_router(providers.router)
-    app.state.runtime = SimpleNamespace(store=store, models=models, owned=owned)
+    app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 
     async def caller(request: Request) -> Call:
         scope = Scope(organization_id=request.headers.get("x-org", LOCAL_ORGANIZATION))
@@ -75,18 +75,18 @@ async def models(tmp_path: Path) -> AsyncIterator[Models]:
 @pytest.fixture
 async def opened(
     store: SqliteStore, models: Models, tmp_path: Path
-) -> AsyncIterator[tuple[httpx2.AsyncClient, OwnedModels]]:
+) -> AsyncIterator[tuple[httpx2.AsyncClient, OrganizationProviders]]:
     async with face(store, models, Secret(tmp_path)) as both:
         yield both
 
 
 @pytest.fixture
-def http(opened: tuple[httpx2.AsyncClient, OwnedModels]) -> httpx2.AsyncClient:
+def http(opened: tuple[httpx2.AsyncClient, OrganizationProviders]) -> httpx2.AsyncClient:
     return opened[0]
 
 
 @pytest.fixture
-def owned(opened: tuple[httpx2.AsyncClient, OwnedModels]) -> OwnedModels:
+def owned(opened: tuple[httpx2.AsyncClient, OrganizationProviders]) -> OrganizationProviders:
     return opened[1]
 
 
@@ -136,7 +136,7 @@ async def test_the_key_lies_encrypted_in_the_file(
 
 
 async def test_its_models_answer_for_its_organisation_alone(
-    http: httpx2.AsyncClient, owned: OwnedModels, server: ModelServer
+    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
 ) -> None:
     await made(http, server)
     await whole_reply((await owned.of(LOCAL_ORGANIZATION)).get("mine/small"), ask("x"))
@@ -160,7 +160,7 @@ async def test_another_organisation_cannot_see_or_touch_it(http: httpx2.AsyncCli
 
 
 async def test_a_changed_key_and_a_deleted_provider_count_at_once(
-    http: httpx2.AsyncClient, owned: OwnedModels, server: ModelServer
+    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
 ) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
     model = (await owned.of(LOCAL_ORGANIZATION)).get("mine/small")
@@ -207,7 +207,7 @@ async def test_an_openrouter_key_is_not_believed_for_its_public_list(
 
 
 async def test_a_refresh_reads_the_list_anew_and_says_when(
-    http: httpx2.AsyncClient, owned: OwnedModels, server: ModelServer
+    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
 ) -> None:
     server.push(LISTED)
     wire = await made(http, server)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.keys import Keys, seal, unseal
 from ricordo.secret import FILE, Secret
@@ -12,8 +12,8 @@ from ricordo.secret import FILE, Secret
 KEYS = Keys("sk-secret-1", "AKIA-access-1")
 
 
-def stored(secret: str | None) -> OwnProvider:
-    return OwnProvider("provider-1", "org-1", "mine", "openai", 0, 0, secret=secret)
+def stored(secret: str | None) -> OrganizationProvider:
+    return OrganizationProvider("provider-1", "org-1", "mine", "openai", 0, 0, secret=secret)
 
 
 @pytest.mark.parametrize("keys", [KEYS, Keys("only-one"), Keys()])

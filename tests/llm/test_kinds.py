@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
 from ricordo.llm.keys import Keys
 from ricordo.llm.kinds import provider_of, require_usable
@@ -12,8 +12,8 @@ from ricordo.llm.kinds import provider_of, require_usable
 AWS = Keys("secret", "AKIA")
 
 
-def provider(provider_type: str, **fields: Any) -> OwnProvider:
-    return OwnProvider("provider-1", "org-1", "mine", provider_type, 0, 0, **fields)
+def provider(provider_type: str, **fields: Any) -> OrganizationProvider:
+    return OrganizationProvider("provider-1", "org-1", "mine", provider_type, 0, 0, **fields)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def provider(provider_type: str, **fields: Any) -> OwnProvider:
         (provider("bedrock", region="us-gov-west-1"), AWS),
     ],
 )
-def test_what_has_all_it_needs_is_usable(given: OwnProvider, keys: Keys) -> None:
+def test_what_has_all_it_needs_is_usable(given: OrganizationProvider, keys: Keys) -> None:
     require_usable(given, keys)
 
 
@@ -49,7 +49,7 @@ def test_what_has_all_it_needs_is_usable(given: OwnProvider, keys: Keys) -> None
         ),
     ],
 )
-def test_what_lacks_something_is_told_so(given: OwnProvider, keys: Keys, words: str) -> None:
+def test_what_lacks_something_is_told_so(given: OrganizationProvider, keys: Keys, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         require_usable(given, keys)
 

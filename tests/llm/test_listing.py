@@ -124,16 +124,16 @@ def test_what_is_known_by_name_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("door", "path", "header"),
+    ("adapter", "path", "header"),
     [
         ("openai", "/v1/models", ("authorization", "Bearer k")),
         ("anthropic", "/v1/models?limit=1000", ("x-api-key", "k")),
         ("google", "/v1/v1beta/models?pageSize=1000", ("x-goog-api-key", "k")),
     ],
 )
-async def test_each_kind_of_provider_is_asked_in_its_way(door: Any, path: str, header: tuple[str, str]) -> None:
+async def test_each_kind_of_provider_is_asked_in_its_way(adapter: Any, path: str, header: tuple[str, str]) -> None:
     async with ModelServer() as server, httpx2.AsyncClient() as client:
-        listed = await list_models(client, Provider("p", server.url, "p", door, "k"))
+        listed = await list_models(client, Provider("p", server.url, "p", adapter, "k"))
         assert [info.handle for info in listed.chat] == ["p/scripted-1"]
         assert server.requests[0].path == path
         assert server.requests[0].headers[header[0]] == header[1]

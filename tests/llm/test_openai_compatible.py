@@ -1,4 +1,4 @@
-"""The thin door, over real HTTP."""
+"""The thin adapter, over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -21,7 +21,7 @@ def test_nothing_is_configured_without_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "name", "kind", "door"),
+    ("setting", "name", "kind", "adapter"),
     [
         ("openai_api_key", "openai", "openai", "openai"),
         ("anthropic_api_key", "anthropic", "anthropic", "anthropic"),
@@ -34,11 +34,11 @@ def test_nothing_is_configured_without_settings() -> None:
         ("together_api_key", "together", "together", "openai"),
     ],
 )
-def test_a_key_configures_its_provider_and_no_other(setting: str, name: str, kind: str, door: str) -> None:
+def test_a_key_configures_its_provider_and_no_other(setting: str, name: str, kind: str, adapter: str) -> None:
     found = names(**{setting: "secret"})
     assert list(found) == [name]
     provider = found[name]
-    assert (provider.endpoint_type, provider.door, provider.api_key) == (kind, door, "secret")
+    assert (provider.endpoint_type, provider.adapter, provider.api_key) == (kind, adapter, "secret")
     assert provider.base_url.startswith("https://")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import providers
@@ -18,12 +18,12 @@ from tests.support.clock import START
 STRANGER = Scope(organization_id="org-00000000-0000-4000-8000-00000000000b")
 
 
-def provider(name: str = "mine", **fields: Any) -> OwnProvider:
+def provider(name: str = "mine", **fields: Any) -> OrganizationProvider:
     given: dict[str, Any] = {"provider_type": "openai", "created_at": START, "updated_at": START, **fields}
-    return OwnProvider(id=new_id("provider"), organization_id=LOCAL_ORGANIZATION, name=name, **given)
+    return OrganizationProvider(id=new_id("provider"), organization_id=LOCAL_ORGANIZATION, name=name, **given)
 
 
-async def put(store: SqliteStore, *rows: OwnProvider) -> None:
+async def put(store: SqliteStore, *rows: OrganizationProvider) -> None:
     def insert(tx: Transaction) -> None:
         for row in rows:
             providers.insert_one(tx, row)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from ricordo.api.wire.schemas import Shape
 from ricordo.api.wire.times import stamp
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 
 
 class ProviderShape(Shape):
@@ -34,7 +34,7 @@ class CheckedShape(Shape):
     message: str
 
 
-def provider_to_wire(provider: OwnProvider) -> dict[str, Any]:
+def provider_to_wire(provider: OrganizationProvider) -> dict[str, Any]:
     """A provider, without its keys."""
     return {
         "id": provider.id,

@@ -1,4 +1,4 @@
-"""How many tokens embedding took, as providers report it: the doors count, whoever had something embedded reads."""
+"""How many tokens embedding took, as providers report it: the adapters count, whoever had something embedded reads."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Embeddings of every server that speaks OpenAI's format: `POST {base}/embeddings`, through our own thin door."""
+"""Embeddings of every server that speaks OpenAI's format: `POST {base}/embeddings`, through our own thin adapter."""
 
 import re
 from collections.abc import Sequence

@@ -59,7 +59,7 @@ class Embedders:
         if embedder is not None:
             return embedder
         found = self._directory.reachable(handle)
-        if found is None or found[0].door not in ("openai", "google"):
+        if found is None or found[0].adapter not in ("openai", "google"):
             raise self._not_found(handle)
         embedder = self._built[handle] = self._build(*found)
         return embedder
@@ -70,7 +70,7 @@ class Embedders:
             return self._added[handle].info
         await self._directory.look_for(handle)
         found = self._directory.split(handle)
-        if found is None or found[0].door not in ("openai", "google"):
+        if found is None or found[0].adapter not in ("openai", "google"):
             raise self._not_found(handle)
         provider, name = found
         listed = await self._directory.ask(provider)
@@ -122,7 +122,7 @@ class Embedders:
 
     def _is_usable(self, info: EmbeddingInfo) -> bool:
         found = self._directory.split(info.handle)
-        return found is not None and found[0].door in ("openai", "google")
+        return found is not None and found[0].adapter in ("openai", "google")
 
     def _not_found(self, handle: str) -> NotFound:
         if handle == embedded.HANDLE:
@@ -137,5 +137,5 @@ class Embedders:
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
-        make = google_embedder if provider.door == "google" else openai_embedder
+        make = google_embedder if provider.adapter == "google" else openai_embedder
         return make(embedding_of(provider, name), self._connections, self._policy, api_key=provider.api_key)

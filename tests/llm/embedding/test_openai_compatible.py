@@ -1,4 +1,4 @@
-"""Embeddings through the thin door, over real HTTP."""
+"""Embeddings through the thin adapter, over real HTTP."""
 
 import asyncio
 import base64

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Conflict, ModelError, NotFound, RicordoError
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
@@ -28,7 +28,7 @@ RESERVED = frozenset({"ricordo", "none"})
 LISTED_SECONDS = 300.0
 UNLISTED_SECONDS = 30.0
 
-Load = Callable[[str], Awaitable[Sequence[OwnProvider]]]
+Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 """Reads the providers of an organisation from where they are kept."""
 
 
@@ -36,7 +36,7 @@ Load = Callable[[str], Awaitable[Sequence[OwnProvider]]]
 class _Owned:
     """One provider of an organisation, with what was made of it. A change makes another."""
 
-    provider: OwnProvider
+    provider: OrganizationProvider
     listed: tuple[ModelInfo, ...] | None = None
     listed_until: float = 0.0
     models: dict[str, ChatModel] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Organization:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class OwnedModels:
+class OrganizationProviders:
     """The models of all organisations. `load` reads their providers, `cipher` decrypts their keys.
 
     `fresh_for` is in seconds; None where no other process can change a provider. Without
@@ -101,7 +101,7 @@ class OwnedModels:
         known.read_at = None
         known.changes += 1
 
-    def require_usable(self, provider: OwnProvider, keys: Keys) -> None:
+    def require_usable(self, provider: OrganizationProvider, keys: Keys) -> None:
         """Raise Invalid or Unsupported with what is missing where no call could be made."""
         require_usable(provider, keys)
         if provider.base_url and not self._allow_private:
@@ -111,7 +111,7 @@ class OwnedModels:
         """The keys as they are stored."""
         return seal(keys, self._cipher)
 
-    def keys_of(self, provider: OwnProvider) -> Keys:
+    def keys_of(self, provider: OrganizationProvider) -> Keys:
         """The keys of a stored provider. Raises Unavailable where this server cannot read them."""
         return unseal(provider, self._cipher)
 
@@ -124,7 +124,7 @@ class OwnedModels:
         if is_taken:
             raise Conflict(f'"{name}" is a provider of this server. Choose another name, as my-{name}.')
 
-    async def ask(self, provider: OwnProvider, keys: Keys) -> tuple[ModelInfo, ...]:
+    async def ask(self, provider: OrganizationProvider, keys: Keys) -> tuple[ModelInfo, ...]:
         """The chat models that the provider lists now. Raises ModelError where it refuses the keys, Unsupported without a list."""
         client = self._organizations[provider.organization_id].connections.client()
         try:
@@ -203,10 +203,10 @@ class OwnedModels:
             raise keys.without(error) from None
 
 
-class OwnModel:
+class OrganizationModel:
     """A chat model of an organisation's own provider."""
 
-    def __init__(self, owned: OwnedModels, organization_id: str, info: ModelInfo) -> None:
+    def __init__(self, owned: OrganizationProviders, organization_id: str, info: ModelInfo) -> None:
         self._owned = owned
         self._organization_id = organization_id
         self._info = info
@@ -224,7 +224,7 @@ class OwnModel:
 class OrganizationModels:
     """The models that one organisation can use: its own, then those that the settings configure."""
 
-    def __init__(self, owned: OwnedModels, base: Models, organization_id: str) -> None:
+    def __init__(self, owned: OrganizationProviders, base: Models, organization_id: str) -> None:
         self._owned = owned
         self._base = base
         self._organization_id = organization_id
@@ -234,7 +234,7 @@ class OrganizationModels:
         found = self._owned.find(self._organization_id, handle)
         if found is None:
             return self._base.get(handle)
-        return OwnModel(self._owned, self._organization_id, self._known(*found))
+        return OrganizationModel(self._owned, self._organization_id, self._known(*found))
 
     async def require(self, handle: str) -> ModelInfo:
         """What is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
@@ -252,7 +252,7 @@ class OrganizationModels:
         own = await asyncio.gather(*(self._owned.listed(each) for each in self._owned.all_of(self._organization_id)))
         return [*await self._base.list(), *(info for listed in own for info in listed or ())]
 
-    def provider(self, handle: str) -> OwnProvider | None:
+    def provider(self, handle: str) -> OrganizationProvider | None:
         """The organisation's own provider that the handle names; None where it is one of the settings."""
         found = self._owned.find(self._organization_id, handle)
         return found and found[0].provider

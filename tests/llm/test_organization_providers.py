@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ricordo.domain.model import ModelReply
-from ricordo.domain.provider import OwnProvider
+from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.keys import Keys, seal
-from ricordo.llm.owned import FRESH_SECONDS, OwnedModels
+from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.registry import Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.secret import Secret
@@ -27,18 +27,22 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.cipher = Secret(folder)
-        self.rows: dict[str, list[OwnProvider]] = {}
+        self.rows: dict[str, list[OrganizationProvider]] = {}
         self.reads: list[str] = []
         self.time = 0.0
 
-    async def load(self, organization_id: str) -> list[OwnProvider]:
+    async def load(self, organization_id: str) -> list[OrganizationProvider]:
         self.reads.append(organization_id)
         return self.rows.get(organization_id, [])
 
-    def put(self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a") -> OwnProvider:
+    def put(
+        self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a"
+    ) -> OrganizationProvider:
         """One provider of the organisation, in the place of all before it."""
         secret = seal(Keys(key), self.cipher)
-        made = OwnProvider("provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret)
+        made = OrganizationProvider(
+            "provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret
+        )
         self.rows[organization_id] = [made]
         return made
 
@@ -63,8 +67,8 @@ async def base(tmp_path: Path) -> AsyncIterator[Models]:
 
 
 @pytest.fixture
-async def owned(base: Models, desk: Desk) -> AsyncIterator[OwnedModels]:
-    made = OwnedModels(
+async def owned(base: Models, desk: Desk) -> AsyncIterator[OrganizationProviders]:
+    made = OrganizationProviders(
         base,
         Waits().policy(retries=0),
         desk.load,
@@ -78,7 +82,7 @@ async def owned(base: Models, desk: Desk) -> AsyncIterator[OwnedModels]:
 
 
 async def test_an_organisations_model_answers_with_its_own_key(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     model = (await owned.of("org-a")).get("mine/small")
@@ -88,7 +92,7 @@ async def test_an_organisations_model_answers_with_its_own_key(
 
 
 async def test_another_organisation_does_not_know_the_handle(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     theirs = await owned.of("org-b")
@@ -102,7 +106,7 @@ async def test_another_organisation_does_not_know_the_handle(
 
 
 async def test_two_organisations_may_use_one_name_and_each_pays_for_itself(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server, "key-of-a-1")
     desk.put(server, "key-of-b-1", organization_id="org-b")
@@ -113,7 +117,7 @@ async def test_two_organisations_may_use_one_name_and_each_pays_for_itself(
 
 
 async def test_a_cookie_of_one_organisation_never_goes_to_another(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     desk.put(server, organization_id="org-b")
@@ -124,7 +128,7 @@ async def test_a_cookie_of_one_organisation_never_goes_to_another(
 
 
 async def test_a_changed_key_counts_at_the_next_call_of_a_model_in_use(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     model = (await owned.of("org-a")).get("mine/small")
@@ -136,7 +140,7 @@ async def test_a_changed_key_counts_at_the_next_call_of_a_model_in_use(
 
 
 async def test_a_removed_provider_is_called_no_more_even_in_a_turn_that_runs(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     model = (await owned.of("org-a")).get("mine/small")
@@ -149,7 +153,7 @@ async def test_a_removed_provider_is_called_no_more_even_in_a_turn_that_runs(
 
 
 async def test_what_another_process_changed_counts_within_seconds(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     model = (await owned.of("org-a")).get("mine/small")
@@ -163,7 +167,7 @@ async def test_what_another_process_changed_counts_within_seconds(
 
 
 async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: Desk, server: ModelServer) -> None:
-    async def load(organization_id: str) -> list[OwnProvider]:
+    async def load(organization_id: str) -> list[OrganizationProvider]:
         rows = await desk.load(organization_id)
         if len(desk.reads) == 1:
             desk.rows = {}
@@ -171,7 +175,7 @@ async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: D
             models.forget(organization_id)
         return rows
 
-    models = OwnedModels(base, Waits().policy(), load, desk.cipher)
+    models = OrganizationProviders(base, Waits().policy(), load, desk.cipher)
     await models.of("org-a")
     (await models.of("org-a")).get("mine/small")
     await models.of("org-a")
@@ -179,7 +183,9 @@ async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: D
     await models.close()
 
 
-async def test_a_key_that_the_provider_quotes_is_hidden(owned: OwnedModels, desk: Desk, server: ModelServer) -> None:
+async def test_a_key_that_the_provider_quotes_is_hidden(
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
+) -> None:
     provider = desk.put(server)
     refusal = Answer({"error": {"message": "Incorrect API key provided: key-of-a-1."}}, 401)
     server.push(refusal, refusal)
@@ -193,7 +199,7 @@ async def test_a_key_that_the_provider_quotes_is_hidden(owned: OwnedModels, desk
 
 
 async def test_a_list_tells_which_models_there_are_and_is_asked_once(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     server.push(LISTED)
@@ -210,7 +216,7 @@ async def test_a_list_tells_which_models_there_are_and_is_asked_once(
 
 
 async def test_a_provider_that_lists_nothing_can_still_be_used(
-    owned: OwnedModels, desk: Desk, server: ModelServer
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
     server.push(Answer({"error": "no"}, 500))
@@ -220,7 +226,7 @@ async def test_a_provider_that_lists_nothing_can_still_be_used(
 
 
 async def test_a_key_of_another_server_is_an_error_that_says_so(
-    owned: OwnedModels, desk: Desk, server: ModelServer, tmp_path: Path
+    owned: OrganizationProviders, desk: Desk, server: ModelServer, tmp_path: Path
 ) -> None:
     desk.rows["org-a"] = [replace(desk.put(server), secret=seal(Keys("x" * 9), Secret(tmp_path / "other")))]
     models = await owned.of("org-a")
@@ -233,7 +239,7 @@ async def test_a_key_of_another_server_is_an_error_that_says_so(
 async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, desk: Desk) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False)
     base = Models(settings, ProviderSettings.model_construct(openai_base_url="http://127.0.0.1:9"))
-    owned = OwnedModels(base, Waits().policy(), desk.load, desk.cipher)
+    owned = OrganizationProviders(base, Waits().policy(), desk.load, desk.cipher)
     for name in ("openai", "ricordo", "none"):
         with pytest.raises(Conflict, match=f"my-{name}"):
             owned.require_free(name)
@@ -241,7 +247,9 @@ async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, 
     await base.close()
 
 
-async def test_models_of_the_server_are_there_for_every_organisation(base: Models, owned: OwnedModels) -> None:
+async def test_models_of_the_server_are_there_for_every_organisation(
+    base: Models, owned: OrganizationProviders
+) -> None:
     base.add(ScriptedModel([]))
     handle = ScriptedModel([]).info.handle
     for organization in ("org-a", "org-b"):
@@ -255,9 +263,9 @@ async def test_models_of_the_server_are_there_for_every_organisation(base: Model
     "address", ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "http://169.254.169.254"]
 )
 async def test_a_private_address_is_refused_and_never_asked(base: Models, desk: Desk, address: str) -> None:
-    guarded = OwnedModels(base, Waits().policy(retries=0), desk.load, desk.cipher)
+    guarded = OrganizationProviders(base, Waits().policy(retries=0), desk.load, desk.cipher)
     secret = seal(Keys("key-of-a-1"), desk.cipher)
-    provider = OwnProvider("p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret)
+    provider = OrganizationProvider("p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret)
     desk.rows["org-a"] = [provider]
     with pytest.raises(Invalid, match="no public address"):
         guarded.require_usable(provider, Keys("key-of-a-1"))
