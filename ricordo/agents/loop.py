@@ -11,9 +11,9 @@ from dataclasses import replace
 from ricordo.agents.approvals import Answered
 from ricordo.agents.compacting import calibrate, compact_only, fitted, in_brief, is_too_long, learn, make_room
 from ricordo.agents.deltas import Deltas
+from ricordo.agents.edit_context import memory_of
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.saving import save_calls, save_step
-from ricordo.agents.standing import memory_of
 from ricordo.agents.styles import (
     REMINDER,
     Next,

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from ricordo.agents.callbacks import add_callback
 from ricordo.agents.context import renewed
+from ricordo.agents.edit_context import edit_context_of, is_tainted, lineage_of
 from ricordo.agents.request import StepDraft, TurnContext
-from ricordo.agents.standing import is_tainted, lineage_of, standing_of
 from ricordo.agents.styles import Next
 from ricordo.agents.tracing import trace_of
 from ricordo.domain.event import Compacted, StepSaved
@@ -27,7 +27,7 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.trace import Trace
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
-from ricordo.memory.standing import Standing
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.summarizing import Summary
 from ricordo.prompt.packaging import event_part, local_time, package_heartbeat, truncate
 from ricordo.runtime import Runtime
@@ -67,23 +67,23 @@ async def save_step(
     Without a reply these are the results of calls that an earlier turn asked for.
     """
     trace = trace_of(runtime, turn, step, reply, coming.stop) if reply else None
-    standing = standing_of(runtime, turn, step)
+    edit_context = edit_context_of(runtime, turn, step)
 
     def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
         run = _progress(tx, turn, step, reply, coming.stop)
         runs.save(tx, run)
         add_callback(tx, run)
-        committed = commit(tx, turn.state, step.memory, turn.request.scope, standing)
+        committed = commit(tx, turn.state, step.memory, turn.request.scope, edit_context)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
-            new.append(_assistant_message(tx, turn, step, reply, is_tainted=standing.is_tainted))
+            new.append(_assistant_message(tx, turn, step, reply, is_tainted=edit_context.is_tainted))
         if results:
             corrected = _corrected(results, committed, step, turn)
-            new.append(_tool_message(tx, turn, step, corrected, is_tainted=standing.is_tainted))
+            new.append(_tool_message(tx, turn, step, corrected, is_tainted=edit_context.is_tainted))
         if coming.heartbeat is not None:
             new.append(_heartbeat(tx, turn, step, coming.heartbeat))
         _save_messages(tx, turn, new, run)
-        record = _record(tx, turn, step, reply, coming.stop, standing) if reply else None
+        record = _record(tx, turn, step, reply, coming.stop, edit_context) if reply else None
         if record:
             runs.insert_step(tx, record)
         if trace:
@@ -283,7 +283,7 @@ def _record(
     step: StepDraft,
     reply: ModelReply,
     stop: StopReason | None,
-    standing: Standing,
+    edit_context: EditContext,
 ) -> Step:
     run, info = turn.run, turn.model.info
     return Step(
@@ -305,5 +305,5 @@ def _record(
         tools_ns=step.tools_ns,
         step_ns=time.monotonic_ns() - step.began_ns,
         memory=lineage_of(turn),
-        is_tainted=standing.is_tainted,
+        is_tainted=edit_context.is_tainted,
     )

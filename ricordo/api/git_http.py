@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.agents.standing import expiry_of
+from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Call, Here
 from ricordo.api.git_wire import FLUSH, PACK, in_band, line, push_advertisement, push_report, read_push
 from ricordo.api.routing import Routes

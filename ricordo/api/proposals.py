@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from ricordo.agents.standing import expiry_of
+from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.memory_bodies import ApproveBody, BulkBody, ProposeBody, RejectBody
 from ricordo.api.routing import Routes

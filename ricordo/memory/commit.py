@@ -13,11 +13,11 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposing import Proposed, propose_edits
 from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape, told_of_versions
 from ricordo.memory.rotating import may_rotate, rotate
-from ricordo.memory.standing import Standing
 from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.store import Transaction
@@ -35,22 +35,22 @@ class Committed:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, standing: Standing) -> Committed:
+def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext) -> Committed:
     """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
-    direct, waiting = _parted(memory.edits, standing)
+    direct, waiting = _parted(memory.edits, context)
     texts = _texts_by_block(direct)
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
     own = _hold(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
     if texts is not None:
-        done = _write_texts(tx, state, texts, scope, standing)
+        done = _write_texts(tx, state, texts, scope, context)
     else:
-        done = reshape(tx, state, direct, scope, standing, own)
+        done = reshape(tx, state, direct, scope, context, own)
     lost = _lost_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in lost]
-    proposed = propose_edits(tx, waiting, standing) if waiting else Proposed()
+    proposed = propose_edits(tx, waiting, context) if waiting else Proposed()
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
-    kept, rotated = _rotated(tx, state, done.blocks, filled, standing)
-    passages = [*_passages(tx, state, memory.passages, scope, standing), *rotated]
+    kept, rotated = _rotated(tx, state, done.blocks, filled, context)
+    passages = [*_passages(tx, state, memory.passages, scope, context), *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
     return Committed(kept, held, proposed.beside(done.told), {**done.failed, **lost, **proposed.failed})
 
@@ -73,7 +73,7 @@ def _hold(
 
 
 def _rotated(
-    tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], standing: Standing
+    tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], context: EditContext
 ) -> tuple[tuple[Block, ...], list[Passage]]:
     """The blocks, those shortened that this step filled up, and what left them. One that its owner filled is hers to shorten."""
     before = {block.id: block.version for block in state.blocks}
@@ -81,15 +81,15 @@ def _rotated(
     left: list[Passage] = []
     for block in stored:
         is_written = block.id in filled and block.version != before.get(block.id)
-        done = rotate(tx, state, block, standing) if is_written else None
+        done = rotate(tx, state, block, context) if is_written else None
         kept.append(done[0] if done else block)
         left += [done[1]] if done else []
     return tuple(kept), left
 
 
-def _parted(edits: Sequence[MemoryEdit], standing: Standing) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
+def _parted(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
     """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
-    proposed = {edit.base.id for edit in edits if standing.verdict(edit) == "propose"}
+    proposed = {edit.base.id for edit in edits if context.verdict(edit) == "propose"}
     return [edit for edit in edits if edit.base.id not in proposed], [
         edit for edit in edits if edit.base.id in proposed
     ]
@@ -113,7 +113,7 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] |
 
 
 def _write_texts(
-    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, standing: Standing
+    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, context: EditContext
 ) -> Reshaped:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
     told: dict[str, str] = {}
@@ -121,7 +121,7 @@ def _write_texts(
     # In the order of their chains, as everyone takes them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         try:
-            written = _write(tx, scope, edits, standing)
+            written = _write(tx, scope, edits, context)
         except (NotFound, Forbidden, Invalid) as error:
             failed |= {edit.call_id: str(error) for edit in edits}
             # The next step has to begin with what is there, or its edit would meet the same conflict.
@@ -134,10 +134,10 @@ def _write_texts(
     return Reshaped(tuple(block for block in current.values() if block), told, failed)
 
 
-def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], standing: Standing) -> Block:
+def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     base, value = edits[0].base, edits[-1].value
-    cause = standing.cause((edit.why for edit in edits), f"Edit {base.label}")
+    cause = context.cause((edit.why for edit in edits), f"Edit {base.label}")
     if written := blocks.write(tx, base, value, cause):
         return written
     now = _reread(tx, scope, base.id)  # which nobody else can change any more
@@ -148,7 +148,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], standing: 
     if merged is None:
         raise Invalid(CLOSE.format(base.label))
     now.require_fits(merged)
-    standing.require_follows(now, merged)
+    context.require_follows(now, merged)
     written = blocks.write(tx, now, merged, cause)
     if written is None:
         raise NotFound(GONE.format(base.label))
@@ -163,7 +163,7 @@ def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
 
 
 def _passages(
-    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, standing: Standing
+    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, context: EditContext
 ) -> list[Passage]:
     now = tx.clock.now()
     return [
@@ -175,8 +175,8 @@ def _passages(
             tags=draft.tags,
             user_id=state.conversation.user_id,
             created_by=state.agent.id,
-            step_id=standing.step_id,
-            is_tainted=standing.is_tainted,
+            step_id=context.step_id,
+            is_tainted=context.is_tainted,
             created_at=now,
             updated_at=now,
         )

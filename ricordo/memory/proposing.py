@@ -7,8 +7,8 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.version import Cause, Proposal
 from ricordo.errors import Conflict, NotFound
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.standing import Standing
 from ricordo.memory.working import (
     BlockCreation,
     BlockDescribed,
@@ -57,7 +57,7 @@ class Proposed:
         return {**told, **{id: f"{text} {_BESIDE}" if id in told else text for id, text in self.told.items()}}
 
 
-def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], standing: Standing) -> Proposed:
+def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext) -> Proposed:
     """Make a proposal of each block's edits in one step."""
     told: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -70,9 +70,9 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], standing: Standi
         if any(isinstance(edit, BlockDescribed) for edit in group):
             failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
             continue
-        cause = standing.cause((edit.why for edit in group), f"Edit {block.label}")
+        cause = context.cause((edit.why for edit in group), f"Edit {block.label}")
         try:
-            proposal = propose(tx, _draft(block, group), cause, standing.expires_after)
+            proposal = propose(tx, _draft(block, group), cause, context.expires_after)
         except (NotFound, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue

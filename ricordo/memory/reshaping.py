@@ -13,8 +13,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import Cause
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.standing import Standing
 from ricordo.memory.working import (
     BlockCreation,
     BlockDescribed,
@@ -59,7 +59,7 @@ class _Ground:
     agent_id: str
     chain: Chain | None
     there: _Blocks
-    standing: Standing
+    context: EditContext
 
     @property
     def chain_id(self) -> str | None:
@@ -71,7 +71,7 @@ def reshape(
     state: AgentState,
     edits: Sequence[MemoryEdit],
     scope: Scope,
-    standing: Standing,
+    context: EditContext,
     own: Chain | None,
 ) -> Reshaped:
     """Store the edits, but for those that what others did meanwhile makes impossible.
@@ -83,7 +83,7 @@ def reshape(
         block.id: block
         for block in blocks.of_agent(tx, agent_id, scope.subject_id or state.conversation.user_id, state.agent.course)
     }
-    ground = _Ground(tx, scope, agent_id, own, there, standing)
+    ground = _Ground(tx, scope, agent_id, own, there, context)
     after: _Blocks = there
     told: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -157,7 +157,7 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
             raise NotFound(GONE.format(edit.base.label))
         require_writable(after[id])
         # The policy may have been tightened since the step began.
-        ground.standing.cause([edit.why], "").require(after[id].label, after[id].rule)
+        ground.context.cause([edit.why], "").require(after[id].label, after[id].rule)
         if isinstance(edit, BlockRemoval):
             _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
             del after[id]
@@ -192,7 +192,7 @@ def _merged(ground: _Ground, edit: BlockEdit, block: Block) -> Block:
     if value is None:
         raise Invalid(CLOSE.format(edit.base.label))
     block.require_fits(value)
-    ground.standing.require_follows(block, value)
+    ground.context.require_follows(block, value)
     return replace(block, value=value)
 
 
@@ -223,7 +223,7 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
 
     def cause(block: Block, done: str) -> Cause:
         whys = [edit.why for edit in edits if edit.base.id == block.id]
-        return ground.standing.cause(whys, f"{done} {block.label}")
+        return ground.context.cause(whys, f"{done} {block.label}")
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.

@@ -19,7 +19,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import Cause
 from ricordo.errors import Invalid
-from ricordo.memory.standing import Standing
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.typed.archival import ARCHIVED, passage
 from ricordo.memory.typed.rotation import (
     AdaptiveRotation,
@@ -83,7 +83,7 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     return Rotation(name, threshold, keeps)
 
 
-def rotate(tx: Transaction, state: AgentState, block: Block, standing: Standing) -> tuple[Block, Passage] | None:
+def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContext) -> tuple[Block, Passage] | None:
     """Rotate a block that was written a moment ago, where it is full; returns it and the passage that its text is to become.
 
     The block's chain is held by the write before it, so nobody comes between.
@@ -94,7 +94,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, standing: Standing)
     strategy = _STRATEGIES[rotation.strategy][0]()
     kept = strategy.compress(block.value, int(rotation.keeps * block.limit))
     try:
-        standing.require_follows(block, kept)
+        context.require_follows(block, kept)
     except Invalid as error:
         log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
         return None
@@ -108,7 +108,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, standing: Standing)
         tags=(TAG, block.label),
         user_id=state.conversation.user_id,
         created_by=state.agent.id,
-        step_id=standing.step_id,
+        step_id=context.step_id,
         is_tainted=block.is_tainted,
         created_at=now,
         updated_at=now,
@@ -116,11 +116,11 @@ def rotate(tx: Transaction, state: AgentState, block: Block, standing: Standing)
     share = round(100 * len(block.value) / block.limit)
     cause = Cause(
         # In the agent's name, whose policy allowed the write that filled the block.
-        standing.author,
+        context.author,
         f"Rotate {block.label}, {share} percent full: what left is in {filed.id}",
-        standing.run_id,
-        standing.step_id,
-        is_tainted=standing.is_tainted,
+        context.run_id,
+        context.step_id,
+        is_tainted=context.is_tainted,
         is_quoted=True,
     )
     rotated = blocks.write(tx, block, kept, cause)

@@ -25,7 +25,7 @@ def found(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
 
 
 async def wrote(
-    store: Store, state: AgentState, label: str, *lines: str, said: Sequence[str] = (), **standing: Any
+    store: Store, state: AgentState, label: str, *lines: str, said: Sequence[str] = (), **circumstances: Any
 ) -> None:
     """The agent's edit in a run in which users said this."""
     run = f"run-{label}-{len(lines)}"
@@ -33,7 +33,7 @@ async def wrote(
     await store.write(lambda tx: messages.insert_all(tx, new))
     memory = WorkingMemory(state)
     memory.write(label, "\n".join([*filter(None, [memory.block(label).value]), *lines]), "call-1")
-    given = make.standing(state, **{"run_id": run, "step_id": f"step-{run}"} | standing)
+    given = make.edit_context(state, **{"run_id": run, "step_id": f"step-{run}"} | circumstances)
     await store.write(lambda tx: commit(tx, state, memory, Scope(), given))
 
 

@@ -35,7 +35,7 @@ async def agent_with(store: SqliteStore, *new: Block) -> AgentState:
 
 
 async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state, step_id=step_id)))
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state, step_id=step_id)))
 
 
 async def block_now(store: SqliteStore, id: str) -> Block:
@@ -186,7 +186,7 @@ async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: Sq
     memory = WorkingMemory(state)
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0].id, to("Name: Bob"))
-    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), make.standing(state)))
+    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), make.edit_context(state)))
     assert committed.failed == {"call-1": GONE}
     assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
 

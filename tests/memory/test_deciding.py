@@ -359,7 +359,7 @@ async def test_an_approval_while_the_agent_edits_keeps_both(store: SqliteStore, 
     memory.write("human", TEXT.replace("Turin", "Rome"), "call-1")
     works: list[Callable[[Transaction], Any]] = [
         lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: commit(tx, state, memory, Scope(), make.standing(state)),
+        lambda tx: commit(tx, state, memory, Scope(), make.edit_context(state)),
     ]
     results = await overlapped(store, *(works if approves_first else works[::-1]))
     assert not [result for result in results if isinstance(result, Exception)]
@@ -481,7 +481,7 @@ async def run_of(
     def work(tx: Transaction) -> None:
         if not _has(tx, run.id):
             runs.open_run(tx, run)
-        done = commit(tx, state, memory, Scope(), make.standing(state, run_id=run.id))
+        done = commit(tx, state, memory, Scope(), make.edit_context(state, run_id=run.id))
         assert not done.failed
 
     await store.write(work)

@@ -31,7 +31,7 @@ async def agent_with(store: SqliteStore, *labels: str) -> AgentState:
 
 
 async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state)))
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state)))
 
 
 async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:

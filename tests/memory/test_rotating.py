@@ -28,7 +28,7 @@ def filling(rotation: Any = "adaptive") -> Block:
 
 
 async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.standing(state)))
+    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state)))
 
 
 async def written(store: SqliteStore, block: Block, text: str = LINES) -> tuple[AgentState, Committed]:

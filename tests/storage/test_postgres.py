@@ -400,7 +400,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
     def step(name: str, memory: WorkingMemory) -> Callable[[Transaction], Any]:
         def work(tx: Transaction) -> Any:
             tries.append(name)
-            return committing.commit(tx, state, memory, Scope(), make.standing(state))
+            return committing.commit(tx, state, memory, Scope(), make.edit_context(state))
 
         return work
 

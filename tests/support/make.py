@@ -14,7 +14,7 @@ from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Actor, Scope
 from ricordo.domain.tool import Tool
 from ricordo.domain.version import Cause
-from ricordo.memory.standing import Standing
+from ricordo.memory.edit_context import EditContext
 from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
 from ricordo.storage.store import Store, Transaction
 from tests.support.clock import START
@@ -175,10 +175,10 @@ def cause(by: str = "user-1", **fields: Any) -> Cause:
     return Cause(**{"author": Actor(kind, by, "Ada"), "reason": "A reason"} | fields)
 
 
-def standing(state: AgentState, **fields: Any) -> Standing:
+def edit_context(state: AgentState, **fields: Any) -> EditContext:
     """The agent in one of its steps."""
     author = Actor("agent", state.agent.id, state.agent.name)
-    return Standing(**{"author": author, "run_id": "run-1", "step_id": "step-1"} | fields)
+    return EditContext(**{"author": author, "run_id": "run-1", "step_id": "step-1"} | fields)
 
 
 async def stored_agent(

@@ -27,8 +27,8 @@ from ricordo.errors import Stale
 from ricordo.memory import deciding, owning
 from ricordo.memory.commit import commit
 from ricordo.memory.deciding import Approved
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
-from ricordo.memory.standing import Standing
 from ricordo.memory.working import NO_REASON, WorkingMemory
 from ricordo.storage import agents, blobs, history
 from ricordo.storage.postgres import open_postgres
@@ -183,7 +183,7 @@ async def _by_agent(store: Store, agent_id: str, label: str, number: int, edit: 
     why = replace(NO_REASON, reason=said)
     memory.write(label, block.value.replace(_line_of(block.value, number), said), "call-1", why=why)
     done = await store.write(
-        lambda tx: commit(tx, state, memory, Scope(), Standing(Actor("agent", agent_id, "Tutor"), "run-1", "step-1"))
+        lambda tx: commit(tx, state, memory, Scope(), EditContext(Actor("agent", agent_id, "Tutor"), "run-1", "step-1"))
     )
     assert not done.failed, done.failed
 

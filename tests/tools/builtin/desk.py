@@ -68,7 +68,7 @@ class Desk:
 
     async def save(self) -> None:
         """Store what the step did, and begin the next one."""
-        await self.store.write(lambda tx: commit(tx, self.state, self.memory, Scope(), make.standing(self.state)))
+        await self.store.write(lambda tx: commit(tx, self.state, self.memory, Scope(), make.edit_context(self.state)))
         self.state = await self.store.read(lambda tx: agents.load(tx, Scope(), self.state.agent.id))
         self.memory = WorkingMemory(self.state)
 

@@ -34,9 +34,9 @@ async def owned(store: Store, policy: Policy, value: str = TEXT) -> Desk:
     return Desk(store, state, WorkingMemory(state))
 
 
-async def saved(desk: Desk, **standing: Any) -> Committed:
+async def saved(desk: Desk, **circumstances: Any) -> Committed:
     """Store the step; the desk then stands at the next one."""
-    given = make.standing(desk.state, **standing)
+    given = make.edit_context(desk.state, **circumstances)
     done = await desk.store.write(lambda tx: commit(tx, desk.state, desk.memory, Scope(), given))
     desk.state = await desk.store.read(lambda tx: agents.load(tx, Scope(), desk.state.agent.id))
     desk.memory = WorkingMemory(desk.state)
@@ -84,7 +84,7 @@ async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "standing", "quote", "is_applied"),
+    ("policy", "circumstances", "quote", "is_applied"),
     [
         ("direct", {}, None, True),
         ("direct", {"is_tainted": True}, None, True),
@@ -97,12 +97,12 @@ async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) ->
     ],
 )
 async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
-    store: Store, policy: Policy, standing: dict[str, Any], quote: str | None, is_applied: bool
+    store: Store, policy: Policy, circumstances: dict[str, Any], quote: str | None, is_applied: bool
 ) -> None:
     desk = await owned(store, policy)
     edit = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
     await desk.said("edit_memory_block", **edit, **({"quote": quote} if quote else {}))
-    done = await saved(desk, **standing)
+    done = await saved(desk, **circumstances)
     (block,) = desk.state.blocks
     told = done.told["call-1"]
     if is_applied:

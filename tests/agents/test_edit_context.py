@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.edit_context import said_in
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
-from ricordo.agents.standing import said_in
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.block import Policy
 from ricordo.domain.compaction import CompactionSettings

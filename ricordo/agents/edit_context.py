@@ -9,8 +9,8 @@ from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Actor
 from ricordo.memory.conforming import schemas_in
+from ricordo.memory.edit_context import EditContext
 from ricordo.memory.guarding import Guard, Sources, found_again_in, recalled_in
-from ricordo.memory.standing import Standing
 from ricordo.memory.working import WorkingMemory
 from ricordo.prompt.packaging import is_event
 from ricordo.runtime import Runtime
@@ -19,10 +19,10 @@ from ricordo.settings import Settings
 DAY = 86_400 * SECOND
 
 
-def standing_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> Standing:
+def edit_context_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> EditContext:
     """The agent, with what users said in this turn and whether the step's prompt held what nobody vouches for."""
     agent = turn.state.agent
-    return Standing(
+    return EditContext(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
         step.id,

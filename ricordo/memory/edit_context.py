@@ -14,7 +14,7 @@ _SHORTEST_QUOTE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EditContext:
     """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
 
     `expires_after` is how long a proposal waits, in microseconds (None: for ever). `schemas` are those that blocks may follow.
