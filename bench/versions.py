@@ -22,7 +22,7 @@ from bench.report import Figure
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import owning
 from ricordo.memory.history import blame
 from ricordo.memory.owning import Owned, PutOptions
@@ -89,8 +89,8 @@ async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
     for number, text in enumerate(texts(edits)):
         if number % (edits // ROUNDS) == 0:
             cpus.append(time.process_time())
-        cause = Cause(agent, f"Edit {number}", run_id=run, step_id=new_id("step"))
-        written = await store.write(partial(blocks.write, block=block, value=text, cause=cause))
+        metadata = ChangeMetadata(agent, f"Edit {number}", run_id=run, step_id=new_id("step"))
+        written = await store.write(partial(blocks.write, block=block, value=text, metadata=metadata))
         assert written is not None
         block = written
     cpus.append(time.process_time())

@@ -12,7 +12,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.commit import file_passages
 from ricordo.runtime import Runtime
@@ -81,7 +81,7 @@ class BlockCalls(_Door):
             block = self._labelled(tx, agent_id, block_label)
             block.require_fits(value)
             changed = replace(block, value=value)
-            return block if value == block.value else blocks.update(tx, block, changed, self._cause(block_label))
+            return block if value == block.value else blocks.update(tx, block, changed, self._metadata(block_label))
 
         return self._write(work)
 
@@ -91,8 +91,8 @@ class BlockCalls(_Door):
                 return block
         raise NotFound(f'{agent_id} has no block "{label}". Attach one with that label.')
 
-    def _cause(self, label: str) -> Cause:
-        return Cause(self._scope.actor, f"Change {label}")
+    def _metadata(self, label: str) -> ChangeMetadata:
+        return ChangeMetadata(self._scope.actor, f"Change {label}")
 
 
 class PassageCalls(_Door):

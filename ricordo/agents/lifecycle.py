@@ -19,7 +19,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Conflict, Invalid
 from ricordo.memory.rotating import read_rotation
 from ricordo.runtime import Runtime
@@ -187,7 +187,7 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     agents.insert_one(tx, agent, state.tags)
     conversations.insert_one(tx, state.conversation)
     messages.insert_all(tx, begun)
-    made = blocks.insert_all(tx, made, [chain] if made else [], Cause(scope.actor, f"Make {agent.name}"))
+    made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
     attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached)
     tools.attach(tx, agent.id, [tool.id for tool in given])

@@ -16,7 +16,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.rotating import read_rotation
 from ricordo.storage import agents, blocks, versions
@@ -33,7 +33,7 @@ async def create(here: Here, body: BlockBody) -> Response:
         chain_id = new_id("chain")
         block = new_block(tx, here.scope, body.spec(), chain_id)
         chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
-        return blocks.insert_all(tx, [block], [chain], Cause(here.scope.actor, f"Make {block.label}"))[0]
+        return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
     return answer(block_to_wire(await here.store.write(make)))
 
@@ -86,8 +86,8 @@ async def modify(here: Here, block_id: str, body: BlockChange) -> Response:
 @router.delete("/blocks/{block_id}", response_model=Note)
 async def delete(here: Here, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    cause = Cause(here.scope.actor, "Delete")
-    await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id), cause))
+    metadata = ChangeMetadata(here.scope.actor, "Delete")
+    await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id), metadata))
     return answer({"message": f"Block id={block_id} successfully deleted"})
 
 
@@ -184,7 +184,7 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockChange) -> B
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)
     read_rotation(changed.metadata)
-    return blocks.update(tx, block, changed, Cause(scope.actor, f"Change {changed.label}"))
+    return blocks.update(tx, block, changed, ChangeMetadata(scope.actor, f"Change {changed.label}"))
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockChange) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ricordo.api.wire.versions import (
     version_to_wire,
 )
 from ricordo.domain.block import Block
-from ricordo.domain.version import BlockVersion, Cause
+from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import NotFound
 from ricordo.memory.history import blame
 from ricordo.storage import blobs, blocks, history
@@ -74,8 +74,8 @@ async def restore(here: Here, block_id: str, body: RestoreBody) -> Response:
             return block
         block.require_fits(text)
         reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
-        cause = Cause(here.scope.actor, reason)
-        return blocks.update(tx, block, replace(block, value=text), cause)
+        metadata = ChangeMetadata(here.scope.actor, reason)
+        return blocks.update(tx, block, replace(block, value=text), metadata)
 
     return answer(block_to_wire(await here.store.write(work)))
 

@@ -12,7 +12,7 @@ Verdict = Literal["apply", "propose", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeMetadata:
     """Why memory changes, as every version keeps it: who, in which words, and the step that led to it.
 
     `is_tainted` tells that the step had read what nobody vouches for. `is_quoted` tells that a user of the turn said it, word for

@@ -41,10 +41,11 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     texts = _texts_by_block(direct)
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
     own = _hold(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
-    if texts is not None:
-        done = _write_texts(tx, state, texts, scope, context)
-    else:
-        done = reshape(tx, state, direct, scope, context, own)
+    done = (
+        reshape(tx, state, direct, scope, context, own)
+        if texts is None
+        else _write_texts(tx, state, texts, scope, context)
+    )
     lost = _lost_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in lost]
     proposed = propose_edits(tx, waiting, context) if waiting else Proposed()
@@ -137,8 +138,8 @@ def _write_texts(
 def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     base, value = edits[0].base, edits[-1].value
-    cause = context.cause((edit.why for edit in edits), f"Edit {base.label}")
-    if written := blocks.write(tx, base, value, cause):
+    metadata = context.metadata((edit.why for edit in edits), f"Edit {base.label}")
+    if written := blocks.write(tx, base, value, metadata):
         return written
     now = _reread(tx, scope, base.id)  # which nobody else can change any more
     if now is None:
@@ -149,7 +150,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: E
         raise Invalid(CLOSE.format(base.label))
     now.require_fits(merged)
     context.require_follows(now, merged)
-    written = blocks.write(tx, now, merged, cause)
+    written = blocks.write(tx, now, merged, metadata)
     if written is None:
         raise NotFound(GONE.format(base.label))
     return written

@@ -12,7 +12,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import unique
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import BlockVersion, Cause, Proposal
+from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.owning import make, require_free, revive
@@ -73,14 +73,14 @@ def approve(
     outcome = foresee(proposal, block)
     if body is not None and body != outcome.value:
         outcome = Foreseen(body, True)
-        cause = Cause(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
+        metadata = ChangeMetadata(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
     else:
-        cause = _cause(proposal, by)
+        metadata = _metadata(proposal, by)
     if not outcome.is_clean:
         stuck = replace(proposal, status="conflicted", note=outcome.note)
         proposals.settle(tx, stuck)
         return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
-    written = _apply(tx, chain, block, proposal, outcome.value, cause)
+    written = _apply(tx, chain, block, proposal, outcome.value, metadata)
     head = versions.hold(tx, chain.id)
     result = head.head if head and head.head != chain.head else None
     settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
@@ -187,7 +187,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
         if version.chain_id in ours:
             by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
     for (chain_id, label), group in sorted(by_block.items()):
-        done.append(_undo_block(tx, chain_id, label, group, Cause(by, f"Undo {run_id}")))
+        done.append(_undo_block(tx, chain_id, label, group, ChangeMetadata(by, f"Undo {run_id}")))
     withdrawn = tuple(
         _settled(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
         for one in waiting
@@ -215,8 +215,8 @@ def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[C
     return chain, proposal
 
 
-def _cause(proposal: Proposal, by: Actor) -> Cause:
-    return Cause(
+def _metadata(proposal: Proposal, by: Actor) -> ChangeMetadata:
+    return ChangeMetadata(
         author=proposal.author,
         reason=proposal.reasoning,
         run_id=proposal.run_id,
@@ -228,27 +228,27 @@ def _cause(proposal: Proposal, by: Actor) -> Cause:
 
 
 def _apply(
-    tx: Transaction, chain: Chain, block: Block | None, proposal: Proposal, value: str | None, cause: Cause
+    tx: Transaction, chain: Chain, block: Block | None, proposal: Proposal, value: str | None, metadata: ChangeMetadata
 ) -> Block | None:
     if value is None:
         if block is not None:
-            blocks.remove(tx, block, cause)
+            blocks.remove(tx, block, metadata)
         return None
     label = proposal.new_label or proposal.label
     if block is None:
         if proposal.base is not None:
-            return revive(tx, chain, label, value, cause)
+            return revive(tx, chain, label, value, metadata)
         settings = {} if proposal.description is None else {"description": proposal.description}
-        return make(tx, chain, label, value, cause, settings)
-    return _written(tx, block, value, label, cause)
+        return make(tx, chain, label, value, metadata, settings)
+    return _written(tx, block, value, label, metadata)
 
 
-def _written(tx: Transaction, block: Block, value: str, label: str, cause: Cause) -> Block:
+def _written(tx: Transaction, block: Block, value: str, label: str, metadata: ChangeMetadata) -> Block:
     if label != block.label:
         require_free(tx, block, label)
     changed = replace(block, value=value, label=label)
     changed.require_fits(value)
-    return block if changed == block else blocks.update(tx, block, changed, cause)
+    return block if changed == block else blocks.update(tx, block, changed, metadata)
 
 
 def _require_person(by: Actor) -> None:
@@ -282,7 +282,7 @@ def _is_callers(chain: Chain, scope: Scope) -> bool:
 
 
 def _undo_block(
-    tx: Transaction, chain_id: str, label: str, changed: Sequence[BlockVersion], cause: Cause
+    tx: Transaction, chain_id: str, label: str, changed: Sequence[BlockVersion], metadata: ChangeMetadata
 ) -> UndoneBlock:
     chain = versions.hold(tx, chain_id)
     assert chain is not None  # noqa: S101 - it is held
@@ -295,11 +295,11 @@ def _undo_block(
         if text is None:
             written = None
             if block is not None:
-                blocks.remove(tx, block, cause)
+                blocks.remove(tx, block, metadata)
         elif block is None:
-            written = revive(tx, chain, old_label, text, cause)
+            written = revive(tx, chain, old_label, text, metadata)
         else:
-            written = _written(tx, block, text, old_label, cause)
+            written = _written(tx, block, text, old_label, metadata)
     except Overtaken:
         raise  # half of this block's change is written, so all of it has to be undone and done again
     except RicordoError as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor
-from ricordo.domain.version import Cause, Verdict
+from ricordo.domain.version import ChangeMetadata, Verdict
 from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.working import MemoryEdit, Why
 
@@ -33,11 +33,11 @@ class EditContext:
         if block.schema_ref:
             require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
 
-    def cause(self, whys: Iterable[Why], otherwise: str) -> Cause:
-        """The cause of one change that these calls made together; `otherwise` is the reason where they gave none."""
+    def metadata(self, whys: Iterable[Why], otherwise: str) -> ChangeMetadata:
+        """The metadata of one change that these calls made together; `otherwise` is the reason where they gave none."""
         given = list(whys)
         reasons = dict.fromkeys(why.reason.strip() for why in given if why.reason.strip())
-        return Cause(
+        return ChangeMetadata(
             author=self.author,
             reason="; ".join(reasons) or otherwise,
             run_id=self.run_id,
@@ -48,7 +48,7 @@ class EditContext:
 
     def verdict(self, edit: MemoryEdit) -> Verdict:
         """What becomes of an edit, by its block's policy and by what it asks for itself."""
-        verdict = self.cause([edit.why], "").verdict(edit.base.rule)
+        verdict = self.metadata([edit.why], "").verdict(edit.base.rule)
         return "propose" if verdict == "apply" and edit.why.only_proposes else verdict
 
     def _said(self, quote: str | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
-from ricordo.domain.version import Cause, Proposal
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposing import Draft, propose
@@ -118,15 +118,15 @@ def put(tx: Transaction, owned: Owned, label: str, text: str, by: Actor, options
     settings = _checked(options.settings())
     owned = _held(tx, owned)
     block = find(tx, owned, label)
-    cause = Cause(by, options.message or f"{'Edit' if block else 'Make'} {label}")
+    metadata = ChangeMetadata(by, options.message or f"{'Edit' if block else 'Make'} {label}")
     if block is None:
         if options.expected is not None:
             raise Stale(
                 f'Block "{label}" is not there any more. Read the list of blocks, or send it without a version.'
             )
-        return make(tx, owned.chain, label, text, cause, settings)
+        return make(tx, owned.chain, label, text, metadata, settings)
     value = _merged(tx, block, text, options.expected)
-    return _update(tx, block, {**settings, "value": value}, cause)
+    return _update(tx, block, {**settings, "value": value}, metadata)
 
 
 def make(
@@ -134,15 +134,15 @@ def make(
     chain: Chain,
     label: str,
     text: str,
-    cause: Cause,
+    metadata: ChangeMetadata,
     settings: Mapping[str, Any],
 ) -> Block:
     """Store a new block in a chain that is held. Raises Conflict where the label is taken, TooLong, Forbidden."""
-    block = new_in(chain, require_label(label), cause.author.id, tx.clock.now(), value=text, **settings)
+    block = new_in(chain, require_label(label), metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'There is a memory block "{label}" already. Choose another label.')
-    return blocks.insert_all(tx, [block], [], cause)[0]
+    return blocks.insert_all(tx, [block], [], metadata)[0]
 
 
 def delete(
@@ -154,7 +154,7 @@ def delete(
     block = require(tx, owned, label)
     if expected is not None and not is_current(block, expected):
         raise _stale(block, expected)
-    blocks.remove(tx, block, Cause(by, message or f"Delete {label}"))
+    blocks.remove(tx, block, ChangeMetadata(by, message or f"Delete {label}"))
 
 
 def restore(
@@ -172,12 +172,16 @@ def restore(
         raise NotFound(
             f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
         )
-    cause = Cause(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
+    metadata = ChangeMetadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
     block = find(tx, owned, label)
-    return revive(tx, owned.chain, label, text, cause) if block is None else _update(tx, block, {"value": text}, cause)
+    return (
+        revive(tx, owned.chain, label, text, metadata)
+        if block is None
+        else _update(tx, block, {"value": text}, metadata)
+    )
 
 
-def revive(tx: Transaction, chain: Chain, label: str, text: str, cause: Cause) -> Block:
+def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Make a block anew in a chain that is held, with the id and the settings it had when it was deleted.
 
     An agent's own stands in its prompt again. Raises as `make` does, Conflict also where that agent has another such block now.
@@ -188,7 +192,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, cause: Cause) -
         raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
     # One that came back already, and has another label by now, keeps its id.
     known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
-    block = make(tx, chain, label, text, cause, {**(gone.settings if gone else {}), **known})
+    block = make(tx, chain, label, text, metadata, {**(gone.settings if gone else {}), **known})
     if is_seen:
         blocks.attach(tx, chain.owner_id, [block])
     return block
@@ -214,7 +218,7 @@ def rename(
         return block
     require_free(tx, block, new_label)
     return blocks.update(
-        tx, block, replace(block, label=new_label), Cause(by, message or f"Rename {label} to {new_label}")
+        tx, block, replace(block, label=new_label), ChangeMetadata(by, message or f"Rename {label} to {new_label}")
     )
 
 
@@ -238,7 +242,7 @@ def change_settings(
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
     owned = _held(tx, owned)
-    return _update(tx, require(tx, owned, label), settings, Cause(by, message or f"Change {label}"))
+    return _update(tx, require(tx, owned, label), settings, ChangeMetadata(by, message or f"Change {label}"))
 
 
 def propose_edit(
@@ -260,17 +264,17 @@ def propose_edit(
         raise Invalid("The confidence must lie between 0 and 1.")
     owned = _held(tx, owned)
     block = find(tx, owned, label)
-    cause = Cause(by, options.reasoning or f"Edit {label}")
+    metadata = ChangeMetadata(by, options.reasoning or f"Edit {label}")
     if block is None and old_string:
         raise NotFound(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
         )
-    if block and cause.verdict(block.rule) == "refuse":
+    if block and metadata.verdict(block.rule) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
     (block or Block("", owned.chain.organization_id, owned.chain.id, label, "")).require_fits(value)
     draft = Draft(owned.chain.id, owned.chain.organization_id, label, value, block, confidence=options.confidence)
-    return propose(tx, draft, cause, options.expires_after)
+    return propose(tx, draft, metadata, options.expires_after)
 
 
 def _replaced(text: str, old: str, new: str, label: str, *, everywhere: bool) -> str:
@@ -320,14 +324,14 @@ def _stale(block: Block, expected: str) -> Stale:
     )
 
 
-def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], cause: Cause) -> Block:
+def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], metadata: ChangeMetadata) -> Block:
     changed = replace(block, **changes)
     if changed == block:
         return block
     changed.require_fits(changed.value)
-    if changed != replace(block, value=changed.value) and not cause.is_owners:
+    if changed != replace(block, value=changed.value) and not metadata.is_owners:
         raise Forbidden(f'Only the owner of block "{block.label}" may change its settings.')
-    return blocks.update(tx, block, changed, cause)
+    return blocks.update(tx, block, changed, metadata)
 
 
 def _held(tx: Transaction, owned: Owned) -> Owned:

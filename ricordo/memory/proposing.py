@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
-from ricordo.domain.version import Cause, Proposal
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
@@ -70,9 +70,9 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
         if any(isinstance(edit, BlockDescribed) for edit in group):
             failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
             continue
-        cause = context.cause((edit.why for edit in group), f"Edit {block.label}")
+        metadata = context.metadata((edit.why for edit in group), f"Edit {block.label}")
         try:
-            proposal = propose(tx, _draft(block, group), cause, context.expires_after)
+            proposal = propose(tx, _draft(block, group), metadata, context.expires_after)
         except (NotFound, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
@@ -82,7 +82,7 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
     return Proposed(told, failed)
 
 
-def propose(tx: Transaction, draft: Draft, cause: Cause, expires_after: int | None = None) -> Proposal:
+def propose(tx: Transaction, draft: Draft, metadata: ChangeMetadata, expires_after: int | None = None) -> Proposal:
     """Store a proposal; an older one of the same author for the same block is superseded. Raises NotFound where all is erased.
 
     What the older proposed in the same run and in other lines goes into the newer, since its author did not see it in the block.
@@ -93,10 +93,10 @@ def propose(tx: Transaction, draft: Draft, cause: Cause, expires_after: int | No
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     now = tx.clock.now()
     block = draft.block
-    older = proposals.waiting_by(tx, chain.id, draft.label, cause.author)
+    older = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     value = draft.value
     for one in older:
-        value = _with_older(value, one, cause)
+        value = _with_older(value, one, metadata)
     proposal = Proposal(
         id=new_id("proposal"),
         organization_id=draft.organization_id,
@@ -105,15 +105,15 @@ def propose(tx: Transaction, draft: Draft, cause: Cause, expires_after: int | No
         base=block.head if block else None,
         base_value=block.value if block else None,
         value=value,
-        author=cause.author,
-        reasoning=cause.reason,
+        author=metadata.author,
+        reasoning=metadata.reason,
         created_at=now,
         confidence=draft.confidence,
         new_label=draft.new_label,
         description=draft.description,
-        run_id=cause.run_id,
-        step_id=cause.step_id,
-        is_tainted=cause.is_tainted,
+        run_id=metadata.run_id,
+        step_id=metadata.step_id,
+        is_tainted=metadata.is_tainted,
         expires_at=None if expires_after is None else now + expires_after,
     )
     file = chain.files.get(draft.label)
@@ -125,8 +125,8 @@ def propose(tx: Transaction, draft: Draft, cause: Cause, expires_after: int | No
     return proposal
 
 
-def _with_older(value: str | None, older: Proposal, cause: Cause) -> str | None:
-    is_same_run = cause.run_id is not None and older.run_id == cause.run_id
+def _with_older(value: str | None, older: Proposal, metadata: ChangeMetadata) -> str | None:
+    is_same_run = metadata.run_id is not None and older.run_id == metadata.run_id
     if value is None or older.value is None or older.base_value is None or not is_same_run:
         return value
     merged = merge_lines(older.base_value, value, older.value)

@@ -14,7 +14,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import path_of
 from ricordo.domain.git_reading import Commit, GitObject
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError, Stale
 from ricordo.memory.healing import healed
 from ricordo.memory.merge import merge_lines
@@ -132,8 +132,8 @@ def _refusal(command: Command, tip: bytes | None) -> str | None:
 
 async def _adopt(store: Store, path: Path, chain: Chain, pusher: Pusher, command: Command, objects: Objects) -> Outcome:
     adoption = await asyncio.to_thread(_adoption, path, command, objects)
-    cause = Cause(pusher.actor)
-    await store.write(lambda tx: adopting.adopt(tx, pusher.scope, chain.id, adoption, cause))
+    metadata = ChangeMetadata(pusher.actor)
+    await store.write(lambda tx: adopting.adopt(tx, pusher.scope, chain.id, adoption, metadata))
     changed = sorted({change.label for one in adoption.main for change in one.changes})
     return Outcome(command.branch, said=tuple(f"{path_of(label)} is a new version now." for label in changed))
 
@@ -172,20 +172,20 @@ def _changes(path: Path, command: Command, objects: Objects) -> _Proposed:
 
 
 def _store_proposals(tx: Transaction, chain: Chain, pusher: Pusher, proposed: _Proposed) -> list[str]:
-    cause = Cause(pusher.actor, proposed.commit.message.strip())
+    metadata = ChangeMetadata(pusher.actor, proposed.commit.message.strip())
     now = {block.label: block for block in blocks.of_user(tx, pusher.scope, chain.owner_id)}
     said = []
     for change in proposed.changes:
         label = change.old_label or change.label
         block = now.get(label)
         value = _value(change, block)
-        if block is not None and cause.verdict(block.rule) == "refuse":
+        if block is not None and metadata.verdict(block.rule) == "refuse":
             raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
         if value is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
         new_label = change.label if change.old_label else None
         draft = Draft(chain.id, chain.organization_id, label, value, block, new_label)
-        made = propose(tx, draft, cause, pusher.expires_after)
+        made = propose(tx, draft, metadata, pusher.expires_after)
         said.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
     return said
 

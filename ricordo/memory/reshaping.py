@@ -11,7 +11,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
@@ -157,7 +157,7 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
             raise NotFound(GONE.format(edit.base.label))
         require_writable(after[id])
         # The policy may have been tightened since the step began.
-        ground.context.cause([edit.why], "").require(after[id].label, after[id].rule)
+        ground.context.metadata([edit.why], "").require(after[id].label, after[id].rule)
         if isinstance(edit, BlockRemoval):
             _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
             del after[id]
@@ -221,14 +221,14 @@ def _is_own(ground: _Ground, block: Block) -> bool:
 def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tuple[Block, ...]:
     tx, there = ground.tx, ground.there
 
-    def cause(block: Block, done: str) -> Cause:
+    def metadata(block: Block, done: str) -> ChangeMetadata:
         whys = [edit.why for edit in edits if edit.base.id == block.id]
-        return ground.context.cause(whys, f"{done} {block.label}")
+        return ground.context.metadata(whys, f"{done} {block.label}")
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.
         if _is_own(ground, there[id]) or ground.agent_id not in blocks.agent_ids(tx, id):
-            blocks.remove(tx, there[id], cause(there[id], "Delete"))
+            blocks.remove(tx, there[id], metadata(there[id], "Delete"))
         else:
             blocks.detach(tx, ground.agent_id, id)
     stored = {id: there[id] for id in after if id in there}
@@ -238,14 +238,14 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
         if block.label != stored[block.id].label in wanted:
             # Its old label is another's new one; out of the way, so that blocks can change places.
             aside = replace(stored[block.id], label=block.id)
-            stored[block.id] = blocks.update(tx, stored[block.id], aside, cause(block, "Rename"))
+            stored[block.id] = blocks.update(tx, stored[block.id], aside, metadata(block, "Rename"))
     for block in changed:
-        stored[block.id] = blocks.update(tx, stored[block.id], block, cause(block, "Edit"))
+        stored[block.id] = blocks.update(tx, stored[block.id], block, metadata(block, "Edit"))
     made = [block for id, block in after.items() if id not in there]
-    return (*stored.values(), *_make(ground, made, cause))
+    return (*stored.values(), *_make(ground, made, metadata))
 
 
-def _make(ground: _Ground, made: Sequence[Block], cause: Callable[[Block, str], Cause]) -> list[Block]:
+def _make(ground: _Ground, made: Sequence[Block], metadata: Callable[[Block, str], ChangeMetadata]) -> list[Block]:
     if not made:
         return []
     tx, organization = ground.tx, made[0].organization_id
@@ -255,7 +255,7 @@ def _make(ground: _Ground, made: Sequence[Block], cause: Callable[[Block, str], 
     stored: list[Block] = []
     for block in made:
         new = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
-        stored += blocks.insert_all(tx, [new], new_chains, cause(block, "Make"))
+        stored += blocks.insert_all(tx, [new], new_chains, metadata(block, "Make"))
         new_chains = []
     blocks.attach(tx, ground.agent_id, stored)
     return stored

@@ -17,7 +17,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.typed.archival import ARCHIVED, passage
@@ -114,7 +114,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         updated_at=now,
     )
     share = round(100 * len(block.value) / block.limit)
-    cause = Cause(
+    metadata = ChangeMetadata(
         # In the agent's name, whose policy allowed the write that filled the block.
         context.author,
         f"Rotate {block.label}, {share} percent full: what left is in {filed.id}",
@@ -123,7 +123,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         is_tainted=context.is_tainted,
         is_quoted=True,
     )
-    rotated = blocks.write(tx, block, kept, cause)
+    rotated = blocks.write(tx, block, kept, metadata)
     return None if rotated is None else (rotated, filed)
 
 

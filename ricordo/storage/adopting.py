@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, insert
 from ricordo.domain.block import Block, Chain, new_in
 from ricordo.domain.git_reading import Commit, GitObject
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Stale
 from ricordo.storage import blobs, history, proposals, versions
 from ricordo.storage import blocks as blocks_now
@@ -58,8 +58,8 @@ class Adoption:
     texts: tuple[str, ...] = ()
 
 
-def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, cause: Cause) -> Chain:
-    """Make the commits versions of a user's chain; `cause` tells whose credential brought them.
+def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, metadata: ChangeMetadata) -> Chain:
+    """Make the commits versions of a user's chain; `metadata` tells whose credential brought them.
 
     Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
     has twice then.
@@ -72,10 +72,10 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, caus
     if chain.owner_kind != "user":
         raise Conflict("Only the memory of a user can be pushed to.")
     now = {block.label: block for block in blocks_now.of_user(tx, scope, chain.owner_id)}
-    after = _after(tx, chain, now, adoption.main, cause)
+    after = _after(tx, chain, now, adoption.main, metadata)
     rows: list[dict[str, Any]] = []
     for adopted in adoption.main:
-        chain = _versions(tx, chain, adopted, cause, rows)
+        chain = _versions(tx, chain, adopted, metadata, rows)
     versions.insert_rows(tx, rows)
     raw = [_raw(chain_id, adopted.commit) for adopted in adoption.main]
     raw += [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in adoption.beside]
@@ -83,12 +83,12 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, caus
     for text in adoption.texts:
         blobs.put(tx, chain_id, text, None)
     versions.advance(tx, chain)
-    _store_blocks(tx, {block.id: block for block in now.values()}, after, cause)
+    _store_blocks(tx, {block.id: block for block in now.values()}, after, metadata)
     return chain
 
 
 def _after(
-    tx: Transaction, chain: Chain, now: Mapping[str, Block], main: Sequence[Adopted], cause: Cause
+    tx: Transaction, chain: Chain, now: Mapping[str, Block], main: Sequence[Adopted], metadata: ChangeMetadata
 ) -> dict[str, Block]:
     """The blocks by id as they are after the commits. Asks the policy of each that is touched, and its limit."""
     live = dict(now)
@@ -99,10 +99,10 @@ def _after(
             if block is None and change.value is not None:
                 # Also an id that went in this push may come back yet, under the label that it had.
                 taken = {one.id for one in (*now.values(), *live.values(), *gone.values())}
-                block = _new(tx, chain, change.label, cause, taken)
+                block = _new(tx, chain, change.label, metadata, taken)
             if block is None:
                 continue
-            cause.require(block.label, block.rule)
+            metadata.require(block.label, block.rule)
             if change.value is None:
                 gone[change.label] = block
                 continue
@@ -113,18 +113,20 @@ def _after(
     return {block.id: block for block in live.values()}
 
 
-def _new(tx: Transaction, chain: Chain, label: str, cause: Cause, taken: Collection[str]) -> Block:
+def _new(tx: Transaction, chain: Chain, label: str, metadata: ChangeMetadata, taken: Collection[str]) -> Block:
     """A block that was not there; one that was deleted comes back with the settings it had, and its id unless that is taken."""
     given = dict[str, Any]()
     if deleted := history.last_deleted(tx, chain.id, label):
         given = {**deleted.settings, **({} if deleted.block_id in taken else {"id": deleted.block_id})}
-    return new_in(chain, label, cause.author.id, tx.clock.now(), **given)
+    return new_in(chain, label, metadata.author.id, tx.clock.now(), **given)
 
 
-def _versions(tx: Transaction, chain: Chain, adopted: Adopted, cause: Cause, rows: list[dict[str, Any]]) -> Chain:
+def _versions(
+    tx: Transaction, chain: Chain, adopted: Adopted, metadata: ChangeMetadata, rows: list[dict[str, Any]]
+) -> Chain:
     """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
     files, commit = dict(chain.files), adopted.commit
-    cause = replace(cause, reason=commit.message)
+    metadata = replace(metadata, reason=commit.message)
     other = next((parent for parent in commit.parents if parent != chain.head), None)
     now = tx.clock.now()
     for before, change in enumerate(adopted.changes, chain.versions):
@@ -134,7 +136,7 @@ def _versions(tx: Transaction, chain: Chain, adopted: Adopted, cause: Cause, row
             base = (*standing, change.before) if standing and change.before is not None else None
             files[change.label] = blobs.put(tx, chain.id, change.value, base)
             blob = files[change.label][0]
-        row = versions.row_of(replace(chain, versions=before), change, cause, commit.id, blob, now)
+        row = versions.row_of(replace(chain, versions=before), change, metadata, commit.id, blob, now)
         rows.append({**row, "other_parent": other})
     return replace(chain, head=commit.id, versions=chain.versions + len(adopted.changes), files=files)
 
@@ -143,11 +145,13 @@ def _raw(chain_id: str, commit: Commit) -> dict[str, Any]:
     return {"chain_id": chain_id, "id": commit.id, "kind": "commit", "data": commit.body}
 
 
-def _store_blocks(tx: Transaction, now: Mapping[str, Block], after: Mapping[str, Block], cause: Cause) -> None:
+def _store_blocks(
+    tx: Transaction, now: Mapping[str, Block], after: Mapping[str, Block], metadata: ChangeMetadata
+) -> None:
     """Bring the rows of blocks from what they are now to what they are after, both by id."""
     for id, block in now.items():
         if id not in after:
-            _remove(tx, block, cause)
+            _remove(tx, block, metadata)
     renamed = [block for id, block in after.items() if id in now and block.label != now[id].label]
     for statement in (_RELABEL, _RELABEL_ATTACHED):
         # By way of names that nobody has: two blocks may have exchanged theirs.
@@ -167,17 +171,17 @@ def _store_blocks(tx: Transaction, now: Mapping[str, Block], after: Mapping[str,
             written = replace(
                 block,
                 version=before.version + 1,
-                is_tainted=block.is_tainted and not cause.is_owners,
-                updated_by=cause.author.id,
+                is_tainted=block.is_tainted and not metadata.is_owners,
+                updated_by=metadata.author.id,
                 updated_at=moment,
             )
             values = new_values({name: getattr(written, name) for name in _WRITTEN})
             _require_written(tx.run(_WRITE, {**values, "block_id": id, "expected": before.version}), before)
 
 
-def _remove(tx: Transaction, block: Block, cause: Cause) -> None:
+def _remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     _require_written(tx.run(_DELETE, {"block_id": block.id, "expected": block.version}), block)
-    blocks_now.log(tx, block, {"deleted": {name: getattr(block, name) for name in blocks_now.SETTINGS}}, cause)
+    blocks_now.log(tx, block, {"deleted": {name: getattr(block, name) for name in blocks_now.SETTINGS}}, metadata)
 
 
 def _require_written(rows: int, block: Block) -> None:

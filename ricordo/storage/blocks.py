@@ -1,6 +1,6 @@
 """Blocks as they are now, and their attachment to agents.
 
-This is the one door to core memory: whoever writes a block's text or label here gives the cause, its policy is asked, secrets are
+The one way to write core memory: a caller gives the metadata of its change, the block's policy is checked, secrets are
 taken out, and the chain it belongs to gets a version in the same transaction.
 """
 
@@ -13,7 +13,7 @@ from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_colum
 from ricordo.domain.block import Block, Chain, OwnerKind
 from ricordo.domain.concealment import conceal
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
 from ricordo.storage.paging import Page, read_page
@@ -125,22 +125,24 @@ class BlockFilter:
 ONE = Page(limit=1)
 
 
-def insert_all(tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain], cause: Cause) -> list[Block]:
+def insert_all(
+    tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain], metadata: ChangeMetadata
+) -> list[Block]:
     """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict."""
     begun = {chain.id: chain for chain in chains_of}
-    new, cause = [_without_secrets(block) for block in new], cause_without_secrets(cause)
+    new, metadata = [_without_secrets(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
         for block in group:
-            cause.require(block.label, block.rule)
+            metadata.require(block.label, block.rule)
         changes = [Change(block.label, block.value, before=None) for block in group]
         if chain := begun.pop(chain_id, None):
-            ids = versions.begin(tx, chain, changes, cause)
+            ids = versions.begin(tx, chain, changes, metadata)
         else:
-            _, ids = versions.record(tx, _held(tx, chain_id, [block.label for block in group]), changes, cause)
+            _, ids = versions.record(tx, _held(tx, chain_id, [block.label for block in group]), changes, metadata)
         for block, id in zip(group, ids, strict=True):
-            stored[block.id] = replace(block, head=id, is_tainted=cause.is_tainted and not cause.is_owners)
+            stored[block.id] = replace(block, head=id, is_tainted=metadata.is_tainted and not metadata.is_owners)
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
@@ -233,39 +235,39 @@ def count(tx: Transaction, scope: Scope) -> int:
     return int(tx.all(statement)[0][0])
 
 
-def write(tx: Transaction, block: Block, value: str, cause: Cause) -> Block | None:
+def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text if nobody wrote since `block` was read; None where somebody did, and then nobody else can
     until this transaction ends. Raises Forbidden.
     """
-    cause.require(block.label, block.rule)
-    value, cause = conceal(value).text, cause_without_secrets(cause)
+    metadata.require(block.label, block.rule)
+    value, metadata = conceal(value).text, metadata_without_secrets(metadata)
     chain = versions.hold(tx, block.chain_id)
     if chain is None:
         return None
     changes = [Change(block.label, value, before=block.value)]
-    planned = versions.plan(chain, changes, cause, tx.clock.now())
-    written = _written(tx, block, block, cause, planned.ids[0], value=value)
+    planned = versions.plan(chain, changes, metadata, tx.clock.now())
+    written = _written(tx, block, block, metadata, planned.ids[0], value=value)
     values = new_values({name: getattr(written, name) for name in _WRITTEN})
     if not tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version}):
         return None
-    versions.store(tx, chain, changes, cause, planned)
+    versions.store(tx, chain, changes, metadata, planned)
     return written
 
 
-def update(tx: Transaction, block: Block, changed: Block, cause: Cause) -> Block:
+def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
     """Store changed fields of a block that was read in this transaction; tags are replaced, attachments follow its label.
 
     Raises Forbidden, Overtaken.
     """
-    cause.require(block.label, block.rule)
-    changed, cause = _without_secrets(changed, block), cause_without_secrets(cause)
+    metadata.require(block.label, block.rule)
+    changed, metadata = _without_secrets(changed, block), metadata_without_secrets(metadata)
     new_version = None
     if (changed.value, changed.label) != (block.value, block.label):
         old_label = block.label if changed.label != block.label else None
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
         held = _held(tx, block.chain_id, [changed.label] if old_label else [], old_label)
-        _, (new_version,) = versions.record(tx, held, [change], cause)
-    changed = _written(tx, changed, block, cause, new_version)
+        _, (new_version,) = versions.record(tx, held, [change], metadata)
+    changed = _written(tx, changed, block, metadata, new_version)
     values = {name: getattr(changed, name) for name in _CHANGED}
     if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
@@ -277,17 +279,17 @@ def update(tx: Transaction, block: Block, changed: Block, cause: Cause) -> Block
         tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in changed.tags])
     settings = {name: getattr(changed, name) for name in SETTINGS if getattr(changed, name) != getattr(block, name)}
     if settings:
-        log(tx, block, settings, cause)
+        log(tx, block, settings, metadata)
     return changed
 
 
-def remove(tx: Transaction, block: Block, cause: Cause) -> None:
+def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and tags, and a chain that was its own.
 
     The chain of a user or an agent keeps its history and what it takes to restore it. Raises Forbidden, Overtaken.
     """
-    cause.require(block.label, block.rule)
-    cause = cause_without_secrets(cause)
+    metadata.require(block.label, block.rule)
+    metadata = metadata_without_secrets(metadata)
     chain = _held(tx, block.chain_id)
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
@@ -297,14 +299,14 @@ def remove(tx: Transaction, block: Block, cause: Cause) -> None:
     if chain.owner_kind == "block":
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
-    versions.record(tx, chain, [Change(block.label, None, before=block.value)], cause)
-    log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, cause)
+    versions.record(tx, chain, [Change(block.label, None, before=block.value)], metadata)
+    log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, metadata)
 
 
-def cause_without_secrets(cause: Cause) -> Cause:
-    """The cause with a reason that may be kept, and leave with a clone."""
-    concealed = conceal(cause.reason)
-    return replace(cause, reason=concealed.text) if concealed.kinds else cause
+def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
+    """The metadata with a reason that may be kept, and leave with a clone."""
+    concealed = conceal(metadata.reason)
+    return replace(metadata, reason=concealed.text) if concealed.kinds else metadata
 
 
 def _without_secrets(block: Block, before: Block | None = None) -> Block:
@@ -329,31 +331,31 @@ def _held(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: st
 
 
 def _written(
-    tx: Transaction, changed: Block, block: Block, cause: Cause, new_version: bytes | None, **also: Any
+    tx: Transaction, changed: Block, block: Block, metadata: ChangeMetadata, new_version: bytes | None, **also: Any
 ) -> Block:
     """The block as it is stored: a person's word clears it of what nobody vouched for, a version that changes nothing does not."""
     is_tainted = block.is_tainted
     if new_version:
-        is_tainted = not cause.is_owners and (cause.is_tainted or block.is_tainted)
+        is_tainted = not metadata.is_owners and (metadata.is_tainted or block.is_tainted)
     return replace(
         changed,
         version=block.version + 1,
         head=new_version or block.head,
         is_tainted=is_tainted,
-        updated_by=cause.author.id,
+        updated_by=metadata.author.id,
         updated_at=tx.clock.now(),
         **also,
     )
 
 
-def log(tx: Transaction, block: Block, changed: Mapping[str, Any], cause: Cause) -> None:
+def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
     row: dict[str, Any] = {"chain_id": block.chain_id, "block_id": block.id, "created_at": tx.clock.now()}
     row |= {
         "changed": {"label": block.label, **changed},
         "deleted_label": block.label if "deleted" in changed else None,
     }
-    author = {"author_kind": cause.author.kind, "author_id": cause.author.id, "author_name": cause.author.name}
+    author = {"author_kind": metadata.author.kind, "author_id": metadata.author.id, "author_name": metadata.author.name}
     tx.run(_INSERT_LOG, {**row, **author})
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, exists, func, insert, select
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, remotes
 from ricordo.storage.memory_tables import number_of_chain
@@ -110,12 +110,12 @@ def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> C
     return _chain(row._asdict()) if row else None
 
 
-def plan(chain: Chain, changes: Sequence[Change], cause: Cause, now: int) -> Plan:
+def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> Plan:
     """What the changes will make of a chain that was held. One that leaves text and label as they were makes no version.
 
     Raises Invalid for a reason that no git commit can hold.
     """
-    if "\0" in cause.reason:
+    if "\0" in metadata.reason:
         raise Invalid("The reason of a change of memory cannot hold NUL characters. Leave them out.")
     ids: list[bytes | None] = []
     for change in changes:
@@ -130,13 +130,13 @@ def plan(chain: Chain, changes: Sequence[Change], cause: Cause, now: int) -> Pla
             continue
         tree = tree_of({label: blob for label, (blob, _) in files.items()}).id
         parents = (chain.head,) if chain.head else ()
-        body = commit_body(tree, parents, signature(cause.author), now, cause.reason)
+        body = commit_body(tree, parents, signature(metadata.author), now, metadata.reason)
         chain = replace(chain, head=object_id("commit", body), versions=chain.versions + 1, files=files)
         ids.append(chain.head)
     return Plan(chain, tuple(ids), now)
 
 
-def store(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause, planned: Plan) -> Chain:
+def store(tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, planned: Plan) -> Chain:
     """Store what was planned for the chain; returns it as it is then."""
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
@@ -148,7 +148,7 @@ def store(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
             base = (*before, change.before) if before and change.before is not None else None
             files[change.label] = blobs.put(tx, chain.id, change.value, base)
         blob = files[change.label][0] if change.value is not None else None
-        rows.append(row_of(chain, change, cause, id, blob, planned.at))
+        rows.append(row_of(chain, change, metadata, id, blob, planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
         insert_rows(tx, rows)
@@ -162,15 +162,17 @@ def advance(tx: Transaction, chain: Chain) -> None:
     tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
 
 
-def begin(tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause) -> tuple[bytes | None, ...]:
+def begin(
+    tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
+) -> tuple[bytes | None, ...]:
     """Store a new chain with its first versions, all of new blocks; returns their ids."""
-    planned = plan(chain, changes, cause, tx.clock.now())
+    planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
     insert_chain(tx, replace(planned.chain, files=files))
     blobs.put_first(tx, chain.id, [change.value or "" for change in changes])
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
-        rows.append(row_of(chain, change, cause, id or b"", files[change.label][0], planned.at))
+        rows.append(row_of(chain, change, metadata, id or b"", files[change.label][0], planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1)
     insert_rows(tx, rows)
     return planned.ids
@@ -182,16 +184,18 @@ def is_text_of(text: str, file: tuple[bytes, int]) -> bool:
 
 
 def record(
-    tx: Transaction, chain: Chain, changes: Sequence[Change], cause: Cause
+    tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
     """Plan and store: the chain as it is then, and the changes' versions, None for one that changed nothing."""
-    planned = plan(chain, changes, cause, tx.clock.now())
-    return store(tx, chain, changes, cause, planned), planned.ids
+    planned = plan(chain, changes, metadata, tx.clock.now())
+    return store(tx, chain, changes, metadata, planned), planned.ids
 
 
-def row_of(chain: Chain, change: Change, cause: Cause, id: bytes, blob: bytes | None, now: int) -> dict[str, Any]:
+def row_of(
+    chain: Chain, change: Change, metadata: ChangeMetadata, id: bytes, blob: bytes | None, now: int
+) -> dict[str, Any]:
     """A version of a chain that is as it was before it, for `insert_rows`; `blob` is its text's id, None where the block goes."""
-    author = cause.author
+    author = metadata.author
     return {
         "chain_id": chain.id,
         "number": chain.versions + 1,
@@ -205,12 +209,12 @@ def row_of(chain: Chain, change: Change, cause: Cause, id: bytes, blob: bytes | 
         "author_kind": author.kind,
         "author_id": author.id,
         "author_name": author.name,
-        "reason": cause.reason,
-        "approved_by": cause.approved_by,
-        "proposal_id": cause.proposal_id,
-        "run_id": cause.run_id,
-        "step_id": cause.step_id,
-        "is_tainted": cause.is_tainted,
+        "reason": metadata.reason,
+        "approved_by": metadata.approved_by,
+        "proposal_id": metadata.proposal_id,
+        "run_id": metadata.run_id,
+        "step_id": metadata.step_id,
+        "is_tainted": metadata.is_tainted,
         "created_at": now,
     }
 

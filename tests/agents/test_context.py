@@ -326,7 +326,7 @@ async def test_a_block_changed_by_its_owner_is_in_the_next_turns_prompt(stage: S
     stage.lines += ["One.", "Two."]
     await stage.say(agent)
     block = (await stage.state(agent)).blocks[0]
-    await stage.store.write(lambda tx: blocks.write(tx, block, "Ada, mathematician.", make.cause("user")))
+    await stage.store.write(lambda tx: blocks.write(tx, block, "Ada, mathematician.", make.change_metadata("user")))
     await stage.say(agent)
     assert "mathematician" in prompts(stage)[1].text
 

@@ -209,7 +209,7 @@ async def test_a_block_that_came_of_what_nobody_vouches_for_taints_its_readers_u
     await stage.say(other)
     assert await stage.block(other, "human") == "Ada"
     cleared = replace(notes, value="Bought.")
-    await stage.store.write(lambda tx: blocks.update(tx, notes, cleared, make.cause()))
+    await stage.store.write(lambda tx: blocks.update(tx, notes, cleared, make.change_metadata()))
     third = await stage.agent(blocks=human("guarded"))
     await stage.store.write(lambda tx: blocks.attach(tx, third, [notes]))
     stage.lines += [EDIT, "Done."]
@@ -222,7 +222,7 @@ async def test_another_users_block_is_her_word(stage: Stage, talks: str | None, 
     agent = await stage.agent(blocks=human("guarded"))
     chain = make.chain("user", "user-ada")
     hers = make.block("diary", "I am Ada.", chain_id=chain.id)
-    await stage.store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.cause()))
+    await stage.store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.change_metadata()))
     await stage.store.write(lambda tx: blocks.attach(tx, agent, [hers]))
     seen = await stage.store.read(lambda tx: blocks.of_agent(tx, agent, talks))
     assert {block.label: block.is_tainted for block in seen} == {"human": False, "diary": is_tainted}
@@ -528,7 +528,7 @@ async def test_an_edit_that_breaks_a_blocks_schema_is_refused_with_the_line(stag
     agent = await stage.agent(("human", text))
     (block,) = (await stage.state(agent)).blocks
     bound = replace(block, schema_ref="student")
-    await stage.store.write(lambda tx: blocks.update(tx, block, bound, make.cause()))
+    await stage.store.write(lambda tx: blocks.update(tx, block, bound, make.change_metadata()))
     stage.lines += [
         call("memory_replace", label="human", old_string="36", new_string="thirty-six"),
         call("memory_replace", label="human", old_string="36", new_string="37"),

@@ -365,11 +365,11 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     def write(tx: Transaction) -> None:
         runs.open_run(tx, run)
         draft = Draft(block.chain_id, block.organization_id, block.label, canary("wish"), block)
-        propose(tx, draft, make.cause(user_id, reason=canary("why")), None)
+        propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
         # The agent noted something of its own in her turn, and she wrote the block herself once.
-        noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.cause(agent_id, run_id=run.id))
+        noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=run.id))
         assert noted
-        blocks.write(tx, noted, "I am Nina, and kind.", make.cause(user_id))
+        blocks.write(tx, noted, "I am Nina, and kind.", make.change_metadata(user_id))
 
     await stage.store.write(write)
     told = await forget(stage.runtime, Scope(), "ada")

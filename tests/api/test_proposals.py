@@ -10,7 +10,7 @@ from ricordo.api import proposals as api
 from ricordo.api.wire.schemas import Refusal
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import owning
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
@@ -223,8 +223,10 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
             owned = owning.open_memory(tx, Scope(), user)
             versions.hold(tx, owned.chain.id)
             block = owning.require(tx, owned, "student")
-            cause = Cause(Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id)
-            blocks.update(tx, block, replace(block, value=block.value.replace("tea", "coffee")), cause)
+            metadata = ChangeMetadata(
+                Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id
+            )
+            blocks.update(tx, block, replace(block, value=block.value.replace("tea", "coffee")), metadata)
 
     server.write(work)
     put(http, ada, "student", get(http, ada, "student")["body"] + "Reads much.\n")

@@ -13,7 +13,7 @@ from ricordo.api import exporting, proposals, users
 from ricordo.api.wire.schemas import Refusal
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import owning
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions
@@ -371,8 +371,8 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
         owned = owning.open_memory(tx, Scope(), user)
         block = owning.require(tx, owned, label)
         versions.hold(tx, owned.chain.id)
-        cause = Cause(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
-        blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), cause)
+        metadata = ChangeMetadata(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
+        blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata)
 
     server.write(work)
     sha = get(http, user, label)["version"]

@@ -14,7 +14,7 @@ import httpx2
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.integrations.dolt import DoltRemotes
 from ricordo.integrations.git import GitRemotes
 from ricordo.integrations.git.layout import import_folder
@@ -145,7 +145,7 @@ def _undo(on: Scene) -> None:
     def edit(tx: Transaction) -> None:
         owned = owning.open_memory(tx, Scope(), on.name)
         block = owning.require(tx, owned, "human")
-        blocks.write(tx, block, PLAIN, Cause(by, run_id=run_id, approved_by=owned.user.id))
+        blocks.write(tx, block, PLAIN, ChangeMetadata(by, run_id=run_id, approved_by=owned.user.id))
 
     on.server.write(edit)
     on.send("POST", f"runs/{run_id}/undo")

@@ -45,7 +45,7 @@ async def block_now(store: SqliteStore, id: str) -> Block:
 async def someone_else(store: SqliteStore, id: str, change: Callable[[Block], Block]) -> None:
     def work(tx: Transaction) -> None:
         block = blocks.get(tx, SCOPE, id)
-        blocks.update(tx, block, change(block), make.cause("user-else"))
+        blocks.update(tx, block, change(block), make.change_metadata("user-else"))
 
     await store.write(work)
 
@@ -139,7 +139,7 @@ async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStor
     memory = WorkingMemory(state)
     memory.write("human", "a1", "call-1")
     memory.write("persona", "b1", "call-2")
-    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.cause()))
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.change_metadata()))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": GONE}
     assert [(block.label, block.value) for block in committed.blocks] == [("persona", "b1")]

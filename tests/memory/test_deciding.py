@@ -12,7 +12,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause, Proposal
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale, TooLong
 from ricordo.memory import deciding, owning
 from ricordo.memory.commit import commit
@@ -61,8 +61,8 @@ async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Propo
     owned = await owned_of(store)
     block = await block_of(store)
     draft = Draft(owned.chain.id, owned.chain.organization_id, "human", value, block, **fields)
-    cause = Cause(TUTOR, "Because", run_id="run-1", step_id="step-1")
-    return await store.write(lambda tx: propose(tx, draft, cause))
+    metadata = ChangeMetadata(TUTOR, "Because", run_id="run-1", step_id="step-1")
+    return await store.write(lambda tx: propose(tx, draft, metadata))
 
 
 async def approve(store: SqliteStore, proposal: Proposal, **options: Any) -> Approved | Conflicted:
@@ -93,8 +93,8 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     block = await block_of(store)
     assert block
     draft = Draft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
-    cause = Cause(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_tainted=True)
-    proposal = await store.write(lambda tx: propose(tx, draft, cause))
+    metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_tainted=True)
+    proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     done = await approve(store, proposal)
     assert isinstance(done, Approved)
     assert done.block == await block_of(store)

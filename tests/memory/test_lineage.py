@@ -3,7 +3,7 @@
 import pytest
 
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
 from ricordo.memory import lineage, owning
 from ricordo.memory.lineage import Lineage
@@ -38,12 +38,17 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         runs.open_run(tx, run)
         runs.insert_step(tx, make.step(run, id="step-7", memory=memory, is_tainted=True))
         by = Actor("agent", state.agent.id, "Nina")
-        cause = Cause(by, "Because", run_id=run.id, step_id="step-7")
-        propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), cause)
+        metadata = ChangeMetadata(by, "Because", run_id=run.id, step_id="step-7")
+        propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
         owning.put(tx, owned, "human", "Likes gin", ADA)
         owning.delete(tx, owned, "gone", ADA)
         owning.make(
-            tx, owned.chain, "extra", "y", Cause(by, "New", run_id=run.id, step_id="step-7"), {"policy": "direct"}
+            tx,
+            owned.chain,
+            "extra",
+            "y",
+            ChangeMetadata(by, "New", run_id=run.id, step_id="step-7"),
+            {"policy": "direct"},
         )
         return owned
 

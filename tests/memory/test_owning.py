@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.block import Block
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
-from ricordo.domain.version import BlockVersion, Cause
+from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
 from ricordo.memory import deciding, owning
 from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
@@ -309,8 +309,8 @@ async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: Sqli
     await put(store, "human", "x")
     owned = await owned_of(store)
     draft = Draft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
-    cause = Cause(TUTOR, "A goal", is_tainted=True)
-    proposal = await store.write(lambda tx: propose(tx, draft, cause))
+    metadata = ChangeMetadata(TUTOR, "A goal", is_tainted=True)
+    proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     assert await found(store, "goals") is None
     done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
     block = await found(store, "goals")
@@ -343,7 +343,7 @@ async def test_a_put_reaches_agents_with_the_block_and_a_write_from_before_it_is
     block = await put(store, "human", "a\nb", policy="direct")
     await put(store, "human", "a\nB")
     late = replace(block)
-    assert await store.write(lambda tx: blocks.write(tx, late, "A\nb", make.cause("agent-1"))) is None
+    assert await store.write(lambda tx: blocks.write(tx, late, "A\nb", make.change_metadata("agent-1"))) is None
     state = await make.stored_agent(store)
     owned = await owned_of(store)
     seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))

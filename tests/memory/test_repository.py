@@ -48,16 +48,18 @@ def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
     text = "\n".join(
         f"line {number}: {chance.choice('äß日x')}{chance.random()}" for number in range(chance.randrange(12))
     )
-    cause = make.cause(chance.choice(["user-1", "agent-2"]), reason=chance.choice(["", "Why\nnot", "Größe <x>\n"]))
+    metadata = make.change_metadata(
+        chance.choice(["user-1", "agent-2"]), reason=chance.choice(["", "Why\nnot", "Größe <x>\n"])
+    )
     if label not in there:
         new = make.block(label, text, chain_id=chain.id)
-        blocks.insert_all(tx, [new], [], cause)
+        blocks.insert_all(tx, [new], [], metadata)
     elif (what := chance.random()) < 0.15:
-        blocks.remove(tx, there[label], cause)
+        blocks.remove(tx, there[label], metadata)
     elif what < 0.3 and (free := [one for one in LABELS if one not in there]):
-        blocks.update(tx, there[label], replace(there[label], label=chance.choice(free)), cause)
+        blocks.update(tx, there[label], replace(there[label], label=chance.choice(free)), metadata)
     else:
-        blocks.write(tx, there[label], text, cause)
+        blocks.write(tx, there[label], text, metadata)
 
 
 async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:

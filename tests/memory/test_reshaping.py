@@ -47,7 +47,7 @@ async def whole(store: SqliteStore, state: AgentState) -> tuple[Block, ...]:
 async def someone_else(store: SqliteStore, block: Block, change: Callable[[Block], Block]) -> None:
     def work(tx: Transaction) -> None:
         stored = blocks.get(tx, SCOPE, block.id)
-        blocks.update(tx, stored, change(stored), make.cause("user-else"))
+        blocks.update(tx, stored, change(stored), make.change_metadata("user-else"))
 
     await store.write(work)
 
@@ -226,7 +226,7 @@ async def test_what_someone_else_removed_first_is_removed(store: SqliteStore) ->
     state = await agent_with(store)
     memory = WorkingMemory(state)
     memory.remove("human", "call-1")
-    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.cause()))
+    await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.change_metadata()))
     committed = await save(store, state, memory)
     assert (committed.failed, [block.label for block in committed.blocks]) == ({}, ["persona"])
 
@@ -236,7 +236,7 @@ async def test_what_someone_else_removed_is_neither_renamed_nor_described(store:
     memory = WorkingMemory(state)
     memory.rename("human", "ada", "call-1")
     memory.describe("persona", "Who I am", "call-2")
-    await store.write(lambda tx: [blocks.remove(tx, block, make.cause()) for block in state.blocks])
+    await store.write(lambda tx: [blocks.remove(tx, block, make.change_metadata()) for block in state.blocks])
     committed = await save(store, state, memory)
     assert committed.blocks == ()
     assert {call: "was deleted while you edited it" in told for call, told in committed.failed.items()} == {
@@ -355,7 +355,7 @@ async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_an
     new = [make.block(label, f"About {label}", chain_id=chain.id, policy="direct") for label in ("a", "b")]
 
     def own(tx: Transaction) -> AgentState:
-        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.cause("user-1")))
+        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.change_metadata("user-1")))
         return agents.load(tx, SCOPE, state.agent.id)
 
     state = await store.write(own)

@@ -83,7 +83,9 @@ async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her
     state = await make.stored_agent(store, with_blocks=[filling(), make.block("human")])
 
     def owner(tx: Transaction) -> None:
-        blocks.update(tx, state.blocks[0], replace(state.blocks[0], value=LINES, policy="propose"), make.cause())
+        blocks.update(
+            tx, state.blocks[0], replace(state.blocks[0], value=LINES, policy="propose"), make.change_metadata()
+        )
 
     await store.write(owner)
     memory = WorkingMemory(state)

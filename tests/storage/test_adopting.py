@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_reading import GitObject
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale, TooLong
 from ricordo.memory.proposing import Draft, propose
 from ricordo.memory.pushing import Push
@@ -36,12 +36,14 @@ async def chain(store: SqliteStore) -> Chain:
 
 
 async def adopted(
-    store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject], cause: Cause | None = None
+    store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject], metadata: ChangeMetadata | None = None
 ) -> Chain:
     """The chain after a push of these objects to it."""
     adoption = await planned(store, chain, tip, new)
     _PUSHED.update(new)  # as a repository of the memory has what was pushed before
-    return await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, cause or make.cause()))
+    return await store.write(
+        lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata())
+    )
 
 
 async def planned(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Adoption:
@@ -88,7 +90,7 @@ async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: C
     assert {label: block.value for label, block in there.items()} == {"me": "Name: Ada", "human": "Rest", "new": "y"}
     assert there["me"].id == before["goals"].id
     assert [block.label for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == ["human"]
-    await store.write(lambda tx: blocks.write(tx, there["human"], "Rest well", make.cause()))
+    await store.write(lambda tx: blocks.write(tx, there["human"], "Rest well", make.change_metadata()))
 
     path = await refreshed(store, tmp_path, chain.id)
     assert fsck(path) == ""
@@ -116,7 +118,7 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(store: 
 async def test_a_deleted_block_comes_back_with_its_id_and_settings(store: SqliteStore, chain: Chain) -> None:
     before = (await now(store))["goals"]
     wanted = replace(before, policy="guarded", title="Goals", limit=500)
-    await store.write(lambda tx: blocks.update(tx, before, wanted, make.cause()))
+    await store.write(lambda tx: blocks.update(tx, before, wanted, make.change_metadata()))
     without = {label: text for label, text in FILES.items() if label != "goals"}
     gone, first = commit_of(without, chain.head or b"")
     chain = await adopted(store, chain, gone, first)
@@ -138,7 +140,7 @@ async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore,
     ids_of = {}
     for label in ("human", "goals"):
         draft = Draft(chain.id, chain.organization_id, label, f"More of {label}", there[label])
-        made = await store.write(lambda tx, draft=draft: propose(tx, draft, make.cause()))  # type: ignore[misc]
+        made = await store.write(lambda tx, draft=draft: propose(tx, draft, make.change_metadata()))  # type: ignore[misc]
         ids_of[made.id] = there[label].id
     # In one push they exchange their names.
     tip, new, week = chain.head or b"", dict[bytes, GitObject](), {"plans/week": "Read"}
@@ -173,17 +175,19 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
     there, rows = await now(store), await counted(store)
     tip, new = commit_of({**FILES, "human": "Name: Eve"}, chain.head or b"")
     with pytest.raises(Forbidden, match='Block "human" has the policy propose'):
-        await adopted(store, chain, tip, new, make.cause("agent-1"))
+        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
     assert (await now(store), await counted(store)) == (there, rows)
     for policy in ("direct", "propose"):
         block = (await now(store))["human"]
-        await store.write(lambda tx, b=block, p=policy: blocks.update(tx, b, replace(b, policy=p), make.cause()))  # type: ignore[misc]
+        await store.write(
+            lambda tx, b=block, p=policy: blocks.update(tx, b, replace(b, policy=p), make.change_metadata())
+        )  # type: ignore[misc]
         if policy == "direct":
-            chain = await adopted(store, chain, tip, new, make.cause("agent-1"))
+            chain = await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
     assert (await now(store))["human"].value == "Name: Eve"
     tip, new = commit_of({**FILES, "human": "Name: Eve", "secret": "x"}, tip)
     with pytest.raises(Forbidden, match='Block "secret"'):
-        await adopted(store, chain, tip, new, make.cause("agent-1"))
+        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
 async def test_of_two_pushes_at_once_one_is_refused_whole(store: SqliteStore, chain: Chain) -> None:
@@ -192,7 +196,7 @@ async def test_of_two_pushes_at_once_one_is_refused_whole(store: SqliteStore, ch
     ]
 
     def work(adoption: Adoption) -> object:
-        return store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.cause()))
+        return store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
 
     done = await asyncio.gather(*map(work, adoptions), return_exceptions=True)  # type: ignore[call-overload]
 
@@ -204,15 +208,15 @@ async def test_of_two_pushes_at_once_one_is_refused_whole(store: SqliteStore, ch
 async def test_a_write_of_the_product_comes_before_or_after_a_push(store: SqliteStore, chain: Chain) -> None:
     adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
     block = (await now(store))["goals"]
-    await store.write(lambda tx: blocks.write(tx, block, "Written", make.cause("user-2")))
+    await store.write(lambda tx: blocks.write(tx, block, "Written", make.change_metadata("user-2")))
     with pytest.raises(Stale, match="Fetch and merge first"):
-        await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.cause()))
+        await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
     assert (await now(store))["human"].value == "Name: Ada"
 
 
 async def test_a_limit_holds_for_every_version(store: SqliteStore, chain: Chain) -> None:
     block, rows = (await now(store))["human"], await counted(store)
-    await store.write(lambda tx: blocks.update(tx, block, replace(block, limit=10), make.cause()))
+    await store.write(lambda tx: blocks.update(tx, block, replace(block, limit=10), make.change_metadata()))
     long, first = commit_of({**FILES, "human": "x" * 11}, chain.head or b"")
     short, second = commit_of({**FILES, "human": "x"}, long)
     with pytest.raises(TooLong, match="its limit is 10"):

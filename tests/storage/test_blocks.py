@@ -58,7 +58,7 @@ async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) 
     chain = make.chain("user", "user-1")
     twice = [make.block("human", chain_id=chain.id), make.block("human", chain_id=chain.id)]
     with pytest.raises(Collision):
-        await store.write(lambda tx: blocks.insert_all(tx, twice, [chain], make.cause()))
+        await store.write(lambda tx: blocks.insert_all(tx, twice, [chain], make.change_metadata()))
     assert await store.read(lambda tx: (blocks.count(tx, scope), versions.of_owner(tx, Scope(), "user", "user-1"))) == (
         0,
         None,
@@ -67,16 +67,18 @@ async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) 
 
 async def test_an_owner_has_one_chain_and_can_be_asked_for_it(store: SqliteStore) -> None:
     chain = make.chain("user", "user-1")
-    await store.write(lambda tx: blocks.insert_all(tx, [make.block(chain_id=chain.id)], [chain], make.cause()))
+    await store.write(
+        lambda tx: blocks.insert_all(tx, [make.block(chain_id=chain.id)], [chain], make.change_metadata())
+    )
     assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", "user-1"))
     assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "agent", "user-1")) is None
     with pytest.raises(Collision):
-        await store.write(lambda tx: blocks.insert_all(tx, [], [make.chain("user", "user-1")], make.cause()))
+        await store.write(lambda tx: blocks.insert_all(tx, [], [make.chain("user", "user-1")], make.change_metadata()))
 
 
 async def test_a_write_makes_the_next_version(store: SqliteStore, scope: Scope) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="old", tags=("tea",)))
-    written = await store.write(lambda tx: blocks.write(tx, block, "new", make.cause("agent-1")))
+    written = await store.write(lambda tx: blocks.write(tx, block, "new", make.change_metadata("agent-1")))
     assert written is not None
     assert (written.value, written.version, written.updated_by) == ("new", 2, "agent-1")
     assert written.updated_at > block.updated_at
@@ -85,8 +87,8 @@ async def test_a_write_makes_the_next_version(store: SqliteStore, scope: Scope) 
 
 async def test_a_write_from_an_older_version_changes_nothing(store: SqliteStore, scope: Scope) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="old"))
-    await store.write(lambda tx: blocks.write(tx, block, "first", make.cause("agent-1")))
-    assert await store.write(lambda tx: blocks.write(tx, block, "second", make.cause("agent-2"))) is None
+    await store.write(lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1")))
+    assert await store.write(lambda tx: blocks.write(tx, block, "second", make.change_metadata("agent-2"))) is None
     assert (await store.read(lambda tx: blocks.get(tx, scope, block.id))).value == "first"
 
 
@@ -94,9 +96,11 @@ async def test_an_update_from_an_older_version_is_a_conflict_that_changes_nothin
     store: SqliteStore, scope: Scope
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block(tags=("tea",)))
-    newer = await store.write(lambda tx: blocks.write(tx, block, "first", make.cause("agent-1")))
+    newer = await store.write(lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1")))
     with pytest.raises(Conflict, match=r'Block "human" changed since you read it\. Read it again and retry'):
-        await store.write(lambda tx: blocks.update(tx, block, replace(block, label="other", tags=("x",)), make.cause()))
+        await store.write(
+            lambda tx: blocks.update(tx, block, replace(block, label="other", tags=("x",)), make.change_metadata())
+        )
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == newer
 
 
@@ -107,7 +111,7 @@ async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(st
     wanted = replace(
         block, label="friend", limit=9_000, metadata={"k": 1}, hidden=True, tags=("b", "c"), updated_by="u"
     )
-    changed = await store.write(lambda tx: blocks.update(tx, block, wanted, make.cause()))
+    changed = await store.write(lambda tx: blocks.update(tx, block, wanted, make.change_metadata()))
     assert changed == replace(wanted, version=2, head=changed.head, updated_by="user-1", updated_at=changed.updated_at)
     assert changed.head != block.head
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == changed
@@ -144,7 +148,7 @@ async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(stor
     block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [block, other]))
-    await store.write(lambda tx: blocks.remove(tx, block, make.cause()))
+    await store.write(lambda tx: blocks.remove(tx, block, make.change_metadata()))
     assert await store.read(lambda tx: blocks.of_agent(tx, agent.id)) == (other,)
     left = await store.read(lambda tx: [row.id for row in tx.all(chains.select())])
     assert left == [other.chain_id]
@@ -153,8 +157,8 @@ async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(stor
 async def test_removing_one_block_of_an_owner_leaves_her_chain_and_the_others(store: SqliteStore) -> None:
     chain = make.chain("user", "user-1")
     one, two = make.block("one", chain_id=chain.id), make.block("two", chain_id=chain.id)
-    await store.write(lambda tx: blocks.insert_all(tx, [one, two], [chain], make.cause()))
-    await store.write(lambda tx: blocks.remove(tx, one, make.cause()))
+    await store.write(lambda tx: blocks.insert_all(tx, [one, two], [chain], make.change_metadata()))
+    await store.write(lambda tx: blocks.remove(tx, one, make.change_metadata()))
     assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", "user-1"))
     assert await store.read(lambda tx: [block.id for block in blocks.page(tx, Scope(), Page(), BlockFilter())]) == [
         two.id

@@ -162,9 +162,9 @@ async def fill(settings: Settings) -> str:
             insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
         )
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
-        stored_blocks.update(tx, told, replace(told, description="Who she is."), make.cause())
+        stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
         draft = Draft(told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
-        propose(tx, draft, make.cause(agent.id))
+        propose(tx, draft, make.change_metadata(agent.id))
         in_chain = {"chain_id": told.chain_id}
         raw = insert(git_objects).values(chain=number_of_chain())
         tx.run(raw, {**in_chain, "id": bytes(range(20)), "kind": "tree", "data": b"\0\xff"})

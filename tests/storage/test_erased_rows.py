@@ -26,7 +26,7 @@ THEIRS, MERGED, ALONE = "Name: Ada B.", "Name: Ada Byron", "Name: Augusta"
 
 async def pushed(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Chain:
     adoption = Push(new, lambda _: None).adoption(chain.head, tip)
-    return await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.cause()))
+    return await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
 
 
 async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_proposal(
@@ -39,10 +39,10 @@ async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_pro
 
     def offer(tx: Transaction) -> list[bytes]:
         block = blocks.labelled(tx, chain.id, "human")
-        cause = replace(make.cause(), author=BOB)
+        metadata = replace(make.change_metadata(), author=BOB)
         made = []
         for label, text in (("human", THEIRS), ("other", ALONE)):
-            propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, label, text, block if label == "human" else None), cause)
+            propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, label, text, block if label == "human" else None), metadata)
             made.append(blobs.put(tx, chain.id, text, None)[0])
         return made
 

@@ -21,12 +21,12 @@ from tests.support.statements import count_statements
 async def stored(store: SqliteStore, *labels: str) -> tuple[Chain, list[Block]]:
     chain = make.chain("user", "user-1")
     new = [make.block(label, f"{label} 1", chain_id=chain.id) for label in labels]
-    return chain, await store.write(lambda tx: blocks.insert_all(tx, new, [chain], make.cause()))
+    return chain, await store.write(lambda tx: blocks.insert_all(tx, new, [chain], make.change_metadata()))
 
 
 async def write(store: SqliteStore, block: Block, **fields: Any) -> Block:
-    cause = make.cause(**{name: fields.pop(name) for name in ("run_id", "step_id") if name in fields})
-    return await store.write(lambda tx: blocks.update(tx, block, replace(block, **fields), cause))
+    metadata = make.change_metadata(**{name: fields.pop(name) for name in ("run_id", "step_id") if name in fields})
+    return await store.write(lambda tx: blocks.update(tx, block, replace(block, **fields), metadata))
 
 
 async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]:
@@ -53,7 +53,7 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
     chain, (one,) = await stored(store, "a")
     one = await write(store, one, label="b")  # 2
     (two,) = await store.write(
-        lambda tx: blocks.insert_all(tx, [make.block("a", "other", chain_id=chain.id)], [], make.cause())
+        lambda tx: blocks.insert_all(tx, [make.block("a", "other", chain_id=chain.id)], [], make.change_metadata())
     )  # 3
     two = await write(store, two, label="aside")  # 4: they change places
     one = await write(store, one, label="a")  # 5
@@ -126,7 +126,7 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
     assert await store.read(lambda tx: history.of_run(tx, elsewhere, "run-1")) == []
     assert await store.read(lambda tx: history.of_step(tx, elsewhere, "run-1", "step-1")) == []
     heads = {human.id: (human.head or b"").hex(), loose.id: (loose.head or b"").hex()}
-    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause()))
+    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata()))
     held = await store.read(lambda tx: history.of_blocks(tx, scope, heads))
     assert {id: (version.label, version.chain_id) for id, version in held.items()} == {
         human.id: ("human", chain.id),
@@ -139,7 +139,7 @@ async def test_the_block_that_was_deleted_last_under_a_label_is_remembered(store
     chain, (human, _) = await stored(store, "human", "goals")
     assert await store.read(lambda tx: history.last_deleted(tx, chain.id, "human")) is None
     human = await write(store, human, title="You", limit=70)
-    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause()))
+    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata()))
     gone = await store.read(lambda tx: history.last_deleted(tx, chain.id, "human"))
     assert gone
     assert (gone.block_id, gone.settings["title"], gone.settings["limit"]) == (human.id, "You", 70)
@@ -172,17 +172,17 @@ async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
 
     def rename(tx: Transaction) -> Block:
         block = blocks.get(tx, scope, human.id)
-        return blocks.update(tx, block, replace(block, label="profile"), make.cause())
+        return blocks.update(tx, block, replace(block, label="profile"), make.change_metadata())
 
     def remove(tx: Transaction) -> None:
-        blocks.remove(tx, blocks.get(tx, scope, human.id), make.cause())
+        blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata())
 
     one, two = await overlapped(store, rename, remove)
     assert (one.label, two) == ("profile", None)
     last, *_ = await store.read(lambda tx: history.page(tx, chain.id))
     assert (last.label, last.blob) == ("profile", None)
     with pytest.raises((Overtaken, Conflict)):
-        await store.write(lambda tx: blocks.update(tx, human, replace(human, value="x"), make.cause()))
+        await store.write(lambda tx: blocks.update(tx, human, replace(human, value="x"), make.change_metadata()))
 
 
 async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_written(
@@ -190,6 +190,6 @@ async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_writte
 ) -> None:
     chain, (human,) = await stored(store, "human")
     with pytest.raises(Invalid, match="cannot hold NUL"):
-        await store.write(lambda tx: blocks.write(tx, human, "x", make.cause(reason="be\0cause")))
+        await store.write(lambda tx: blocks.write(tx, human, "x", make.change_metadata(reason="be\0cause")))
     assert await store.read(lambda tx: blocks.get(tx, scope, human.id)) == human
     assert await numbers(store, chain) == [1]

@@ -277,7 +277,7 @@ async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lo
 
             def work(tx: Transaction) -> Block | None:
                 now = blocks.get(tx, Scope(), block.id)
-                return blocks.write(tx, now, str(int(now.value) + 1), make.cause("user-1"))
+                return blocks.write(tx, now, str(int(now.value) + 1), make.change_metadata("user-1"))
 
             if await which.write(work):
                 return conflicts
@@ -300,9 +300,9 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
         now = blocks.get(tx, Scope(), block.id)
         tries.append(now.value)
         if len(tries) == 1:
-            wrote = other.write(lambda its: blocks.write(its, now, "new", make.cause("agent-1")))
+            wrote = other.write(lambda its: blocks.write(its, now, "new", make.change_metadata("agent-1")))
             asyncio.run_coroutine_threadsafe(wrote, loop).result(LIMIT)
-        return blocks.update(tx, now, replace(now, description="Described."), make.cause())
+        return blocks.update(tx, now, replace(now, description="Described."), make.change_metadata())
 
     changed = await store.write(change)
     assert tries == ["old", "new"]
@@ -313,7 +313,7 @@ async def test_a_change_that_always_meets_another_ends_as_a_conflict(store: Post
     (block,) = await make.stored_blocks(store, make.block())
     stale = replace(block, version=99)
     with pytest.raises(Conflict, match="changed since you read it"):
-        await store.write(lambda tx: blocks.update(tx, stale, stale, make.cause()))
+        await store.write(lambda tx: blocks.update(tx, stale, stale, make.change_metadata()))
 
 
 async def test_a_held_run_is_not_ended_behind_its_owners_back(
@@ -369,7 +369,7 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore
         def work(tx: Transaction) -> None:
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)
-                assert blocks.write(tx, now, now.value + "+", make.cause("agent-1"))
+                assert blocks.write(tx, now, now.value + "+", make.change_metadata("agent-1"))
                 if place == 0 and is_first_try:
                     is_first_try.clear()
                     both.wait(LIMIT)

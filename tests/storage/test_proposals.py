@@ -24,7 +24,7 @@ async def stored(store: SqliteStore, *new: Proposal) -> Chain:
     chain = make.chain("user", "user-1")
 
     def work(tx: Transaction) -> Chain:
-        blocks.insert_all(tx, [make.block("human", "tea", chain_id=chain.id)], [chain], make.cause())
+        blocks.insert_all(tx, [make.block("human", "tea", chain_id=chain.id)], [chain], make.change_metadata())
         for one in new:
             proposals.insert_one(tx, replace(one, chain_id=chain.id), None)
         return chain
@@ -100,9 +100,9 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     others = [proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", "")) for number in range(20)]
     chain = await stored(store, *others)
     block = await store.read(lambda tx: blocks.labelled(tx, chain.id, "human"))
-    cause = replace(make.cause(), author=Actor("agent", "agent-0", ""))
+    metadata = replace(make.change_metadata(), author=Actor("agent", "agent-0", ""))
     with count_statements(store) as counted:
-        await store.write(lambda tx: propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), cause))
+        await store.write(lambda tx: propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), metadata))
     assert len(counted.statements) <= 7
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]

@@ -84,7 +84,7 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(store
 
     def add_one(tx: Transaction) -> bool:
         now = blocks.get(tx, scope, block.id)
-        return blocks.write(tx, now, str(int(now.value) + 1), make.cause("user-1")) is not None
+        return blocks.write(tx, now, str(int(now.value) + 1), make.change_metadata("user-1")) is not None
 
     assert all(await asyncio.gather(*(store.write(add_one) for _ in range(50))))
     after = await store.read(lambda tx: blocks.get(tx, scope, block.id))

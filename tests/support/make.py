@@ -13,7 +13,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Actor, Scope
 from ricordo.domain.tool import Tool
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.memory.edit_context import EditContext
 from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
 from ricordo.storage.store import Store, Transaction
@@ -169,10 +169,10 @@ def step(of: Run, **fields: Any) -> Step:
     return Step(run_id=of.id, **defaults | fields)
 
 
-def cause(by: str = "user-1", **fields: Any) -> Cause:
+def change_metadata(by: str = "user-1", **fields: Any) -> ChangeMetadata:
     """Why memory changes: a user's own wish, unless the id is another kind's."""
     kind: Any = by.partition("-")[0]
-    return Cause(**{"author": Actor(kind, by, "Ada"), "reason": "A reason"} | fields)
+    return ChangeMetadata(**{"author": Actor(kind, by, "Ada"), "reason": "A reason"} | fields)
 
 
 def edit_context(state: AgentState, **fields: Any) -> EditContext:
@@ -200,7 +200,7 @@ async def stored_agent(
         if with_blocks:
             own = chain("agent", one.id)
             placed = [replace(block, chain_id=own.id) for block in with_blocks]
-            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], cause()))
+            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], change_metadata()))
         tools.insert_all(tx, with_tools)
         tools.attach(tx, one.id, [tool.id for tool in with_tools])
         return agents.load_whole(tx, Scope(one.organization_id), one.id)
@@ -210,7 +210,7 @@ async def stored_agent(
 
 async def stored_blocks(store: Store, *new: Block) -> list[Block]:
     """Store loose blocks, each in a chain of its own."""
-    return await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], cause()))
+    return await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], change_metadata()))
 
 
 async def stored_messages(store: Store, *new: Message) -> list[Message]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ricordo.domain.block import Block
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
 from ricordo.integrations.dolt.database import Content, Database, Rows
 from ricordo.integrations.dolt.words import Trailer, proposal_in, trailer_of
@@ -193,7 +193,7 @@ class _Taking:
         if text is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
         draft = Draft(chain.id, chain.organization_id, label, text, block)
-        proposal = propose(self._tx, draft, Cause(self._by, self._reason or f"Edit {label} at the remote"))
+        proposal = propose(self._tx, draft, ChangeMetadata(self._by, self._reason or f"Edit {label} at the remote"))
         self.told.append(
             f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from ricordo.domain.git_reading import GitObject
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Invalid, Stale, Unavailable
 from ricordo.integrations.git import layout, transport
 from ricordo.integrations.git.branches import PREFIX, Branch, open_branches, settle_merged
@@ -98,8 +98,8 @@ async def _pull(store: Store, path: Path, memory: _Memory, place: Place, theirs:
             return joined(push, base, tip, theirs, memory.owner, store.clock.now())
 
     adoption = await asyncio.to_thread(plan)
-    cause = Cause(memory.owner)
-    await store.write(lambda tx: adopting.adopt(tx, memory.scope, memory.chain_id, adoption, cause))
+    metadata = ChangeMetadata(memory.owner)
+    await store.write(lambda tx: adopting.adopt(tx, memory.scope, memory.chain_id, adoption, metadata))
 
 
 async def _push(

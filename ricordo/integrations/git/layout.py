@@ -18,7 +18,7 @@ from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.git_objects import commit_body, signature
 from ricordo.domain.git_reading import git_object
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Cause, Proposal
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory import owning, schemas
 from ricordo.memory.formats import from_toml, to_toml
@@ -136,7 +136,7 @@ def _propose(tx: Transaction, scope: Scope, user_name: str, text: str) -> str | 
     block = owning.find(tx, owned, require_label(label))
     (block or Block("", scope.organization_id, owned.chain.id, label, "")).require_fits(value or "")
     draft = Draft(owned.chain.id, owned.chain.organization_id, label, value, block, confidence=confidence)
-    return propose(tx, draft, Cause(Actor("agent", agent_id, agent_id), str(diff.get("reasoning") or ""))).id
+    return propose(tx, draft, ChangeMetadata(Actor("agent", agent_id, agent_id), str(diff.get("reasoning") or ""))).id
 
 
 def _schema(block: Block, folder: Path) -> BlockSchema | None:
