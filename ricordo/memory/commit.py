@@ -138,7 +138,7 @@ def _write_texts(
 def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     base, value = edits[0].base, edits[-1].value
-    metadata = context.metadata((edit.why for edit in edits), f"Edit {base.label}")
+    metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.label}")
     if written := blocks.write(tx, base, value, metadata):
         return written
     now = _reread(tx, scope, base.id)  # which nobody else can change any more

@@ -7,7 +7,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, Verdict
 from ricordo.memory.conforming import Schemas, no_schemas, require_follows
-from ricordo.memory.working import MemoryEdit, Why
+from ricordo.memory.working import EditReason, MemoryEdit
 
 # A shorter quote could stand anywhere, unless it is all that was said.
 _SHORTEST_QUOTE = 8
@@ -33,23 +33,23 @@ class EditContext:
         if block.schema_ref:
             require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
 
-    def metadata(self, whys: Iterable[Why], otherwise: str) -> ChangeMetadata:
+    def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """The metadata of one change that these calls made together; `otherwise` is the reason where they gave none."""
-        given = list(whys)
-        reasons = dict.fromkeys(why.reason.strip() for why in given if why.reason.strip())
+        given = list(reasons)
+        texts = dict.fromkeys(reason.text.strip() for reason in given if reason.text.strip())
         return ChangeMetadata(
             author=self.author,
-            reason="; ".join(reasons) or otherwise,
+            reason="; ".join(texts) or otherwise,
             run_id=self.run_id,
             step_id=self.step_id,
             is_tainted=self.is_tainted,
-            is_quoted=bool(given) and all(self._said(why.quote) for why in given),
+            is_quoted=bool(given) and all(self._said(reason.quote) for reason in given),
         )
 
     def verdict(self, edit: MemoryEdit) -> Verdict:
         """What becomes of an edit, by its block's policy and by what it asks for itself."""
-        verdict = self.metadata([edit.why], "").verdict(edit.base.rule)
-        return "propose" if verdict == "apply" and edit.why.only_proposes else verdict
+        verdict = self.metadata([edit.reason], "").verdict(edit.base.rule)
+        return "propose" if verdict == "apply" and edit.reason.only_proposes else verdict
 
     def _said(self, quote: str | None) -> bool:
         words = " ".join((quote or "").split())

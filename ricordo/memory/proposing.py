@@ -70,7 +70,7 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
         if any(isinstance(edit, BlockDescribed) for edit in group):
             failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
             continue
-        metadata = context.metadata((edit.why for edit in group), f"Edit {block.label}")
+        metadata = context.metadata((edit.reason for edit in group), f"Edit {block.label}")
         try:
             proposal = propose(tx, _draft(block, group), metadata, context.expires_after)
         except (NotFound, Conflict) as error:
@@ -144,7 +144,7 @@ def _draft(block: Block, edits: Sequence[MemoryEdit]) -> Draft:
                 value = None
             case BlockRename():
                 new_label = edit.label
-    sure = [edit.why.confidence for edit in edits if edit.why.confidence is not None]
+    sure = [edit.reason.confidence for edit in edits if edit.reason.confidence is not None]
     return Draft(
         block.chain_id,
         block.organization_id,

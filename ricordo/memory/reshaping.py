@@ -157,7 +157,7 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
             raise NotFound(GONE.format(edit.base.label))
         require_writable(after[id])
         # The policy may have been tightened since the step began.
-        ground.context.metadata([edit.why], "").require(after[id].label, after[id].rule)
+        ground.context.metadata([edit.reason], "").require(after[id].label, after[id].rule)
         if isinstance(edit, BlockRemoval):
             _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
             del after[id]
@@ -222,8 +222,8 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
     tx, there = ground.tx, ground.there
 
     def metadata(block: Block, done: str) -> ChangeMetadata:
-        whys = [edit.why for edit in edits if edit.base.id == block.id]
-        return ground.context.metadata(whys, f"{done} {block.label}")
+        reasons = [edit.reason for edit in edits if edit.base.id == block.id]
+        return ground.context.metadata(reasons, f"{done} {block.label}")
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.

@@ -18,19 +18,19 @@ Shown = Literal["text", "version", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class EditReason:
     """What a call says of its edit: a reason, how sure it is (0 to 1), and a user's words that asked for it.
 
     With `only_proposes` the edit waits for the owner whatever the block's policy is.
     """
 
-    reason: str = ""
+    text: str = ""
     confidence: float | None = None
     quote: str | None = None
     only_proposes: bool = False
 
 
-NO_REASON = Why()
+NO_REASON = EditReason()
 # Of lines that stand twice, so many are named to the agent.
 _MOST_NOTED = 3
 REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
@@ -44,7 +44,7 @@ class BlockEdit:
     base: Block
     value: str
     shown: Shown = "text"
-    why: Why = NO_REASON
+    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class BlockCreation:
 
     call_id: str
     base: Block
-    why: Why = NO_REASON
+    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BlockRemoval:
 
     call_id: str
     base: Block
-    why: Why = NO_REASON
+    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BlockRename:
     base: Block
     old: str
     label: str
-    why: Why = NO_REASON
+    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class BlockDescribed:
     call_id: str
     base: Block
     description: str
-    why: Why = NO_REASON
+    reason: EditReason = NO_REASON
 
 
 MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescribed
@@ -134,14 +134,16 @@ class WorkingMemory:
         """The block with this label, with the step's edits so far, if there is one."""
         return self._current.get(label)
 
-    def write(self, label: str, value: str, call_id: str, *, shown: Shown = "text", why: Why = NO_REASON) -> str:
+    def write(
+        self, label: str, value: str, call_id: str, *, shown: Shown = "text", reason: EditReason = NO_REASON
+    ) -> str:
         """Give the block another text within this step; returns the text. Raises NotFound, Forbidden, Invalid.
 
         Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
         """
         block = self.block(label)
         require_writable(block)
-        _require_storable(value, why.reason)
+        _require_storable(value, reason.text)
         value = self._concealed(value, call_id)
         block.require_fits(value)
         if value != block.value:
@@ -149,7 +151,9 @@ class WorkingMemory:
                 require_follows(block.label, block.value, value, self._schemas(block.schema_ref))
             self._require_new(block, value, call_id)
             self._current[label] = replace(block, value=value)
-            self.edits.append(BlockEdit(call_id, self._bases[block.id], value, shown, self._why(why, call_id)))
+            self.edits.append(
+                BlockEdit(call_id, self._bases[block.id], value, shown, self._with_quote(reason, call_id))
+            )
         return value
 
     def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
@@ -171,14 +175,14 @@ class WorkingMemory:
         )
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
-        self.edits.append(BlockCreation(call_id, new, self._why(NO_REASON, call_id)))
+        self.edits.append(BlockCreation(call_id, new, self._with_quote(NO_REASON, call_id)))
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
         block = self.block(label)
         require_writable(block)
         del self._current[label]
-        self.edits.append(BlockRemoval(call_id, self._bases[block.id], self._why(NO_REASON, call_id)))
+        self.edits.append(BlockRemoval(call_id, self._bases[block.id], self._with_quote(NO_REASON, call_id)))
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
@@ -190,8 +194,8 @@ class WorkingMemory:
         require_free(require_label(new_label), self._current)
         renamed = replace(block, label=new_label)
         self._current = {one.label: one for one in (renamed if one is block else one for one in self._current.values())}
-        why = self._why(NO_REASON, call_id)
-        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, why))
+        reason = self._with_quote(NO_REASON, call_id)
+        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, reason))
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
@@ -200,8 +204,8 @@ class WorkingMemory:
         _require_storable(description)
         if description != block.description:
             self._current[label] = replace(block, description=description)
-            why = self._why(NO_REASON, call_id)
-            self.edits.append(BlockDescribed(call_id, self._bases[block.id], description, why))
+            reason = self._with_quote(NO_REASON, call_id)
+            self.edits.append(BlockDescribed(call_id, self._bases[block.id], description, reason))
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
@@ -221,8 +225,10 @@ class WorkingMemory:
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text))
 
-    def _why(self, why: Why, call_id: str) -> Why:
-        return replace(why, quote=self.quotes[call_id]) if why.quote is None and call_id in self.quotes else why
+    def _with_quote(self, reason: EditReason, call_id: str) -> EditReason:
+        return (
+            replace(reason, quote=self.quotes[call_id]) if reason.quote is None and call_id in self.quotes else reason
+        )
 
     def _concealed(self, text: str, call_id: str) -> str:
         concealed = conceal(text)

@@ -10,8 +10,8 @@ from ricordo.memory.working import (
     BlockEdit,
     BlockRemoval,
     BlockRename,
+    EditReason,
     PassageDraft,
-    Why,
     WorkingMemory,
 )
 from tests.support import make
@@ -73,7 +73,7 @@ def test_half_characters_are_refused_where_they_are_written() -> None:
     memory = WorkingMemory(STATE)
     for write in (
         lambda: memory.write("human", "Ada \ud83d", "call-1"),
-        lambda: memory.write("human", "Ada L.", "call-1", why=Why("\ud83d")),
+        lambda: memory.write("human", "Ada L.", "call-1", reason=EditReason("\ud83d")),
         lambda: memory.create("new", "\ud83d", None, "call-1"),
         lambda: memory.create("new\ud83d", "text", None, "call-1"),
         lambda: memory.rename("human", "new\ud83d", "call-1"),

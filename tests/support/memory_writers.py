@@ -180,8 +180,8 @@ async def _by_agent(store: Store, agent_id: str, label: str, number: int, edit: 
     state = replace(state, blocks=(block,), conversation=thread)
     memory = WorkingMemory(state)
     said = f"writer {number}: {edit}"
-    why = replace(NO_REASON, reason=said)
-    memory.write(label, block.value.replace(_line_of(block.value, number), said), "call-1", why=why)
+    reason = replace(NO_REASON, text=said)
+    memory.write(label, block.value.replace(_line_of(block.value, number), said), "call-1", reason=reason)
     done = await store.write(
         lambda tx: commit(tx, state, memory, Scope(), EditContext(Actor("agent", agent_id, "Tutor"), "run-1", "step-1"))
     )

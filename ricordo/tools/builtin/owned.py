@@ -7,7 +7,7 @@ from typing import Any
 
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.working import Why
+from ricordo.memory.working import EditReason
 from ricordo.tools.builtin.memory import lines_with, refuse_line_numbers
 from ricordo.tools.toolbox import ToolContext
 
@@ -70,8 +70,8 @@ def edit_memory_block(
         quote: For a block with policy=explicit: the user's words of just now that ask for this, word for word.
     """
     value = _replaced(context, label, old_string, new_string, replace_all)
-    why = Why(_reason(reasoning), quote=quote)
-    context.memory.write(label, value, context.call_id, shown="version", why=why)
+    given = EditReason(_reason(reasoning), quote=quote)
+    context.memory.write(label, value, context.call_id, shown="version", reason=given)
     return _EDITED.format(label)
 
 
@@ -100,8 +100,8 @@ def propose_memory_edit(
     if confidence is not None and not 0 <= confidence <= 1:
         raise Invalid(f"confidence is a number from 0 to 1, not {confidence}. Correct it.")
     value = _replaced(context, label, old_string, new_string, replace_all)
-    why = Why(_reason(reasoning), confidence=confidence, only_proposes=True)
-    context.memory.write(label, value, context.call_id, shown="version", why=why)
+    given = EditReason(_reason(reasoning), confidence=confidence, only_proposes=True)
+    context.memory.write(label, value, context.call_id, shown="version", reason=given)
     return _PROPOSED.format(label)
 
 
