@@ -228,13 +228,13 @@ def decide(
 ) -> Next:
     """What comes after calls have their results: rules first, then the style. The calls that ran join the turn's `history`."""
     latest = called(results)
-    verdict = rules.verdict(history, latest)
+    outcome = rules.outcome(history, latest)
     history += latest
     if reading.stop:
         return Next(reading.stop)
-    if verdict.stops:
+    if outcome.stops:
         return require_before_exit(rules, history, Next("tool_rule"))
-    reason = (verdict.reason or REQUESTED) if verdict.continues else None
+    reason = (outcome.reason or REQUESTED) if outcome.continues else None
     return require_before_exit(rules, history, style.after_calls(reading, results, reason))
 
 

@@ -8,7 +8,7 @@ from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Forbidden
 
 ProposalStatus = Literal["open", "approved", "rejected", "superseded", "expired", "conflicted"]
-Verdict = Literal["apply", "propose", "refuse"]
+PolicyDecision = Literal["apply", "propose", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ChangeMetadata:
         """Whether a person stands behind it, whom no policy binds."""
         return self.author.kind == "user" or self.approved_by is not None
 
-    def verdict(self, policy: Policy) -> Verdict:
+    def policy_decision(self, policy: Policy) -> PolicyDecision:
         """What becomes of the change where a block has this policy (design §1.5)."""
         if self.is_owners:
             return "apply"
@@ -51,7 +51,7 @@ class ChangeMetadata:
 
     def require(self, label: str, policy: Policy) -> None:
         """Raise Forbidden unless the change may be made at once: the last guard, in the store itself."""
-        if self.verdict(policy) != "apply":
+        if self.policy_decision(policy) != "apply":
             raise Forbidden(
                 f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may not change it directly. '
                 "Propose the change to its owner."

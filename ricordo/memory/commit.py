@@ -90,7 +90,7 @@ def _rotated(
 
 def _parted(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
     """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
-    proposed = {edit.base.id for edit in edits if context.verdict(edit) == "propose"}
+    proposed = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
     return [edit for edit in edits if edit.base.id not in proposed], [
         edit for edit in edits if edit.base.id in proposed
     ]

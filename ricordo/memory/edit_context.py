@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor
-from ricordo.domain.version import ChangeMetadata, Verdict
+from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.working import EditReason, MemoryEdit
 
@@ -46,10 +46,10 @@ class EditContext:
             is_quoted=bool(given) and all(self._said(reason.quote) for reason in given),
         )
 
-    def verdict(self, edit: MemoryEdit) -> Verdict:
+    def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
         """What becomes of an edit, by its block's policy and by what it asks for itself."""
-        verdict = self.metadata([edit.reason], "").verdict(edit.base.rule)
-        return "propose" if verdict == "apply" and edit.reason.only_proposes else verdict
+        decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule)
+        return "propose" if decision == "apply" and edit.reason.only_proposes else decision
 
     def _said(self, quote: str | None) -> bool:
         words = " ".join((quote or "").split())

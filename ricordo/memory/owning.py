@@ -269,7 +269,7 @@ def propose_edit(
         raise NotFound(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
         )
-    if block and metadata.verdict(block.rule) == "refuse":
+    if block and metadata.policy_decision(block.rule) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
     (block or Block("", owned.chain.organization_id, owned.chain.id, label, "")).require_fits(value)

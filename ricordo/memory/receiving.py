@@ -179,7 +179,7 @@ def _store_proposals(tx: Transaction, chain: Chain, pusher: Pusher, proposed: _P
         label = change.old_label or change.label
         block = now.get(label)
         value = _value(change, block)
-        if block is not None and metadata.verdict(block.rule) == "refuse":
+        if block is not None and metadata.policy_decision(block.rule) == "refuse":
             raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
         if value is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)

@@ -43,7 +43,7 @@ from ricordo.tools.rule_kinds import (
 )
 from ricordo.tools.rule_paths import DeadEnd, Paths
 
-__all__ = ["Allowed", "Called", "DeadEnd", "Rulebook", "Verdict"]
+__all__ = ["Allowed", "Called", "DeadEnd", "RuleOutcome", "Rulebook"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FOLLOWING = (Children, Branches)
@@ -81,7 +81,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleOutcome:
     """What the rules say after a step: the turn is over, or another step is wanted, and then why, in words for the model."""
 
     stops: bool = False
@@ -89,7 +89,7 @@ class Verdict:
     reason: str | None = None
 
 
-_SILENT = Verdict()
+_SILENT = RuleOutcome()
 
 
 class Rulebook:
@@ -142,7 +142,7 @@ class Rulebook:
         prefilled, provenance = self._prefilled(last, names)
         return Allowed(ordered, prefilled, provenance, must_call)
 
-    def verdict(self, history: Sequence[Called], latest: Sequence[Called]) -> Verdict:
+    def outcome(self, history: Sequence[Called], latest: Sequence[Called]) -> RuleOutcome:
         """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
         if self.is_empty:
             return _SILENT
@@ -150,17 +150,17 @@ class Rulebook:
         missing = self.before_exit(calls)
         ended = [call for call in latest if call.name in self._terminal]
         if any(call.is_success for call in ended) and not missing:
-            return Verdict(stops=True)
+            return RuleOutcome(stops=True)
         if missing:
-            return Verdict(continues=True, reason=f"Before this turn ends, call: {', '.join(missing)}.")
+            return RuleOutcome(continues=True, reason=f"Before this turn ends, call: {', '.join(missing)}.")
         if ended:
-            return Verdict(continues=True, reason=f"{ended[-1].name} failed, so this turn is not over.")
+            return RuleOutcome(continues=True, reason=f"{ended[-1].name} failed, so this turn is not over.")
         last = calls[-1] if calls else None
         if self._let_through(last)[1] if last else self._first:
-            return Verdict(continues=True, reason=f"The tool rules want a tool call {_place(last)}.")
+            return RuleOutcome(continues=True, reason=f"The tool rules want a tool call {_place(last)}.")
         going_on = [call.name for call in latest if call.name in self._continuing]
         if going_on:
-            return Verdict(continues=True, reason=f"The tool rules want you to go on after {going_on[-1]}.")
+            return RuleOutcome(continues=True, reason=f"The tool rules want you to go on after {going_on[-1]}.")
         return _SILENT
 
     def before_exit(self, history: Sequence[Called]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from ricordo.tools.rules import Allowed, Called, DeadEnd, Rulebook, Verdict
+from ricordo.tools.rules import Allowed, Called, DeadEnd, Rulebook, RuleOutcome
 
 TOOLS = ("plan", "search", "write", "check", "send_message")
 
@@ -43,7 +43,7 @@ def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
     assert book.is_empty
     assert book.allowed([]) is book.allowed(called("plan"))
     assert book.allowed([]) == Allowed(TOOLS)
-    assert book.verdict([], called("plan")) == Verdict()
+    assert book.outcome([], called("plan")) == RuleOutcome()
     assert (book.before_exit([]), book.lines(), book.is_ordered) == ((), (), False)
     assert not book.is_terminal("plan")
     assert not book.needs_approval("plan")
@@ -197,8 +197,8 @@ def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
     good, bad = called("send_message"), called("send_message", is_success=False)
 
     assert book.is_terminal("send_message")
-    assert book.verdict([], good) == Verdict(stops=True)
-    failed = book.verdict([], bad)
+    assert book.outcome([], good) == RuleOutcome(stops=True)
+    failed = book.outcome([], bad)
     assert (failed.stops, failed.continues) == (False, True)
     assert "send_message failed" in str(failed.reason)
 
@@ -206,22 +206,22 @@ def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
 def test_one_terminal_tool_among_parallel_calls_ends_the_turn() -> None:
     calls = called("send_message", "search")
 
-    assert Rulebook([rule("exit_loop", "send_message")], TOOLS).verdict([], calls).stops
+    assert Rulebook([rule("exit_loop", "send_message")], TOOLS).outcome([], calls).stops
 
 
 def test_no_turn_ends_before_what_is_required_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS)
     spoke, failed = called("send_message"), called("write", is_success=False)
 
-    waits = book.verdict(failed, spoke)
+    waits = book.outcome(failed, spoke)
 
     assert (waits.stops, waits.continues, waits.reason) == (False, True, "Before this turn ends, call: write.")
-    assert book.verdict([], []).continues
-    assert book.verdict([], called("write")) == Verdict()
-    assert book.verdict([], called("send_message", "write")).stops
+    assert book.outcome([], []).continues
+    assert book.outcome([], called("write")) == RuleOutcome()
+    assert book.outcome([], called("send_message", "write")).stops
     assert book.before_exit(failed) == ("write",)
     assert book.before_exit(called("write")) == ()
-    assert book.verdict(called("write"), spoke) == Verdict(stops=True)
+    assert book.outcome(called("write"), spoke) == RuleOutcome(stops=True)
 
 
 def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
@@ -230,16 +230,16 @@ def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
     failed = called("write", is_success=False)
 
     assert book.before_exit(failed) == ()
-    assert book.verdict(failed, []) == Verdict()
+    assert book.outcome(failed, []) == RuleOutcome()
 
 
 def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> None:
     book = Rulebook([rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")], TOOLS)
 
-    assert "go on after search" in str(book.verdict([], called("search")).reason)
-    assert "after plan" in str(book.verdict([], called("plan")).reason)
-    assert book.verdict([], called("write")) == Verdict()
-    assert "beginning" in str(book.verdict([], []).reason)
+    assert "go on after search" in str(book.outcome([], called("search")).reason)
+    assert "after plan" in str(book.outcome([], called("plan")).reason)
+    assert book.outcome([], called("write")) == RuleOutcome()
+    assert "beginning" in str(book.outcome([], []).reason)
 
 
 def test_approval_and_order_are_told_apart() -> None:
@@ -591,13 +591,13 @@ def _walk(book: Rulebook, random: Random) -> str:
         except DeadEnd:
             return "dead end"
         if not allowed.must_call and not book.before_exit(history):
-            assert not book.verdict(history, []).continues
+            assert not book.outcome(history, []).continues
             return "spoke"
         call = Called(random.choice(allowed.names), random.choice((*OUTPUTS, "else")), True)
         assert allowed.refusal(call.name) is None
-        verdict = book.verdict(history, [call])
+        outcome = book.outcome(history, [call])
         history.append(call)
-        if verdict.stops:
+        if outcome.stops:
             assert not book.before_exit(history)
             return "stopped"
     return "endless"
