@@ -128,7 +128,7 @@ def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[M
     given = {part.call_id: part for part in answer.tool_returns}
     results = interrupted(request[0], list(request[0].tool_calls))
     parts = tuple(given.get(part.call_id, part) for part in results.tool_returns)
-    return replace(results, parts=parts, is_tainted=results.is_tainted or answer.is_tainted)
+    return replace(results, parts=parts, is_untrusted=results.is_untrusted or answer.is_untrusted)
 
 
 def _results_for_open_calls(said: list[Message]) -> Message | None:

@@ -243,7 +243,9 @@ def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
 def _message(runtime: Runtime, turn: TurnContext, found: Cut, summary: Summary) -> Message:
     run = turn.run
     # Who wrote it may have read memory too.
-    is_tainted = any(one.is_tainted for one in found.evicted) or any(block.is_tainted for block in turn.state.blocks)
+    is_untrusted = any(one.is_untrusted for one in found.evicted) or any(
+        block.is_untrusted for block in turn.state.blocks
+    )
     return Message(
         id=new_id("message"),
         agent_id=run.agent_id,
@@ -255,7 +257,7 @@ def _message(runtime: Runtime, turn: TurnContext, found: Cut, summary: Summary) 
         user_id=run.user_id,
         run_id=run.id,
         model=summary.model,
-        is_tainted=is_tainted,
+        is_untrusted=is_untrusted,
     )
 
 

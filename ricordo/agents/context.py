@@ -106,7 +106,7 @@ def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
     thread = turn.state.conversation
-    said = [_stored(tx, item, run, is_tainted=is_others(item, request, thread)) for item in request.messages]
+    said = [_stored(tx, item, run, is_untrusted=is_others(item, request, thread)) for item in request.messages]
     before: list[Message] = []
     if request.approval:
         if request.approval.otid and messages.by_otids(tx, run.conversation_id, [request.approval.otid]):
@@ -115,7 +115,7 @@ def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         turn.answered = answered(turn.window, parts)
         turn.called = called_before(turn.window)
         answer = NewMessage("approval", parts, request.approval.otid)
-        before = [_stored(tx, answer, run, is_tainted=bool(turn.answered.returns))]
+        before = [_stored(tx, answer, run, is_untrusted=bool(turn.answered.returns))]
         turn.waiting = said
     elif late := require_nothing_waits(turn.window, now, expiry):
         results = tuple(given_up(late, EXPIRED))
@@ -138,7 +138,7 @@ def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
 
 def _by_client(part: Part) -> Part:
     """A result of the client's own, which nobody here vouches for."""
-    return replace(part, is_tainted=True) if isinstance(part, ToolReturnPart) else part
+    return replace(part, is_untrusted=True) if isinstance(part, ToolReturnPart) else part
 
 
 def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> AgentState:
@@ -231,7 +231,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
     )
 
 
-def _stored(tx: Transaction, item: NewMessage, run: Run, *, is_tainted: bool = False) -> Message:
+def _stored(tx: Transaction, item: NewMessage, run: Run, *, is_untrusted: bool = False) -> Message:
     return Message(
         id=new_id("message"),
         agent_id=run.agent_id,
@@ -246,7 +246,7 @@ def _stored(tx: Transaction, item: NewMessage, run: Run, *, is_tainted: bool = F
         name=item.name,
         sender_id=item.sender_id,
         group_id=item.group_id,
-        is_tainted=is_tainted,
+        is_untrusted=is_untrusted,
     )
 
 

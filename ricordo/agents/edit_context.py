@@ -20,13 +20,13 @@ DAY = 86_400 * SECOND
 
 
 def edit_context_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> EditContext:
-    """The agent, with what users said in this turn and whether the step's prompt held what nobody vouches for."""
+    """The agent, with what users said in this turn and whether the step's prompt held untrusted content."""
     agent = turn.state.agent
     return EditContext(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
         step.id,
-        is_tainted=is_tainted(turn),
+        is_untrusted=is_untrusted(turn),
         expires_after=expiry_of(runtime.settings),
         said=said_in(turn),
         schemas=schemas_in(runtime.settings.data_dir),
@@ -45,7 +45,7 @@ def said_in(turn: TurnContext) -> tuple[str, ...]:
         begins = min(begins, len(turn.window) - 1)  # a compaction may have left nothing of the turn
     while turn.answered and begins > 1 and not _is_said(turn.window[begins]):
         begins -= 1
-    return tuple(one.text for one in turn.window[begins:] if _is_said(one) and not one.is_tainted)
+    return tuple(one.text for one in turn.window[begins:] if _is_said(one) and not one.is_untrusted)
 
 
 def guard_of(turn: TurnContext) -> Guard:
@@ -54,7 +54,7 @@ def guard_of(turn: TurnContext) -> Guard:
     def read() -> Sources:
         system = (turn.state.agent.system, turn.request.system or "")
         # A quote, by which memory is written, has to be of this turn; that the words are hers is true for longer.
-        in_view = [one.text for one in turn.window if _is_said(one) and not one.is_tainted]
+        in_view = [one.text for one in turn.window if _is_said(one) and not one.is_untrusted]
         return Sources(system, recalled_in(turn.window), said_in(turn), in_view, found_again_in(turn.window))
 
     return Guard(read)
@@ -80,9 +80,11 @@ def expiry_of(settings: Settings) -> int | None:
     return int(settings.proposal_expiry * DAY) or None
 
 
-def is_tainted(turn: TurnContext) -> bool:
-    """Whether the step's prompt holds what nobody vouches for: in its messages, or in a block whose text came of such."""
-    return any(message.is_tainted for message in turn.window) or any(block.is_tainted for block in turn.state.blocks)
+def is_untrusted(turn: TurnContext) -> bool:
+    """Whether the step's prompt holds untrusted content: a message, or a block whose text came from such."""
+    return any(message.is_untrusted for message in turn.window) or any(
+        block.is_untrusted for block in turn.state.blocks
+    )
 
 
 def lineage_of(turn: TurnContext) -> dict[str, Any]:

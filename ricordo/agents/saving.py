@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ricordo.agents.callbacks import add_callback
 from ricordo.agents.context import renewed
-from ricordo.agents.edit_context import edit_context_of, is_tainted, lineage_of
+from ricordo.agents.edit_context import edit_context_of, is_untrusted, lineage_of
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.styles import Next
 from ricordo.agents.tracing import trace_of
@@ -45,7 +45,7 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
     def save(tx: Transaction) -> tuple[Run, Message]:
         run = renewed(turn.run, tx.clock.now())
         runs.save(tx, run)
-        message = _assistant_message(tx, turn, step, reply, is_tainted=is_tainted(turn))
+        message = _assistant_message(tx, turn, step, reply, is_untrusted=is_untrusted(turn))
         _save_messages(tx, turn, [message], None)
         return run, message
 
@@ -76,10 +76,10 @@ async def save_step(
         committed = commit(tx, turn.state, step.memory, turn.request.scope, edit_context)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
-            new.append(_assistant_message(tx, turn, step, reply, is_tainted=edit_context.is_tainted))
+            new.append(_assistant_message(tx, turn, step, reply, is_untrusted=edit_context.is_untrusted))
         if results:
             corrected = _corrected(results, committed, step, turn)
-            new.append(_tool_message(tx, turn, step, corrected, is_tainted=edit_context.is_tainted))
+            new.append(_tool_message(tx, turn, step, corrected, is_untrusted=edit_context.is_untrusted))
         if coming.heartbeat is not None:
             new.append(_heartbeat(tx, turn, step, coming.heartbeat))
         _save_messages(tx, turn, new, run)
@@ -238,22 +238,22 @@ def _correct(result: ToolReturnPart, committed: Committed, notes: Sequence[str] 
 
 
 def _assistant_message(
-    tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply, *, is_tainted: bool
+    tx: Transaction, turn: TurnContext, step: StepDraft, reply: ModelReply, *, is_untrusted: bool
 ) -> Message:
     model = reply.model or turn.model.info.name
     role: Role = (
         "approval" if any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts) else "assistant"
     )
     message = _message(tx, turn, step, step.message_id)
-    return replace(message, role=role, parts=reply.parts, model=model, is_tainted=is_tainted)
+    return replace(message, role=role, parts=reply.parts, model=model, is_untrusted=is_untrusted)
 
 
 def _tool_message(
-    tx: Transaction, turn: TurnContext, step: StepDraft, results: list[ToolReturnPart], *, is_tainted: bool
+    tx: Transaction, turn: TurnContext, step: StepDraft, results: list[ToolReturnPart], *, is_untrusted: bool
 ) -> Message:
     message = _message(tx, turn, step, new_id("message"))
-    is_tainted = is_tainted or any(result.is_tainted for result in results)
-    return replace(message, role="tool", parts=tuple(results), is_tainted=is_tainted)
+    is_untrusted = is_untrusted or any(result.is_untrusted for result in results)
+    return replace(message, role="tool", parts=tuple(results), is_untrusted=is_untrusted)
 
 
 def _heartbeat(tx: Transaction, turn: TurnContext, step: StepDraft, reason: str) -> Message:
@@ -305,5 +305,5 @@ def _record(
         tools_ns=step.tools_ns,
         step_ns=time.monotonic_ns() - step.began_ns,
         memory=lineage_of(turn),
-        is_tainted=edit_context.is_tainted,
+        is_untrusted=edit_context.is_untrusted,
     )

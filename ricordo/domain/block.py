@@ -75,7 +75,7 @@ class Block:
     schema_ref: str | None = None
     agent_id: str | None = None
     course: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     created_by: str | None = None
     updated_by: str | None = None
     created_at: int = 0

@@ -56,7 +56,7 @@ class ToolReturnPart:
     """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
 
     `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user wrote
-    herself; `is_tainted` tells that nobody vouches for what it says, `is_refused` that the call was not run, by a rule or since it
+    herself; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
     could not be read.
     """
 
@@ -68,7 +68,7 @@ class ToolReturnPart:
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    is_tainted: bool = False
+    is_untrusted: bool = False
     is_refused: bool = False
     said: tuple[str, ...] = ()
 
@@ -129,8 +129,8 @@ class Message:
     sender_id: str | None = None
     group_id: str | None = None
     model: str | None = None
-    # Whether it holds what nobody vouches for, or came of a step that had read such.
-    is_tainted: bool = False
+    # Whether it holds untrusted content, or came from a step that had read such.
+    is_untrusted: bool = False
 
     @property
     def text(self) -> str:

@@ -24,7 +24,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One archived text. `user_id` is whom it is about (None: shared); `is_tainted` as in a message."""
+    """One archived text. `user_id` is whom it is about (None: shared); `is_untrusted` as in a message."""
 
     id: str
     organization_id: str
@@ -35,7 +35,7 @@ class Passage:
     user_id: str | None = None
     created_by: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     created_at: int = 0
     updated_at: int = 0
     seq: int = 0

@@ -91,4 +91,4 @@ class Step:
     tags: tuple[str, ...] = ()
     # What its prompt held of memory: `blocks`, by id the hex id of the version; `passages`, their ids.
     memory: dict[str, Any] = field(default_factory=dict)
-    is_tainted: bool = False
+    is_untrusted: bool = False

@@ -15,7 +15,7 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 class ChangeMetadata:
     """Why memory changes, as every version keeps it: who, in which words, and the step that led to it.
 
-    `is_tainted` tells that the step had read what nobody vouches for. `is_quoted` tells that a user of the turn said it, word for
+    `is_untrusted` tells that the step had read untrusted content. `is_quoted` tells that a user of the turn said it, word for
     word. With `approved_by` an owner took over what `author` had proposed.
     """
 
@@ -23,7 +23,7 @@ class ChangeMetadata:
     reason: str = ""
     run_id: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     is_quoted: bool = False
     approved_by: str | None = None
     proposal_id: str | None = None
@@ -41,7 +41,7 @@ class ChangeMetadata:
             case "direct":
                 return "apply"
             case "guarded":
-                return "propose" if self.is_tainted else "apply"
+                return "propose" if self.is_untrusted else "apply"
             case "explicit":
                 return "apply" if self.is_quoted else "propose"
             case "propose":
@@ -80,7 +80,7 @@ class BlockVersion:
     proposal_id: str | None = None
     run_id: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Proposal:
     status: ProposalStatus = "open"
     run_id: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     expires_at: int | None = None
     resolved_at: int | None = None
     resolved_by: str | None = None

@@ -123,7 +123,7 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 
 def _of_block(block: Block, owner: str) -> Iterator[Finding]:
-    if block.is_tainted:
+    if block.is_untrusted:
         yield Finding("tainted", owner, block.label, 0, _short(block.value), "came of what nobody vouches for")
     for number, line in _lines(block.value):
         if why := junk_in(line, block.label):
@@ -229,7 +229,7 @@ def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
     if key in seen:
         yield Finding("duplicate", owner, passage.id, 0, shown, f"as {seen[key]}")
     seen.setdefault(key, passage.id)
-    if passage.is_tainted:
+    if passage.is_untrusted:
         yield Finding("tainted", owner, passage.id, 0, shown, "came of what nobody vouches for")
     if "\n" not in passage.text and (why := junk_in(passage.text)):
         yield Finding("junk", owner, passage.id, 0, shown, why)

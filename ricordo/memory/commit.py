@@ -177,7 +177,7 @@ def _passages(
             user_id=state.conversation.user_id,
             created_by=state.agent.id,
             step_id=context.step_id,
-            is_tainted=context.is_tainted,
+            is_untrusted=context.is_untrusted,
             created_at=now,
             updated_at=now,
         )

@@ -221,7 +221,7 @@ def _metadata(proposal: Proposal, by: Actor) -> ChangeMetadata:
         reason=proposal.reasoning,
         run_id=proposal.run_id,
         step_id=proposal.step_id,
-        is_tainted=proposal.is_tainted,
+        is_untrusted=proposal.is_untrusted,
         approved_by=by.id,
         proposal_id=proposal.id,
     )

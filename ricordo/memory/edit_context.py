@@ -23,7 +23,7 @@ class EditContext:
     author: Actor
     run_id: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     said: tuple[str, ...] = ()
     expires_after: int | None = None
     schemas: Schemas = no_schemas
@@ -42,7 +42,7 @@ class EditContext:
             reason="; ".join(texts) or otherwise,
             run_id=self.run_id,
             step_id=self.step_id,
-            is_tainted=self.is_tainted,
+            is_untrusted=self.is_untrusted,
             is_quoted=bool(given) and all(self._said(reason.quote) for reason in given),
         )
 

@@ -29,7 +29,7 @@ class Lineage:
     message_id: str
     run_id: str | None = None
     step_id: str | None = None
-    is_tainted: bool = False
+    is_untrusted: bool = False
     blocks: tuple[HeldBlock, ...] = ()
     passages: tuple[Passage, ...] = ()
     gone: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def of_message(tx: Transaction, scope: Scope, message_id: str) -> Lineage:
         message.id,
         message.run_id,
         message.step_id,
-        step.is_tainted,
+        step.is_untrusted,
         tuple(HeldBlock(block_id, version, found.get(block_id)) for block_id, version in held.items()),
         passages,
         tuple(id for id in named if id not in there),

@@ -113,7 +113,7 @@ def propose(tx: Transaction, draft: Draft, metadata: ChangeMetadata, expires_aft
         description=draft.description,
         run_id=metadata.run_id,
         step_id=metadata.step_id,
-        is_tainted=metadata.is_tainted,
+        is_untrusted=metadata.is_untrusted,
         expires_at=None if expires_after is None else now + expires_after,
     )
     file = chain.files.get(draft.label)

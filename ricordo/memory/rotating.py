@@ -109,7 +109,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         user_id=state.conversation.user_id,
         created_by=state.agent.id,
         step_id=context.step_id,
-        is_tainted=block.is_tainted,
+        is_untrusted=block.is_untrusted,
         created_at=now,
         updated_at=now,
     )
@@ -120,7 +120,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         f"Rotate {block.label}, {share} percent full: what left is in {filed.id}",
         context.run_id,
         context.step_id,
-        is_tainted=context.is_tainted,
+        is_untrusted=context.is_untrusted,
         is_quoted=True,
     )
     rotated = blocks.write(tx, block, kept, metadata)

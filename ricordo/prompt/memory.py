@@ -27,7 +27,7 @@ _RULES_INTRODUCTION = (
 _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
-    "guarded": "- policy=guarded (your edits wait for the owner while you have read what nobody vouches for)\n",
+    "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
 }
 _OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"

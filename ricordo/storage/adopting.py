@@ -27,7 +27,7 @@ from ricordo.storage.versions import Change
 _COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
 _INSERT = insert(blocks)
 _INSERT_RAW = Missing(git_objects).values(chain=number_of_chain())
-_WRITTEN = ("label", "value", "version", "head", "is_tainted", "updated_by", "updated_at")
+_WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _WRITE = setter(
     blocks, *_WRITTEN, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
 )
@@ -171,7 +171,7 @@ def _store_blocks(
             written = replace(
                 block,
                 version=before.version + 1,
-                is_tainted=block.is_tainted and not metadata.is_owners,
+                is_untrusted=block.is_untrusted and not metadata.is_owners,
                 updated_by=metadata.author.id,
                 updated_at=moment,
             )

@@ -71,7 +71,7 @@ _INSERT, _INSERT_TAG, _INSERT_LOG, _ATTACH = (
     insert(blocks_log),
     insert(agents_blocks),
 )
-_WRITTEN = ("value", "version", "head", "is_tainted", "updated_by", "updated_at")
+_WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _WRITE = setter(
     blocks,
     *_WRITTEN,
@@ -142,7 +142,7 @@ def insert_all(
         else:
             _, ids = versions.record(tx, _held(tx, chain_id, [block.label for block in group]), changes, metadata)
         for block, id in zip(group, ids, strict=True):
-            stored[block.id] = replace(block, head=id, is_tainted=metadata.is_tainted and not metadata.is_owners)
+            stored[block.id] = replace(block, head=id, is_untrusted=metadata.is_untrusted and not metadata.is_owners)
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
@@ -199,7 +199,7 @@ def of_agent(
 ) -> tuple[Block, ...]:
     """The blocks attached to the agent, in the order of attachment, and those of the user it talks with; without their tags.
 
-    The user's own stands in the place of one of the agent's with the same label. Another user's is tainted: they are her words.
+    The user's own replaces one of the agent's with the same label. Another user's is untrusted.
     """
     if user_id is None:
         return tuple(_of_somebody(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
@@ -334,14 +334,14 @@ def _written(
     tx: Transaction, changed: Block, block: Block, metadata: ChangeMetadata, new_version: bytes | None, **also: Any
 ) -> Block:
     """The block as it is stored: a person's word clears it of what nobody vouched for, a version that changes nothing does not."""
-    is_tainted = block.is_tainted
+    is_untrusted = block.is_untrusted
     if new_version:
-        is_tainted = not metadata.is_owners and (metadata.is_tainted or block.is_tainted)
+        is_untrusted = not metadata.is_owners and (metadata.is_untrusted or block.is_untrusted)
     return replace(
         changed,
         version=block.version + 1,
         head=new_version or block.head,
-        is_tainted=is_tainted,
+        is_untrusted=is_untrusted,
         updated_by=metadata.author.id,
         updated_at=tx.clock.now(),
         **also,
@@ -384,7 +384,7 @@ def _block(row: Sequence[Any]) -> Block:
 
 def _of_somebody(row: Sequence[Any]) -> Block:
     block = _block(row[: len(_COLUMNS)])
-    return replace(block, is_tainted=True) if row[len(_COLUMNS)] else block
+    return replace(block, is_untrusted=True) if row[len(_COLUMNS)] else block
 
 
 def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:

@@ -274,5 +274,5 @@ def _version(row: Row[Any], chain_id: str) -> BlockVersion:
         proposal_id=row.proposal_id,
         run_id=row.run_id,
         step_id=row.step_id,
-        is_tainted=row.is_tainted,
+        is_untrusted=row.is_untrusted,
     )

@@ -90,8 +90,8 @@ blocks = Table(
     # Of a user's block: for this agent, or this course, alone.
     words("agent_id"),
     words("course"),
-    # Whether its text came of a step that had read what nobody vouches for.
-    flag("is_tainted"),
+    # Whether its text came from a step that had read untrusted content.
+    flag("is_untrusted"),
     UniqueConstraint("chain_id", "label"),
     Index("blocks_by_time", "organization_id", "created_at", "seq"),
 )
@@ -137,7 +137,7 @@ commits = Table(
     words("proposal_id"),
     packed_id("run_id", "run"),
     packed_id("step_id", "step"),
-    flag("is_tainted"),
+    flag("is_untrusted"),
     moment("created_at"),
     UniqueConstraint("chain", "number"),
     Index("commits_by_id", "chain", "id"),
@@ -189,7 +189,7 @@ proposals = Table(
     words("status", null=False),
     words("run_id"),
     words("step_id"),
-    flag("is_tainted"),
+    flag("is_untrusted"),
     moment("created_at"),
     moment("expires_at", null=True),
     moment("resolved_at", null=True),

@@ -152,7 +152,7 @@ def _values(message: Message) -> dict[str, Any]:
         "sender_id": message.sender_id,
         "group_id": message.group_id,
         "model": message.model,
-        "is_tainted": message.is_tainted,
+        "is_untrusted": message.is_untrusted,
         "created_at": message.created_at,
     }
 
@@ -161,7 +161,7 @@ def _message(row: Row[Any]) -> Message:
     # By place and not by name: a turn reads its whole window, and this is where most of that time would go.
     values: tuple[Any, ...] = tuple(row)
     seq, id, organization_id, agent_id, conversation_id, role, parts = values[:7]
-    user_id, run_id, step_id, otid, name, sender_id, group_id, model, created_at, is_tainted = values[7:]
+    user_id, run_id, step_id, otid, name, sender_id, group_id, model, created_at, is_untrusted = values[7:]
     return Message(
         id,
         agent_id,
@@ -179,5 +179,5 @@ def _message(row: Row[Any]) -> Message:
         sender_id,
         group_id,
         model,
-        is_tainted,
+        is_untrusted,
     )

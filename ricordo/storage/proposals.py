@@ -191,7 +191,7 @@ _PLAIN = (
     "status",
     "run_id",
     "step_id",
-    "is_tainted",
+    "is_untrusted",
     "created_at",
     "expires_at",
     "resolved_at",

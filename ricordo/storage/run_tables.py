@@ -78,7 +78,7 @@ steps = Table(
     json_value("tags", "'[]'"),
     # What its prompt held of memory: ids of versions by block, and of passages.
     json_value("memory"),
-    flag("is_tainted"),
+    flag("is_untrusted"),
     Index("steps_by_run", "run_id", "seq"),
     Index("steps_by_agent", "agent_id", "created_at", "seq"),
 )

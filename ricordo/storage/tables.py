@@ -174,7 +174,7 @@ messages = Table(
     words("group_id"),
     words("model"),
     moment("created_at"),
-    flag("is_tainted"),
+    flag("is_untrusted"),
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
@@ -257,7 +257,7 @@ passages = Table(
     words("step_id"),
     moment("created_at"),
     moment("updated_at"),
-    flag("is_tainted"),
+    flag("is_untrusted"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
     sqlite_autoincrement=True,
 )

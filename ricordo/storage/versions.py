@@ -214,7 +214,7 @@ def row_of(
         "proposal_id": metadata.proposal_id,
         "run_id": metadata.run_id,
         "step_id": metadata.step_id,
-        "is_tainted": metadata.is_tainted,
+        "is_untrusted": metadata.is_untrusted,
         "created_at": now,
     }
 

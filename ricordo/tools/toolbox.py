@@ -28,17 +28,17 @@ _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 @dataclass(slots=True)
 class Quoted:
-    """What a call's result quotes of what is kept: ids of messages and passages, and whether nobody vouches for some of it."""
+    """What a call's result quotes of what is kept: ids of messages and passages, and whether some of it is untrusted."""
 
     sources: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    is_tainted: bool = False
+    is_untrusted: bool = False
 
-    def add(self, id: str, *, is_tainted: bool, is_said: bool = False) -> None:
+    def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
         """Say that the result holds the words of this message or passage; `is_said`: the conversation's user wrote it herself."""
         self.sources.append(id)
-        self.is_tainted |= is_tainted
-        if is_said and not is_tainted:
+        self.is_untrusted |= is_untrusted
+        if is_said and not is_untrusted:
             self.said.append(id)
 
 
@@ -65,7 +65,7 @@ class ServerTool:
     """A tool that runs in the server, made from a function whose first parameter is the context.
 
     With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
-    `brings_untrusted` its results hold what nobody vouches for: pages, files, what other systems say. With `edits_memory` its
+    `brings_untrusted` its results are untrusted: pages, files, what other systems say. With `edits_memory` its
     calls may carry the user's words that asked for the edit, where a block wants that.
     """
 
@@ -147,11 +147,11 @@ class Toolbox:
             return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
         result = _cut(await _attempt(server_tool, call, context), tool.return_limit)
         quoted = context.quoted
-        is_tainted = server_tool.brings_untrusted or quoted.is_tainted
-        if not (quoted.sources or is_tainted):
+        is_untrusted = server_tool.brings_untrusted or quoted.is_untrusted
+        if not (quoted.sources or is_untrusted):
             return result
         sources, said = (tuple(dict.fromkeys(ids)) for ids in (quoted.sources, quoted.said))
-        return replace(result, sources=sources, said=said, is_tainted=is_tainted)
+        return replace(result, sources=sources, said=said, is_untrusted=is_untrusted)
 
 
 async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:

@@ -1,4 +1,4 @@
-"""In what circumstances an agent edits: what it has read that nobody vouches for, and which users' words it may quote."""
+"""In what circumstances an agent edits: which untrusted content it has read, and which users' words it may quote."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,9 +47,9 @@ def human(policy: Policy, value: str = "Ada") -> tuple[BlockSpec, ...]:
     return (BlockSpec("human", value, policy=policy),)
 
 
-async def tainted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
-    """Role and taint of every message behind the system message."""
-    return [(message.role, message.is_tainted) for message in (await stage.history(agent))[1:]]
+async def untrusted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
+    """Role and trust of every message behind the system message."""
+    return [(message.role, message.is_untrusted) for message in (await stage.history(agent))[1:]]
 
 
 async def waiting(stage: Stage) -> list[Proposal]:
@@ -58,17 +58,17 @@ async def waiting(stage: Stage) -> list[Proposal]:
     )
 
 
-async def steps_tainted(stage: Stage, answer: Answer) -> list[bool]:
+async def untrusted_steps(stage: Stage, answer: Answer) -> list[bool]:
     wanted = Page(limit=100, order="asc")
     found = await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), wanted, run_id=answer.run.id))
-    return [step.is_tainted for step in found]
+    return [step.is_untrusted for step in found]
 
 
 def said(text: str, **fields: Any) -> NewMessage:
     return NewMessage("user", (TextPart(text),), **fields)
 
 
-async def test_what_a_tool_brings_from_outside_taints_all_that_follows(open_stage: OpenStage) -> None:
+async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
     stage.lines += [
@@ -77,7 +77,7 @@ async def test_what_a_tool_brings_from_outside_taints_all_that_follows(open_stag
         "Done.",
     ]
     answer = await stage.say(agent)
-    assert await tainted(stage, agent) == [
+    assert await untrusted(stage, agent) == [
         ("user", False),
         ("assistant", False),
         ("tool", True),
@@ -85,14 +85,14 @@ async def test_what_a_tool_brings_from_outside_taints_all_that_follows(open_stag
         ("tool", True),
         ("assistant", True),
     ]
-    assert await steps_tainted(stage, answer) == [False, True, True]
+    assert await untrusted_steps(stage, answer) == [False, True, True]
     assert await stage.block(agent, "human") == "Ada L."
     (proposal,) = await waiting(stage)
-    assert (proposal.value, proposal.is_tainted) == ("Ada M.", True)
-    assert [part.is_tainted for message in answer.messages for part in message.tool_returns] == [False, True, False]
+    assert (proposal.value, proposal.is_untrusted) == ("Ada M.", True)
+    assert [part.is_untrusted for message in answer.messages for part in message.tool_returns] == [False, True, False]
 
 
-async def test_what_was_read_outside_taints_turns_until_it_has_left_the_window(open_stage: OpenStage) -> None:
+async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the_window(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
     stage.lines += [call("fetch_page"), "Read.", EDIT, "Done."]
@@ -116,7 +116,7 @@ async def test_results_of_the_clients_tools_are_nobodys_word(stage: Stage) -> No
     request = TurnRequest(Scope(), agent, approval=Approval((given,)), client_tools=(CLIENTS,))
     await soon(collect(await run_turn(stage.runtime, request)))
     assert await stage.block(agent, "human") == "Ada"
-    assert ("tool", True) in await tainted(stage, agent)
+    assert ("tool", True) in await untrusted(stage, agent)
     assert len(await waiting(stage)) == 1
 
 
@@ -143,31 +143,31 @@ async def test_only_the_conversations_user_speaks_for_herself(
     await stage.send(explicit, said("My name is Ada L.", **fields))
     for agent in (guarded, explicit):
         assert await stage.block(agent, "human") == ("Ada L." if is_hers else "Ada")
-        assert (await tainted(stage, agent))[0] == ("user", not is_hers)
+        assert (await untrusted(stage, agent))[0] == ("user", not is_hers)
 
 
-async def archived(stage: Stage, agent: str, text: str, *, is_tainted: bool) -> Passage:
+async def archived(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -> Passage:
     stage.lines += [call("archival_memory_insert", content=f"First: {text}"), "Kept."]
     await stage.say(agent)
     (archive,) = (await stage.state(agent)).archives
-    passage = make.passage(archive, text, is_tainted=is_tainted)
+    passage = make.passage(archive, text, is_untrusted=is_untrusted)
     await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [passage]))
     return passage
 
 
-@pytest.mark.parametrize("is_tainted", [True, False])
-async def test_recalled_memory_keeps_the_taint_of_its_source(stage: Stage, is_tainted: bool) -> None:
+@pytest.mark.parametrize("is_untrusted", [True, False])
+async def test_recalled_memory_is_as_untrusted_as_its_source(stage: Stage, is_untrusted: bool) -> None:
     agent = await stage.agent(blocks=human("guarded"))
-    passage = await archived(stage, agent, "Marmalade is made of quinces.", is_tainted=is_tainted)
+    passage = await archived(stage, agent, "Marmalade is made of quinces.", is_untrusted=is_untrusted)
     stage.lines += [call("archival_memory_search", query="marmalade quinces"), EDIT, "Done."]
     answer = await stage.say(agent)
     (found, *_) = [part for message in answer.messages for part in message.tool_returns]
     assert passage.id in found.sources
-    assert found.is_tainted is is_tainted
-    assert await stage.block(agent, "human") == ("Ada" if is_tainted else "Ada L.")
+    assert found.is_untrusted is is_untrusted
+    assert await stage.block(agent, "human") == ("Ada" if is_untrusted else "Ada L.")
 
 
-async def test_what_was_said_in_a_tainted_step_is_tainted_when_it_is_found_again(open_stage: OpenStage) -> None:
+async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_again(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
     stage.lines += [call("fetch_page"), "The page speaks of marmalade."]
@@ -178,22 +178,22 @@ async def test_what_was_said_in_a_tainted_step_is_tainted_when_it_is_found_again
     stage.lines += [call("conversation_search", query="marmalade"), EDIT, "Done."]
     answer = await stage.say(agent, "What was that?")
     (found, *_) = [part for message in answer.messages for part in message.tool_returns]
-    assert found.is_tainted
+    assert found.is_untrusted
     assert all(source.startswith("message-") for source in found.sources)
     assert await stage.block(agent, "human") == "Ada"
 
 
-async def test_a_passage_filed_in_a_tainted_step_is_tainted(open_stage: OpenStage) -> None:
+async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(tool_names=("fetch_page",))
     stage.lines += [call("fetch_page"), call("archival_memory_insert", content="A page."), "Done."]
     await stage.say(agent)
     held = [archive.id for archive in (await stage.state(agent)).archives]
     found = await stage.store.read(lambda tx: archives.page_of_passages(tx, held, Page(limit=9)))
-    assert [passage.is_tainted for passage in found] == [True]
+    assert [passage.is_untrusted for passage in found] == [True]
 
 
-async def test_a_block_that_came_of_what_nobody_vouches_for_taints_its_readers_until_its_owner_writes(
+async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_its_owner_writes(
     open_stage: OpenStage,
 ) -> None:
     stage = await open_stage(FETCH)
@@ -203,7 +203,7 @@ async def test_a_block_that_came_of_what_nobody_vouches_for_taints_its_readers_u
     await stage.say(agent)
     other = await stage.agent(blocks=human("guarded"))
     notes = next(block for block in (await stage.state(agent)).blocks if block.label == "notes")
-    assert notes.is_tainted
+    assert notes.is_untrusted
     await stage.store.write(lambda tx: blocks.attach(tx, other, [notes]))
     stage.lines += [EDIT, "Done."]
     await stage.say(other)
@@ -217,18 +217,18 @@ async def test_a_block_that_came_of_what_nobody_vouches_for_taints_its_readers_u
     assert await stage.block(third, "human") == "Ada L."
 
 
-@pytest.mark.parametrize(("talks", "is_tainted"), [("user-ada", False), ("user-bob", True), (None, True)])
-async def test_another_users_block_is_her_word(stage: Stage, talks: str | None, is_tainted: bool) -> None:
+@pytest.mark.parametrize(("talks", "is_untrusted"), [("user-ada", False), ("user-bob", True), (None, True)])
+async def test_another_users_block_is_her_word(stage: Stage, talks: str | None, is_untrusted: bool) -> None:
     agent = await stage.agent(blocks=human("guarded"))
     chain = make.chain("user", "user-ada")
     hers = make.block("diary", "I am Ada.", chain_id=chain.id)
     await stage.store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.change_metadata()))
     await stage.store.write(lambda tx: blocks.attach(tx, agent, [hers]))
     seen = await stage.store.read(lambda tx: blocks.of_agent(tx, agent, talks))
-    assert {block.label: block.is_tainted for block in seen} == {"human": False, "diary": is_tainted}
+    assert {block.label: block.is_untrusted for block in seen} == {"human": False, "diary": is_untrusted}
 
 
-async def test_a_summary_of_what_nobody_vouches_for_is_tainted(open_stage: OpenStage) -> None:
+async def test_a_summary_of_untrusted_messages_is_untrusted(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
     stage.lines += [call("fetch_page"), "Read. " * 50]
@@ -240,7 +240,7 @@ async def test_a_summary_of_what_nobody_vouches_for_is_tainted(open_stage: OpenS
     request = TurnRequest(Scope(), agent, compaction=CompactionSettings())
     await soon(collect(await run_turn(stage.runtime, request)))
     summaries = [message for message in await stage.history(agent) if message.role == "summary"]
-    assert [message.is_tainted for message in summaries] == [True]
+    assert [message.is_untrusted for message in summaries] == [True]
     stage.lines += [EDIT, "Done."]
     await stage.say(agent)
     assert await stage.block(agent, "human") == "Ada"

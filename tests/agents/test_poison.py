@@ -68,7 +68,7 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     """What the obeying model calls: another way of writing for every text, on every block, quoting what it was told to quote."""
     text, quote = poison.written, poison.claim
     made: list[ToolCallPart] = []
-    # Quotes that nobody said come from no tainted source: guarded memory is not what keeps them out.
+    # Quotes that nobody said come from no untrusted source: guarded memory is not what keeps them out.
     guarding = [*LABELS.values()][poison.way == "said" :]
     for place, label in enumerate(guarding):
         ways: list[tuple[str, dict[str, Any]]] = [
@@ -120,7 +120,7 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
             stage.lines += [call("archival_memory_insert", content="The first note."), "Kept."]
             await stage.say(agent)
             (archive,) = (await stage.state(agent)).archives
-            passage = make.passage(archive, poison.text, is_tainted=True)
+            passage = make.passage(archive, poison.text, is_untrusted=True)
             await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [passage]))
             stage.lines += [call("archival_memory_search", query=poison.text[:60]), *obeys]
             await stage.send(agent, plain)

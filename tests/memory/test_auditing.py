@@ -110,14 +110,14 @@ async def test_what_users_said_later_supports_nothing(store: Store, clock: Any) 
     assert found(await audited(store), "unsupported") == [("unsupported", "human", 1)]
 
 
-async def test_repetitions_secrets_and_taint_are_found_in_blocks(store: Store) -> None:
+async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
     line = "She likes green tea in the morning, without any sugar."
     near = "She likes green tea in the early morning, without any sugar."
     state = await make.stored_agent(
         store,
         with_blocks=[make.block("human", f"{line}\nCity: Turin"), make.block("notes", ""), make.block("other", near)],
     )
-    await wrote(store, state, "notes", line, "And so on.", is_tainted=True, said=[line, "and so on"])
+    await wrote(store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"])
     what = await audited(store)
     assert found(what, "duplicate", "near-duplicate", "tainted") == [
         ("tainted", "notes", 0),
@@ -142,7 +142,7 @@ async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(s
 async def test_passages_are_looked_through_too(store: Store) -> None:
     archive = make.archive()
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
-    new = [make.passage(archive, text, is_tainted=text.startswith("A page")) for text in texts]
+    new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]
     await store.write(lambda tx: archives.insert_one(tx, archive, holding=new))
     what = await audited(store)
     assert what.passages == 4

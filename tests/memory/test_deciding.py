@@ -93,16 +93,16 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     block = await block_of(store)
     assert block
     draft = Draft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
-    metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_tainted=True)
+    metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     done = await approve(store, proposal)
     assert isinstance(done, Approved)
     assert done.block == await block_of(store)
     assert done.block
-    assert (done.block.value, done.block.is_tainted) == (TEXT.replace("tea", "rum"), False)
+    assert (done.block.value, done.block.is_untrusted) == (TEXT.replace("tea", "rum"), False)
     (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
     assert (version.author, version.reason, version.approved_by) == (TUTOR, "She said so", "user-ada")
-    assert (version.run_id, version.step_id, version.proposal_id, version.is_tainted) == (
+    assert (version.run_id, version.step_id, version.proposal_id, version.is_untrusted) == (
         "run-1",
         "step-1",
         proposal.id,

@@ -36,7 +36,7 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         held = {block.id: (block.head or b"").hex() for block in (*state.blocks, human, gone)}
         memory = {"blocks": {**held, "block-erased": "ab" * 20}, "passages": [passage.id, "passage-gone"]}
         runs.open_run(tx, run)
-        runs.insert_step(tx, make.step(run, id="step-7", memory=memory, is_tainted=True))
+        runs.insert_step(tx, make.step(run, id="step-7", memory=memory, is_untrusted=True))
         by = Actor("agent", state.agent.id, "Nina")
         metadata = ChangeMetadata(by, "Because", run_id=run.id, step_id="step-7")
         propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
@@ -54,7 +54,7 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
 
     owned = await store.write(work)
     found = await store.read(lambda tx: lineage.of_message(tx, scope, answered.id))
-    assert (found.run_id, found.step_id, found.is_tainted) == (run.id, "step-7", True)
+    assert (found.run_id, found.step_id, found.is_untrusted) == (run.id, "step-7", True)
     labels = {held.version.label if held.version else None: held for held in found.blocks}
     assert labels.keys() == {"persona", "human", "gone", None}
     assert labels[None].block_id == "block-erased"

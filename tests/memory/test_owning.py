@@ -309,7 +309,7 @@ async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: Sqli
     await put(store, "human", "x")
     owned = await owned_of(store)
     draft = Draft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
-    metadata = ChangeMetadata(TUTOR, "A goal", is_tainted=True)
+    metadata = ChangeMetadata(TUTOR, "A goal", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     assert await found(store, "goals") is None
     done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
@@ -319,10 +319,10 @@ async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: Sqli
     assert block
     assert (block.value, block.policy, block.description) == ("Pass maths", "propose", "What for")
     # She took it over, so she vouches for it; the version remembers where it came from.
-    assert not block.is_tainted
+    assert not block.is_untrusted
     (version,) = await history_of(store, "goals")
     assert (version.author, version.approved_by, version.proposal_id) == (TUTOR, "user-ada", proposal.id)
-    assert version.is_tainted
+    assert version.is_untrusted
     assert done.proposal.result == version.id
 
 

@@ -49,7 +49,13 @@ def proposal(text: str | None = "rum", **fields: object) -> Proposal:
 
 async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
     one = proposal(
-        "Übt 🍵", confidence=0.25, new_label="you", description="Who", run_id="run-1", step_id="step-1", is_tainted=True
+        "Übt 🍵",
+        confidence=0.25,
+        new_label="you",
+        description="Who",
+        run_id="run-1",
+        step_id="step-1",
+        is_untrusted=True,
     )
     two = proposal(None, label="goals")
     chain = await stored(store, one, two)

@@ -419,7 +419,7 @@ async def test_what_a_result_quotes_and_whether_anybody_vouches_for_it_is_kept_w
     def recall(context: ToolContext) -> str:
         """Recall."""
         for number in (1, 2, 1):
-            context.quoted.add(f"passage-{number}", is_tainted=number == 2)
+            context.quoted.add(f"passage-{number}", is_untrusted=number == 2)
         return "Tea."
 
     def browse(context: ToolContext) -> str:
@@ -428,5 +428,5 @@ async def test_what_a_result_quotes_and_whether_anybody_vouches_for_it_is_kept_w
 
     bench = Bench([ServerTool(recall, "custom"), ServerTool(browse, "custom", brings_untrusted=True)])
     found, failed = await bench.one("recall"), await bench.one("browse")
-    assert (found.sources, found.is_tainted) == (("passage-1", "passage-2"), True)
-    assert (failed.status, failed.sources, failed.is_tainted) == ("error", (), True)
+    assert (found.sources, found.is_untrusted) == (("passage-1", "passage-2"), True)
+    assert (failed.status, failed.sources, failed.is_untrusted) == ("error", (), True)

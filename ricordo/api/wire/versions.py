@@ -205,7 +205,7 @@ def user_block_to_wire(block: Block, pending: int) -> dict[str, Any]:
         "agent_id": block.agent_id,
         "course": block.course,
         "metadata": block.metadata,
-        "is_tainted": block.is_tainted,
+        "is_tainted": block.is_untrusted,
         "updated_by": block.updated_by,
         "created_at": stamp(block.created_at),
     }
@@ -225,7 +225,7 @@ def version_to_wire(version: BlockVersion) -> dict[str, Any]:
         "number": version.number,
         "parents": [parent.hex() for parent in version.parents],
         "is_deleted": version.blob is None,
-        "is_tainted": version.is_tainted,
+        "is_tainted": version.is_untrusted,
         "approved_by": version.approved_by,
         "proposal_id": version.proposal_id,
         "run_id": version.run_id,
@@ -251,7 +251,7 @@ def proposal_to_wire(proposal: Proposal) -> dict[str, Any]:
         "base_body": proposal.base_value,
         "body": proposal.value,
         "diff": unified(before, after, proposal.label, proposal.new_label or proposal.label),
-        "is_tainted": proposal.is_tainted,
+        "is_tainted": proposal.is_untrusted,
         "run_id": proposal.run_id,
         "step_id": proposal.step_id,
         "created_at": stamp(proposal.created_at),
@@ -307,7 +307,7 @@ def lineage_to_wire(lineage: Lineage) -> dict[str, Any]:
         "message_id": lineage.message_id,
         "run_id": lineage.run_id,
         "step_id": lineage.step_id,
-        "is_tainted": lineage.is_tainted,
+        "is_tainted": lineage.is_untrusted,
         "blocks": [
             {
                 "block_id": held.block_id,

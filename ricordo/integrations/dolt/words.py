@@ -63,7 +63,7 @@ def proposal_message(proposal: Proposal) -> str:
         "created_at": to_datetime(proposal.created_at).isoformat(),
         "run_id": proposal.run_id,
         "step_id": proposal.step_id,
-        "is_tainted": proposal.is_tainted,
+        "is_tainted": proposal.is_untrusted,
     }
     return json.dumps({name: value for name, value in told.items() if value is not None}, ensure_ascii=False)
 

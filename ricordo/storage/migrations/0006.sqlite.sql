@@ -10,15 +10,15 @@ ALTER TABLE blocks ADD COLUMN agent_id TEXT
 --
 ALTER TABLE blocks ADD COLUMN course TEXT
 --
-ALTER TABLE blocks ADD COLUMN is_tainted BOOLEAN DEFAULT 0 NOT NULL
+ALTER TABLE blocks ADD COLUMN is_untrusted BOOLEAN DEFAULT 0 NOT NULL
 --
-ALTER TABLE messages ADD COLUMN is_tainted BOOLEAN DEFAULT 0 NOT NULL
+ALTER TABLE messages ADD COLUMN is_untrusted BOOLEAN DEFAULT 0 NOT NULL
 --
-ALTER TABLE passages ADD COLUMN is_tainted BOOLEAN DEFAULT 0 NOT NULL
+ALTER TABLE passages ADD COLUMN is_untrusted BOOLEAN DEFAULT 0 NOT NULL
 --
 ALTER TABLE steps ADD COLUMN memory JSON DEFAULT '{}' NOT NULL
 --
-ALTER TABLE steps ADD COLUMN is_tainted BOOLEAN DEFAULT 0 NOT NULL
+ALTER TABLE steps ADD COLUMN is_untrusted BOOLEAN DEFAULT 0 NOT NULL
 --
 CREATE TABLE commits (
     seq INTEGER NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE commits (
     proposal_id TEXT,
     run_id TEXT,
     step_id TEXT,
-    is_tainted BOOLEAN DEFAULT 0 NOT NULL,
+    is_untrusted BOOLEAN DEFAULT 0 NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (seq),
     CONSTRAINT commits_chain_id_number_key UNIQUE (chain_id, number),
@@ -97,7 +97,7 @@ CREATE TABLE proposals (
     status TEXT NOT NULL,
     run_id TEXT,
     step_id TEXT,
-    is_tainted BOOLEAN DEFAULT 0 NOT NULL,
+    is_untrusted BOOLEAN DEFAULT 0 NOT NULL,
     created_at BIGINT NOT NULL,
     expires_at BIGINT,
     resolved_at BIGINT,

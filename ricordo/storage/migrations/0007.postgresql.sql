@@ -44,7 +44,7 @@ CREATE TABLE commits (
     proposal_id TEXT COLLATE "C",
     run_id BYTEA,
     step_id BYTEA,
-    is_tainted BOOLEAN DEFAULT false NOT NULL,
+    is_untrusted BOOLEAN DEFAULT false NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (seq),
     CONSTRAINT commits_chain_number_key UNIQUE (chain, number),

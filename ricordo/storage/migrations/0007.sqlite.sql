@@ -32,7 +32,7 @@ CREATE TABLE commits (
     proposal_id TEXT,
     run_id BLOB,
     step_id BLOB,
-    is_tainted BOOLEAN DEFAULT 0 NOT NULL,
+    is_untrusted BOOLEAN DEFAULT 0 NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (seq),
     CONSTRAINT commits_chain_number_key UNIQUE (chain, number),

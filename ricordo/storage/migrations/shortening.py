@@ -26,7 +26,7 @@ _NAMES = (
         "author_kind",
         "author_id",
     ),
-    *("author_name", "reason", "approved_by", "proposal_id", "run_id", "step_id", "is_tainted", "created_at"),
+    *("author_name", "reason", "approved_by", "proposal_id", "run_id", "step_id", "is_untrusted", "created_at"),
 )
 _PUT = text(f"INSERT INTO commits ({', '.join(_NAMES)}) VALUES ({', '.join(f':{name}' for name in _NAMES)})")  # noqa: S608
 # What is copied as it is, but for the chain.

@@ -21,7 +21,7 @@ _EMPTY = 'Memory block "{}" is empty.'
 def list_memory_blocks(context: ToolContext) -> list[dict[str, Any]]:
     """List your memory blocks: label, what each is for, how long it is, and what becomes of your edits (policy).
 
-    direct: applied at once. guarded: applied, unless you have read what nobody vouches for; then proposed. explicit: applied where
+    direct: applied at once. guarded: applied, unless you have read untrusted content; then proposed. explicit: applied where
     you quote the user's own words that ask for it, else proposed. propose: proposed to the owner. read_only: not yours to change.
     """
     return [

@@ -53,7 +53,7 @@ async def conversation_search(
     for hit in found:
         said = hit.message
         is_hers = said.role == "user" and said.user_id == context.state.conversation.user_id and not is_event(said)
-        context.quoted.add(said.id, is_tainted=said.is_tainted, is_said=is_hers)
+        context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)
     now = context.store.clock.now()
     results = [
         {
@@ -125,7 +125,7 @@ async def archival_memory_search(
     if not found:
         return "No results found."
     for hit in found:
-        context.quoted.add(hit.passage.id, is_tainted=hit.passage.is_tainted)
+        context.quoted.add(hit.passage.id, is_untrusted=hit.passage.is_untrusted)
     return [
         {
             "id": hit.passage.id,

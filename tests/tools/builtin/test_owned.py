@@ -87,9 +87,9 @@ async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) ->
     ("policy", "circumstances", "quote", "is_applied"),
     [
         ("direct", {}, None, True),
-        ("direct", {"is_tainted": True}, None, True),
+        ("direct", {"is_untrusted": True}, None, True),
         ("guarded", {}, None, True),
-        ("guarded", {"is_tainted": True}, None, False),
+        ("guarded", {"is_untrusted": True}, None, False),
         ("explicit", {"said": ("I am called Grace now.",)}, "I am called Grace now", True),
         ("explicit", {"said": ("I am called Grace now.",)}, "call her Grace", False),
         ("explicit", {"said": ("I am called Grace now.",)}, None, False),
