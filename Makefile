@@ -10,10 +10,11 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test check bench bench-retrieval bench-search lock
+.PHONY: help install run test soak check bench bench-retrieval bench-search lock
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
+	@echo "make soak     run the long campaigns and property tests"
 	@echo "make check    formatter, linter, strict types, architecture"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
@@ -25,6 +26,8 @@ run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+soak: .venv/.developing
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
 check: .venv/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The composition root: opens the parts, puts the faces on, closes everything in order."""
+"""The composition root: opens the parts, builds the HTTP app, closes everything in order."""
 
 import asyncio
 import logging
@@ -17,13 +17,15 @@ from ricordo.agents import erasing, removal, sweep, tracing
 from ricordo.agents.closing import close_all, close_expired
 from ricordo.agents.in_process import InProcessClient
 from ricordo.api.errors import install_error_shapes
-from ricordo.api.faces import Application, LateFaces
 from ricordo.api.guard import Guard
+from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
+from ricordo.api.routing import LazyRouter
 from ricordo.background import callbacks, run_events, upkeep
 from ricordo.background import remotes as following
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
@@ -33,6 +35,7 @@ from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from ricordo.storage import pgvector
 from ricordo.storage.database import is_shared, open_store
+from ricordo.storage.plugin_tables import create_missing
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
 
@@ -50,9 +53,13 @@ async def open_runtime(
     vectors: VectorSettings | None = None,
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
+    plugins: Plugins | None = None,
 ) -> AsyncIterator[Runtime]:
-    """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed."""
-    plugins = load_plugins()
+    """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed.
+
+    `plugins` are the built-in features and all installed plugins where none are given.
+    """
+    plugins = plugins or load_plugins(FEATURES)
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or VectorSettings())
@@ -67,6 +74,8 @@ async def open_runtime(
         healed = await store.write(close_expired if is_shared(settings) else close_all)
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
+        if tables := plugins.tables():
+            await store.write(lambda tx: create_missing(tx, tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         streams = (callbacks.HANDLER, run_events.HANDLER)
         swept = (sweep.HANDLER,) if is_shared(settings) else ()
@@ -145,25 +154,29 @@ def create_app(
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> FastAPI:
     """The whole server as an ASGI app; `extra_models` join those that settings and plugins bring."""
+    plugins = load_plugins(FEATURES)
+    routers = plugins.routes()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        opened = open_runtime(settings, providers or ProviderSettings(), vectors, extra_models=extra_models)
-        async with opened as runtime:
+    async def lifespan(app: Application) -> AsyncIterator[None]:
+        given = providers or ProviderSettings()
+        async with open_runtime(settings, given, vectors, extra_models=extra_models, plugins=plugins) as runtime:
             app.state.runtime = runtime
-            for router in runtime.plugins.routes():
-                app.include_router(router)
+            for router in routers:
+                if not isinstance(router, LazyRouter):
+                    app.include_router(router)
             # Looking for model servers waits until the server answers, so that a start is never held up by it.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
-            getting_ready = asyncio.create_task(faces.get_ready())
+            preparing = asyncio.create_task(app.lazy_routes.prepare())
             try:
                 yield
             finally:
                 looking.cancel()
-                getting_ready.cancel()
-                await asyncio.wait((looking, getting_ready))
+                preparing.cancel()
+                await asyncio.wait((looking, preparing))
 
     app = Application(
+        [router for router in routers if isinstance(router, LazyRouter)],
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
@@ -173,8 +186,7 @@ def create_app(
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
     )
-    faces = app.faces
-    app.add_middleware(LateFaces, faces=faces)
+    app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.add_middleware(Guard, settings=settings)  # outermost: who may not come in has nothing loaded either
     install_error_shapes(app)
     return app

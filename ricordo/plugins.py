@@ -1,32 +1,70 @@
-"""Plugins: packages that offer tools, providers, vector indexes, remotes, routes or jobs; the group is `ricordo.plugins`.
+"""Plugins: packages that add tools, providers, vector indexes, remotes, routes, jobs, commands, tables or pages.
 
-A plugin is any object with some of the methods in HOOKS; the built-in tools and integrations come through the same door:
+A plugin is any object with some of the methods in HOOKS. The built-in tools and features use the same hooks as anyone's package:
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
-        def routes(self): return [router]                            # FastAPI routers
-        def jobs(self): return [JobHandler("weather.fetch", fetch)]  # how jobs of these kinds are done
+        def routes(self): return [router]                            # FastAPI routers, or LazyRouters
+        def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
+        def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
+        def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
+        def pages(self): return [Page("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ricordo.domain.job import JobHandler
 from ricordo.errors import Invalid
-from ricordo.llm.chat import ChatModel
-from ricordo.llm.provider_table import Provider
-from ricordo.memory.remotes import RemoteKind
-from ricordo.settings import VectorSettings
-from ricordo.storage.vector_index import VectorIndex
-from ricordo.tools.toolbox import ServerTool
+
+if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
+    from ricordo.domain.job import JobHandler
+    from ricordo.llm.chat import ChatModel
+    from ricordo.llm.provider_table import Provider
+    from ricordo.memory.remotes import RemoteKind
+    from ricordo.settings import VectorSettings
+    from ricordo.storage.vector_index import VectorIndex
+    from ricordo.tools.toolbox import ServerTool
 
 GROUP = "ricordo.plugins"
-HOOKS = ("tools", "providers", "vector_indexes", "memory_remotes", "routes", "jobs", "after_turn")
+HOOKS = (
+    "tools",
+    "providers",
+    "vector_indexes",
+    "memory_remotes",
+    "routes",
+    "jobs",
+    "after_turn",
+    "commands",
+    "tables",
+    "pages",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands of `ricordo`: the typer app named `app` of `module`, as the group `name`.
+
+    Where a group of that name exists already, its commands join it. An empty name adds them to `ricordo` itself. The module is
+    imported with every command, so it imports what is slow inside its functions.
+    """
+
+    name: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page for people that the home page links to; the plugin's `routes` serve it."""
+
+    title: str
+    path: str
 
 
 class Plugins:
@@ -43,15 +81,15 @@ class Plugins:
         """The plugins' names."""
         return [name for name, _ in self._plugins]
 
-    def tools(self) -> list[ServerTool]:
+    def tools(self) -> "list[ServerTool]":
         """Every tool that is offered."""
         return self._collect("tools")
 
-    def providers(self) -> list[ChatModel | Provider]:
+    def providers(self) -> "list[ChatModel | Provider]":
         """Every chat model and every provider that is offered."""
         return self._collect("providers")
 
-    def vector_indexes(self, settings: VectorSettings) -> dict[str, VectorIndex]:
+    def vector_indexes(self, settings: "VectorSettings") -> "dict[str, VectorIndex]":
         """Every vector index that is offered, by name; raises Invalid where two have one name."""
         indexes: dict[str, VectorIndex] = {}
         for index in self._collect("vector_indexes", settings):
@@ -60,11 +98,12 @@ class Plugins:
             indexes[index.name] = index
         return indexes
 
-    def memory_remotes(self) -> dict[str, RemoteKind]:
+    def memory_remotes(self) -> "dict[str, RemoteKind]":
         """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
         kinds: dict[str, RemoteKind] = {}
         for offered in self._collect("memory_remotes"):
-            if not isinstance(offered, RemoteKind) or not isinstance(offered.kind, str) or not offered.kind:
+            has_methods = callable(getattr(offered, "read", None)) and callable(getattr(offered, "follow", None))
+            if not has_methods or not isinstance(getattr(offered, "kind", None), str) or not offered.kind:
                 raise Invalid(f"{type(offered).__name__} is no kind of remote: it needs kind, read and follow.")
             if offered.kind in kinds:
                 raise Invalid(f'Two plugins offer remotes of the kind "{offered.kind}". Remove one of them.')
@@ -75,13 +114,25 @@ class Plugins:
         """Every router that is offered."""
         return self._collect("routes")
 
-    def jobs(self) -> list[JobHandler]:
+    def jobs(self) -> "list[JobHandler]":
         """Every handler of jobs that is offered."""
         return self._collect("jobs")
 
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
+
+    def commands(self) -> list[Commands]:
+        """Every group of commands that is offered."""
+        return self._collect("commands")
+
+    def tables(self) -> list[Any]:
+        """Every SQLAlchemy table that is offered."""
+        return self._collect("tables")
+
+    def pages(self) -> list[Page]:
+        """Every page that is offered."""
+        return self._collect("pages")
 
     def _collect(self, hook: str, *given: Any) -> list[Any]:
         offered: list[Sequence[Any]] = [
@@ -90,14 +141,36 @@ class Plugins:
         return [item for items in offered for item in items]
 
 
-def load_plugins() -> Plugins:
-    """The installed plugins; raises Invalid with its name where one cannot be loaded."""
+def load_plugins(features: Iterable[str] = ()) -> Plugins:
+    """The built-in tools, these features (folders of `ricordo.features`), then the installed plugins by name.
+
+    Raises Invalid with its name where one cannot be loaded.
+    """
+    return Plugins([("builtin", import_module("ricordo.tools.builtin").plugin), *_features(features), *_installed()])
+
+
+def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
+    """The commands of features and installed plugins; and what is wrong, where an installed plugin cannot be loaded."""
+    built_in = _features(features)
+    try:
+        return Plugins([*built_in, *_installed()]).commands(), None
+    except Invalid as error:
+        return Plugins(built_in).commands(), str(error)
+
+
+def _features(names: Iterable[str]) -> list[tuple[str, Any]]:
+    return [(name, import_module(f"ricordo.features.{name}").plugin) for name in names]
+
+
+def _installed() -> list[tuple[str, Any]]:
     loaded = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name != "builtin", entry.name)):
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        if entry.value.startswith("ricordo."):
+            continue  # named by the metadata of an older installation
         try:
             loaded.append((entry.name, entry.load()))
         except Exception as error:
             raise Invalid(
-                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or mend it.'
+                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or repair it.'
             ) from error
-    return Plugins(loaded)
+    return loaded

@@ -22,13 +22,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("domain",),
     ("prompt",),
     ("llm", "storage"),
+    ("search",),
     ("memory",),
     ("tools",),
     ("runtime", "plugins"),
     ("agents",),
-    ("catalog", "background"),
+    ("background",),
     ("integrations",),
     ("api", "web"),
+    ("features",),
     ("app",),
     ("cli",),
 )
@@ -65,12 +67,16 @@ INDEX = "ricordo.storage.index"
 OTHER_PROCESS = "integrations/dolt/child.py"
 # Outside things, and the one place that talks to each.
 DOORS = {
-    "sqlalchemy": {"storage"},
-    "sqlite3": {"storage"},
+    "sqlalchemy": {"storage", "search"},
+    "sqlite3": {"storage", "search"},
     "httpx2": {"llm", "cli"},
     "pydantic_ai": {"llm"},
     "anthropic": {"llm"},
 }
+
+
+# The modules of a feature that talk to the database, or to an outside service of its own.
+FEATURE_DOORS = {"tables.py", "queries.py", "service.py"}
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,16 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder or file of the package it belongs to; `cli/serve.py` and `cli_chat.py` are both `cli`."""
-        first = self.path.split("/")[0].removesuffix(".py")
-        return "cli" if first in ("cli", "__main__") or first.startswith("cli_") else first
+        """The folder or file of the package it belongs to. A feature's `cli.py` belongs to `cli`, as `cli/serve.py` does."""
+        pieces = self.path.split("/")
+        is_command = pieces[0] in ("cli.py", "cli") or (pieces[0] == "features" and pieces[-1] == "cli.py")
+        return "cli" if is_command else pieces[0].removesuffix(".py")
+
+    @property
+    def feature(self) -> str | None:
+        """The feature it belongs to; None for the core."""
+        pieces = self.path.split("/")
+        return pieces[1] if pieces[0] == "features" and len(pieces) > 2 else None
 
     @cached_property
     def imports(self) -> list[Import]:
@@ -178,6 +191,26 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
     return faults
 
 
+def mixed_features(modules: Iterable[Module]) -> list[str]:
+    """Imports of a feature by the core, or by another feature that does not name it in its `requires`."""
+    modules = list(modules)
+    required: dict[str, set[str]] = {}
+    for module in modules:
+        if module.feature and module.path.count("/") == 2 and module.path.endswith("/__init__.py"):
+            named = re.search(r"^ *requires\b[^=]*= *(.*)$", module.source, re.MULTILINE)
+            required[module.feature] = set(re.findall(r"\"(\w+)\"", named.group(1))) if named else set()
+    faults = []
+    for module in modules:
+        for imported in module.imports:
+            pieces = imported.target.split(".")
+            other = pieces[2] if pieces[:2] == ["ricordo", "features"] and len(pieces) > 2 else None
+            if other in (None, "FEATURES", module.feature):
+                continue
+            if module.feature is None or other not in required.get(module.feature, ()):
+                faults.append(f"{module.path}:{imported.line} imports the feature {other}")
+    return faults
+
+
 def long_files(modules: Iterable[Module]) -> list[str]:
     sizes = {module.path: len(module.source.splitlines()) for module in modules}
     return [f"{path} has {lines} lines" for path, lines in sizes.items() if lines > MAX_LINES]
@@ -237,7 +270,9 @@ def late_imports(modules: Iterable[Module]) -> list[str]:
         for imported in module.imports:
             root = imported.target.split(".")[0]
             is_slow = bool({root, imported.target} & LATE) or imported.target.startswith(INDEX)
-            allowed = is_slow or (start_counts and (root == "ricordo" or root in sys.stdlib_module_names))
+            # The hooks of a feature import its own modules when they are called, so that every feature is cheap to load.
+            is_hook = module.feature is not None and module.path == f"features/{module.feature}/__init__.py"
+            allowed = is_slow or is_hook or (start_counts and (root == "ricordo" or root in sys.stdlib_module_names))
             if imported.when == "call" and not allowed:
                 faults.append(f"{module.path}:{imported.line} imports {imported.target} in a function")
     return faults
@@ -254,6 +289,7 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
         if module.path != OTHER_PROCESS
         for imported in module.imports
         if module.part not in DOORS.get(imported.target.split(".")[0], {module.part})
+        and not (module.feature and module.path.split("/")[-1] in FEATURE_DOORS)
     ]
 
 
@@ -282,6 +318,11 @@ def house() -> list[Module]:
 def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
     """A reader who knows the layers to the left of a file can understand it without opening any other."""
     assert wrong_directions(house) == []
+
+
+def test_the_core_imports_no_feature_and_a_feature_only_those_it_requires(house: list[Module]) -> None:
+    """A feature is a folder that can be deleted with its line in the list of built-ins."""
+    assert mixed_features(house) == []
 
 
 def test_a_file_fits_in_four_hundred_lines(house: list[Module]) -> None:
@@ -353,7 +394,16 @@ BAD: list[tuple[Callable[[list[Module]], list[str]], dict[str, str], str]] = [
     (wrong_directions, {"storage/a.py": "import ricordo.llm.chat"}, "storage/a.py:1"),
     (wrong_directions, {"plugins.py": "from ricordo.runtime import Runtime"}, "plugins.py:1"),
     (wrong_directions, {"errors.py": "from ricordo.settings import Settings"}, "errors.py:1"),
-    (wrong_directions, {"app.py": "from ricordo.cli_chat import talk"}, "app.py:1"),
+    (wrong_directions, {"app.py": "from ricordo.cli.chat import talk"}, "app.py:1"),
+    (wrong_directions, {"api/a.py": "from ricordo.features.git import x"}, "api/a.py:1"),
+    (wrong_directions, {"features/git/service.py": "from ricordo.app import x"}, "features/git/service.py:1"),
+    (mixed_features, {"cli/a.py": "import ricordo.features.git"}, "cli/a.py:1 imports the feature git"),
+    (
+        mixed_features,
+        {"features/a/__init__.py": 'requires = ("c",)', "features/a/service.py": "from ricordo.features.b import x"},
+        "features/a/service.py:1 imports the feature b",
+    ),
+    (late_imports, {"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),
     (wrong_directions, {"helpers.py": ""}, "helpers.py belongs to no layer"),
     (wrong_directions, {"cli.py": "from ricordo.helpers import x"}, "cli.py:1"),
     (wrong_directions, {"__init__.py": "from ricordo.app import create"}, "__init__.py:1"),
@@ -409,13 +459,19 @@ def test_a_good_house_is_left_alone() -> None:
             "llm/late.py": DOC + "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
             "plugins.py": DOC + "from ricordo.llm import late\n",
             "runtime.py": DOC + "from ricordo.plugins import Plugin\n",
-            "cli.py": DOC + "def f():\n    import asyncio\n    from ricordo.app import create\n",
-            "cli_chat.py": DOC + "import httpx2\nfrom ricordo.cli import app\nfrom ricordo import web\n",
+            "cli/__init__.py": DOC
+            + "from ricordo.features import FEATURES\ndef f():\n    import asyncio\n    from ricordo.app import create\n",
+            "cli/chat.py": DOC + "import httpx2\nfrom ricordo.cli import app\nfrom ricordo import web\n",
+            "features/__init__.py": DOC + "FEATURES = ()",
+            "features/a/__init__.py": DOC + 'requires = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
+            "features/a/service.py": DOC + "from ricordo.features.b import x\nfrom ricordo.api import y\n",
+            "features/a/cli.py": DOC + "def f():\n    from ricordo.app import create\n",
             "app.py": DOC + "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
         }
     )
     checks = (
         wrong_directions,
+        mixed_features,
         long_files,
         long_functions,
         many_parameters,

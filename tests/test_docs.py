@@ -42,15 +42,18 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 class Python:
-    """Runs programs, each in a process of its own that has its imports behind it."""
+    """Runs programs, each in a prepared process and in a working folder of its own: what a page writes never lands here."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._helper = Helper(folder, "letta_client", "letta_client.resources.agents") if CAN_FORK else None
 
     def __call__(self, code: str) -> str:
         """What a program prints, which must succeed."""
         command = self._helper.command if self._helper else [sys.executable]
-        done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            code = f"import os; os.chdir({folder!r})\n{code}"
+            done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -189,11 +192,8 @@ def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread, r
     assert said.endswith("\nIt rains. 13\n")
 
 
-def test_what_the_page_on_typed_memory_shows_is_what_happens(
-    reader: ServerInThread, run_python: Python, tmp_path: Path
-) -> None:
-    folder = repr(str(tmp_path / "coach"))
-    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url).replace('"coach-at-home"', folder))
+def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
+    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url))
 
     assert said.startswith("[USER] Alice | High school senior\n[TASK] Brainstorm essay topics\n[STATE] active_task\n")
     assert "\n[USER] Bob\n[STATE] idle\n[FACTS] Plays the cello\n" in said
@@ -202,11 +202,8 @@ def test_what_the_page_on_typed_memory_shows_is_what_happens(
     assert said.endswith("\nTrue ... in Genoa.\n")
 
 
-def test_what_the_page_on_memory_shows_happens_without_a_server(tmp_path: Path, run_python: Python) -> None:
-    folder = repr(str(tmp_path / "ada"))
-    assert run_python(program("memory.md").replace('"ada-at-home"', folder)) == (
-        "ada She told me\nada Make student\nLikes tea. 1\nLikes green tea.\n"
-    )
+def test_what_the_page_on_memory_shows_happens_without_a_server(run_python: Python) -> None:
+    assert run_python(program("memory.md")) == ("ada She told me\nada Make student\nLikes tea. 1\nLikes green tea.\n")
 
 
 def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:

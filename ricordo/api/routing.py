@@ -1,10 +1,12 @@
-"""Routes that cost little until they are used: each is known by its path and methods, and built when it is first asked for.
+"""Routes that cost little until they are used: each is known by its path and methods, and built at its first request.
 
-To build one, FastAPI reads its signature and makes validators for all it takes and answers: some milliseconds each, and there are
-many. What a route answers is decided by its own code, so the shape of that is for the document alone.
+To build one, FastAPI reads its signature and makes validators for its input and output: some milliseconds each, and there are
+many. A route's own code decides what it answers; the response model is for the document alone.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
@@ -21,7 +23,23 @@ REFUSALS: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-class LateRoute(APIRoute):
+@dataclass(frozen=True, slots=True)
+class LazyRouter:
+    """The `router` of a module that is imported when one of its paths is first requested.
+
+    `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
+    """
+
+    module: str
+    paths: tuple[str, ...]
+
+    def pattern(self) -> re.Pattern[str]:
+        """What the beginning of a path must match."""
+        ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)
+        return re.compile(f"(?:{ways})(?:/|$)" if self.paths != ("/",) else "/$")
+
+
+class LazyRoute(APIRoute):
     """A route that is built at its first request, or when anything is asked of it that only a built one knows."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
@@ -65,5 +83,5 @@ class Routes(APIRouter):
             tags=cast(list[str | Enum] | None, tags),
             include_in_schema=include_in_schema,
             responses=dict(REFUSALS),
-            route_class=LateRoute,
+            route_class=LazyRoute,
         )

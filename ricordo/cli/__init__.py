@@ -6,19 +6,38 @@ Those are imported by the command that needs them, so that `ricordo --help` answ
 import gc
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ricordo import __version__
 from ricordo.errors import RicordoError
+from ricordo.features import FEATURES
+from ricordo.plugins import load_commands
 
 FAULT = 2
 INTERRUPTED = 130
 
+
+class PlainErrors(TyperGroup):
+    """Ends a command with a sentence instead of a traceback, where the sentence says it all."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except RicordoError as error:
+            typer.echo(f"ricordo: {error}", err=True)
+            raise typer.Exit(FAULT) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
+    cls=PlainErrors,
     help="Ricordo: AI agents whose memory belongs to the people it is about.",
     epilog="Every setting is listed by: ricordo settings",
     no_args_is_help=True,
@@ -68,19 +87,18 @@ def run_server(
     database_url: str | None = typer.Option(None, help="Where the database is.  [ricordo.db in the data folder]"),
 ) -> None:
     """Start the server."""
-    with _plainly():
-        # Modules are no garbage: to look through them again and again takes a sixth of the start. `serve` switches it on.
-        gc.disable()
-        from ricordo.settings import load_settings
+    # Modules are no garbage: to look through them again and again takes a sixth of the start. `serve` switches it on.
+    gc.disable()
+    from ricordo.settings import load_settings
 
-        settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
-        from ricordo.cli.listening import listening
+    settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    from ricordo.cli.listening import listening
 
-        # Before the slow imports: who cannot have the port hears it at once.
-        with listening(settings.host, settings.port) as sockets:
-            from ricordo.cli.serve import serve
+    # Before the slow imports: who cannot have the port hears it at once.
+    with listening(settings.host, settings.port) as sockets:
+        from ricordo.cli.serve import serve
 
-            serve(settings, providers, sockets)
+        serve(settings, providers, sockets)
 
 
 @app.command("chat")
@@ -90,10 +108,9 @@ def run_chat(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Talk with an agent. Without a running server, one is started just for this chat."""
-    with _plainly():
-        from ricordo.cli.chat import chat
+    from ricordo.cli.chat import chat
 
-        all_answered = chat(agent=agent, model=model, server=server)
+    all_answered = chat(agent=agent, model=model, server=server)
     raise typer.Exit(0 if all_answered else 1)
 
 
@@ -106,33 +123,31 @@ def run_doctor(
     ),
 ) -> None:
     """Check this installation, and say what is wrong."""
-    with _plainly():
-        if what not in (None, "models"):
-            raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
-        if repair and (what or model):
-            raise typer.BadParameter("--repair mends threads and asks no model. Give it alone.")
-        if repair:
-            from ricordo.cli.repair import repair as mend_threads
+    if what not in (None, "models"):
+        raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
+    if repair and (what or model):
+        raise typer.BadParameter("--repair mends threads and asks no model. Give it alone.")
+    if repair:
+        from ricordo.cli.repair import repair as mend_threads
 
-            is_well = mend_threads()
-        elif what or model:
-            from ricordo.cli.doctor_models import doctor_models
+        is_well = mend_threads()
+    elif what or model:
+        from ricordo.cli.doctor_models import doctor_models
 
-            is_well = doctor_models(model)
-        else:
-            from ricordo.cli.doctor import examine, show
+        is_well = doctor_models(model)
+    else:
+        from ricordo.cli.doctor import examine, show
 
-            is_well = show(examine())
+        is_well = show(examine())
     raise typer.Exit(0 if is_well else 1)
 
 
 @app.command("settings")
 def list_settings() -> None:
     """List every setting, what it is now and what it means."""
-    with _plainly():
-        from ricordo.cli.listing import show_settings
+    from ricordo.cli.listing import show_settings
 
-        is_valid = show_settings()
+    is_valid = show_settings()
     raise typer.Exit(0 if is_valid else 1)
 
 
@@ -143,10 +158,9 @@ def show_costs(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Show how many tokens were used, and what they cost where <data>/prices.toml has prices."""
-    with _plainly():
-        from ricordo.cli import costs
+    from ricordo.cli import costs
 
-        costs.show_costs(by=by, days=days, server=server)
+    costs.show_costs(by=by, days=days, server=server)
 
 
 @database.command("migrate-to")
@@ -161,11 +175,10 @@ def move_database(
     ),
 ) -> None:
     """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
-    with _plainly():
-        from ricordo.cli.database import migrate_to
-        from ricordo.storage.copying import Choices
+    from ricordo.cli.database import migrate_to
+    from ricordo.storage.copying import Choices
 
-        migrate_to(url, Choices(force, replace, replace_nul))
+    migrate_to(url, Choices(force, replace, replace_nul))
 
 
 @memory.command("audit")
@@ -174,10 +187,9 @@ def audit_memory(
     most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
 ) -> None:
     """Look for junk, repetitions, lines that nobody said, secrets and growth in all memory. Changes nothing."""
-    with _plainly():
-        from ricordo.cli.memory import audit_memory as audit
+    from ricordo.cli.memory import audit_memory as audit
 
-        audit(as_json=as_json, most=most)
+    audit(as_json=as_json, most=most)
 
 
 @memory.command("forget")
@@ -188,19 +200,17 @@ def run_forget(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
-    with _plainly():
-        from ricordo.cli.forgetting import forget_user
+    from ricordo.cli.forgetting import forget_user
 
-        forget_user(user, is_sure=yes, with_agents=with_agents, server=server)
+    forget_user(user, is_sure=yes, with_agents=with_agents, server=server)
 
 
 @memory.command("receipt")
 def run_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts has them.")) -> None:
     """Show the receipt of an erasure, and check that it is as it was signed."""
-    with _plainly():
-        from ricordo.cli.forgetting import check_receipt
+    from ricordo.cli.forgetting import check_receipt
 
-        is_genuine = check_receipt(file)
+    is_genuine = check_receipt(file)
     raise typer.Exit(0 if is_genuine else 1)
 
 
@@ -215,10 +225,9 @@ def run_list_remotes(
     server: str | None = _SERVER,
 ) -> None:
     """Show where the memory is followed, how far each place is, and what was last wrong."""
-    with _plainly():
-        from ricordo.cli.remotes import list_remotes
+    from ricordo.cli.remotes import list_remotes
 
-        list_remotes(user, as_json=as_json, server=server)
+    list_remotes(user, as_json=as_json, server=server)
 
 
 @remotes.command("add")
@@ -235,11 +244,10 @@ def run_add_remote(
     server: str | None = _SERVER,
 ) -> None:
     """Let the memory be followed at a place from now on. What is there is taken over first."""
-    with _plainly():
-        from ricordo.cli.remotes import add_remote
+    from ricordo.cli.remotes import add_remote
 
-        body = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
-        add_remote(user, body, option, asks=password, server=server)
+    body = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
+    add_remote(user, body, option, asks=password, server=server)
 
 
 @remotes.command("remove")
@@ -247,10 +255,9 @@ def run_remove_remote(
     remote: str = typer.Argument(help="Its id or its address."), user: str = _USER, server: str | None = _SERVER
 ) -> None:
     """Follow there no more. What is there stays there."""
-    with _plainly():
-        from ricordo.cli.remotes import remove_remote
+    from ricordo.cli.remotes import remove_remote
 
-        remove_remote(user, remote, server=server)
+    remove_remote(user, remote, server=server)
 
 
 @remotes.command("sync")
@@ -260,10 +267,9 @@ def run_sync_remotes(
     server: str | None = _SERVER,
 ) -> None:
     """Bring memory and remote together now, and wait until they are. What is committed there becomes her versions."""
-    with _plainly():
-        from ricordo.cli.remotes import sync_remotes
+    from ricordo.cli.remotes import sync_remotes
 
-        is_well = sync_remotes(user, remote, server=server)
+    is_well = sync_remotes(user, remote, server=server)
     raise typer.Exit(0 if is_well else 1)
 
 
@@ -273,20 +279,27 @@ def rebuild_index(
     space: list[str] = typer.Option([], help="Id of an agent or archive, as often as wanted.  [all]"),
 ) -> None:
     """Build the search index anew from what is kept. Searches go on with the old one until the new one is ready."""
-    with _plainly():
-        from ricordo.cli.search import reindex
+    from ricordo.cli.search import reindex
 
-        is_whole = reindex(space, vectors_only=vectors_only)
+    is_whole = reindex(space, vectors_only=vectors_only)
     raise typer.Exit(0 if is_whole else 1)
 
 
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """End with a sentence instead of a traceback, where the sentence says it all."""
-    try:
-        yield
-    except RicordoError as error:
-        typer.echo(f"ricordo: {error}", err=True)
-        raise typer.Exit(FAULT) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+def add_plugin_commands() -> None:
+    """Add the commands of features and plugins; one that cannot be loaded is named on standard error."""
+    offered, fault = load_commands(FEATURES)
+    if fault:
+        typer.echo(f"ricordo: {fault}", err=True)
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    for commands in offered:
+        added: typer.Typer = import_module(commands.module).app
+        group = groups.get(commands.name) if commands.name else app
+        if group is None:
+            groups[commands.name] = added
+            app.add_typer(added, name=commands.name)
+        else:
+            group.registered_commands += added.registered_commands
+            group.registered_groups += added.registered_groups
+
+
+add_plugin_commands()

@@ -21,6 +21,7 @@ from ricordo.cli.listing import listed_providers
 from ricordo.cli.repair import look_at_all
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
+from ricordo.features import FEATURES
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
@@ -70,7 +71,7 @@ def examine() -> Iterator[Finding]:
     yield from _jobs(settings, database)
     yield from _providers(providers)
     try:
-        plugins = load_plugins()
+        plugins = load_plugins(FEATURES)
     except Invalid as error:
         yield Finding("plugins", str(error), "wrong")
         return

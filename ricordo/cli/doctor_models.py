@@ -23,6 +23,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolSchema
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import ModelError, RicordoError
+from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.memory.recall import Recall
@@ -299,7 +300,7 @@ def heading(width: int) -> str:
 async def examine_models(handle: str | None = None, *, say: Callable[[str], None] = typer.echo) -> bool:
     """Try the models that are configured, or one by its handle, and print the table; tells whether all can run an agent."""
     settings, providers = load_settings()
-    plugins = load_plugins()
+    plugins = load_plugins(FEATURES)
     models = open_models(settings, providers, plugins)
     try:
         handles, left = await _handles(models, handle)

@@ -1,4 +1,4 @@
-"""The page at `/`: what runs here and how to talk to it. It shows no memory and no message."""
+"""The page at `/`: what runs here, how to use it, and links to the pages of plugins. It shows no memory and no message."""
 
 import re
 from functools import cache
@@ -48,6 +48,7 @@ def _facts(request: Request, runtime: Runtime, count: int | None) -> dict[str, A
         "is_librarian": model == LIBRARIAN,
         "needs_key": runtime.settings.api_key is not None,
         "address": _address(request, runtime.settings),
+        "pages": runtime.plugins.pages(),
     }
 
 

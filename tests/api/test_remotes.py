@@ -8,6 +8,7 @@ import pytest
 
 from ricordo import app
 from ricordo.domain.ids import new_id
+from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from tests.api.memory import ok, put, refused
 from tests.support.notebook import Notebooks
@@ -21,8 +22,8 @@ NOTEBOOKS = Notebooks()
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
     """A server with a plugin that offers a kind of remote of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        loaded = [*load_plugins()._plugins, ("notebooks", NOTEBOOKS)]
-        patch.setattr(app, "load_plugins", lambda: Plugins(loaded))
+        loaded = [*load_plugins(FEATURES)._plugins, ("notebooks", NOTEBOOKS)]
+        patch.setattr(app, "load_plugins", lambda _: Plugins(loaded))
         with serving(tmp_path_factory.mktemp("data")) as server:
             yield server
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Response
 from fastapi.exceptions import FastAPIError
 from fastapi.routing import APIRoute
 
-from ricordo.api.routing import LateRoute, Routes
+from ricordo.api.routing import LazyRoute, Routes
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def client(routes: Routes) -> httpx2.AsyncClient:
 
 def built(routes: Routes) -> list[bool]:
     """Which of them are built."""
-    return [route.is_built for route in routes.routes if isinstance(route, LateRoute)]
+    return [route.is_built for route in routes.routes if isinstance(route, LazyRoute)]
 
 
 async def test_only_the_route_that_is_asked_for_is_built(routes: Routes, client: httpx2.AsyncClient) -> None:
@@ -55,7 +55,7 @@ async def test_a_method_that_is_not_served_is_refused_by_its_path(client: httpx2
 
 def test_whoever_asks_for_what_only_a_built_route_knows_gets_it(routes: Routes) -> None:
     first = routes.routes[0]
-    assert isinstance(first, LateRoute)
+    assert isinstance(first, LazyRoute)
 
     assert first.response_model is int
 
@@ -70,7 +70,7 @@ def test_whoever_asks_for_what_only_a_built_route_knows_gets_it(routes: Routes) 
 async def test_a_route_that_cannot_be_built_says_why_each_time(routes: Routes, client: httpx2.AsyncClient) -> None:
     """A second request would hear of an attribute that is missing, and nobody what the reason was."""
     first = routes.routes[0]
-    assert isinstance(first, LateRoute)
+    assert isinstance(first, LazyRoute)
     first.given["response_model"] = type("Odd", (), {})
 
     for _ in range(2):

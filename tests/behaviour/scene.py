@@ -17,6 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from ricordo import app as composition
+from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -251,7 +252,8 @@ def open_scene(data_dir: Path, **settings: Any) -> Iterator[Scene]:
         anthropic_base_url=models.scripted.root,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composition, "load_plugins", lambda: Plugins([*load_plugins()._plugins, ("games", games)]))
+        loaded = [*load_plugins(FEATURES)._plugins, ("games", games)]
+        patch.setattr(composition, "load_plugins", lambda _: Plugins(loaded))
         server = ServerInThread(data_dir, providers=providers, model_retries=0, **settings)
         server.start()
     try:

@@ -13,12 +13,17 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from ricordo.api import faces
+from ricordo.api import lazy_routes
 from ricordo.api.errors import install_error_shapes
-from ricordo.api.faces import AT_START, FACES, Application, pattern_of
-from ricordo.api.routing import LateRoute
+from ricordo.api.lazy_routes import AT_START, CORE_ROUTES, LABEL_ROUTES, Application
+from ricordo.api.routing import LazyRoute, LazyRouter
 from ricordo.app import create_app
+from ricordo.features import FEATURES
+from ricordo.plugins import load_plugins
 from ricordo.settings import ProviderSettings, Settings
+
+FEATURE_ROUTES = tuple(router for router in load_plugins(FEATURES).routes() if isinstance(router, LazyRouter))
+TABLE = (*CORE_ROUTES, *FEATURE_ROUTES, *LABEL_ROUTES)
 
 
 @pytest.fixture
@@ -33,10 +38,10 @@ def eager() -> FastAPI:
     made = create_app(Settings(data_dir=Path("unused")), ProviderSettings.model_construct())
     app = FastAPI(title=made.title, version=made.version, description=made.description, docs_url=None, redoc_url=None)
     install_error_shapes(app)
-    for module, _ in FACES:
+    for lazy in TABLE:
         router = APIRouter()
-        for route in __import__(module, fromlist=["router"]).router.routes:
-            given = route.given if isinstance(route, LateRoute) else {"include_in_schema": False}
+        for route in __import__(lazy.module, fromlist=["router"]).router.routes:
+            given = route.given if isinstance(route, LazyRoute) else {"include_in_schema": False}
             router.routes.append(APIRoute(route.path, route.endpoint, **given))
         app.include_router(router)
     return app
@@ -69,20 +74,19 @@ def test_the_order_is_the_same_whatever_is_asked_for_first(app: Application, eag
     app.include_router(APIRouter())  # as a plugin's routes, which come last
     after = app.routes[-1]
 
-    for module, beginnings in reversed(FACES):
-        app.faces.load_for(beginnings[0].replace("*", "x"))
-        assert any(route.endpoint.__module__ == module for route in app.routes if isinstance(route, APIRoute))
+    for lazy in reversed(TABLE):
+        app.lazy_routes.load_for(lazy.paths[0].replace("*", "x"))
+        assert any(route.endpoint.__module__ == lazy.module for route in app.routes if isinstance(route, APIRoute))
 
     assert app.routes.pop() is after
     assert table(app) == table(eager)
 
 
-@pytest.mark.parametrize(("module", "beginnings"), FACES)
-def test_every_path_of_a_module_brings_it_in(module: str, beginnings: tuple[str, ...]) -> None:
+def test_every_path_of_a_module_brings_it_in() -> None:
     """A route that the table forgot would answer 404 until something else brought its module in."""
-    pattern = pattern_of(beginnings)
-
-    assert [path for path in paths_of(module) if not pattern.match(path)] == []
+    for lazy in TABLE:
+        pattern = lazy.pattern()
+        assert [path for path in paths_of(lazy.module) if not pattern.match(path)] == [], lazy.module
 
 
 async def test_a_request_has_only_what_may_answer_it_loaded(app: Application) -> None:
@@ -141,24 +145,23 @@ async def test_behind_the_start_everything_is_made_ready_in_pieces(
         pauses.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", pause)
-    await app.faces.get_ready()
+    await app.lazy_routes.prepare()
 
     assert table(app) == table(eager)
-    assert all(route.is_built for route in app.routes if isinstance(route, LateRoute))
-    assert len(pauses) > len(FACES) - len(AT_START)
+    assert all(route.is_built for route in app.routes if isinstance(route, LazyRoute))
+    assert len(pauses) > len(TABLE) - len(AT_START)
 
 
 async def test_a_module_that_cannot_be_loaded_is_logged_and_keeps_nobody_from_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        faces, "FACES", (*(one for one in FACES if one[0] in AT_START), ("ricordo.api.missing", ("/x",)))
-    )
+    few = tuple(router for router in CORE_ROUTES if router.module in AT_START)
+    monkeypatch.setattr(lazy_routes, "CORE_ROUTES", (*few, LazyRouter("ricordo.api.missing", ("/x",))))
     app = create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
 
-    await app.faces.get_ready()
+    await app.lazy_routes.prepare()
 
-    assert "could not be made ready" in caplog.text
+    assert "could not be prepared" in caplog.text
     assert "No module named 'ricordo.api.missing'" in caplog.text
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
         assert (await client.get("/v1/health/")).status_code == 200
@@ -166,9 +169,13 @@ async def test_a_module_that_cannot_be_loaded_is_logged_and_keeps_nobody_from_th
 
 def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() -> None:
     """A module that imports another's routes would bring them into every start, unseen."""
-    program = "import sys, ricordo.app, ricordo.api.faces as f; ricordo.app.create_app(ricordo.app.Settings());"
+    program = "import sys, ricordo.app; app = ricordo.app.create_app(ricordo.app.Settings());"
     found = subprocess.run(
-        [sys.executable, "-c", program + "print(*(m for m, _ in f.FACES if m in sys.modules))"],
+        [
+            sys.executable,
+            "-c",
+            program + "print(*(r.module for r in app.lazy_routes.table if r.module in sys.modules))",
+        ],
         check=True,
         capture_output=True,
         text=True,

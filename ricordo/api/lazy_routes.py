@@ -1,0 +1,141 @@
+"""Lazy routes: a module of routes is imported when a path of its own is first requested, or shortly after the start.
+
+The routes are a third of all that is imported, and few are requested at once, so this lets a server answer a second after it was
+started. Whether a path is served, and by what, is decided by the routes alone: the table only says which modules must be
+imported before a path is matched. `tests/api/test_lazy_routes.py` compares the table with the routes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, MutableSequence, Sequence
+from importlib import import_module
+from typing import Any
+
+from fastapi import FastAPI
+from starlette._utils import get_route_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ricordo.api.routing import LazyRoute, LazyRouter
+
+log = logging.getLogger(__name__)
+# In the order in which they are matched.
+CORE_ROUTES: tuple[LazyRouter, ...] = (
+    LazyRouter("ricordo.api.health", ("/v1/health",)),
+    LazyRouter("ricordo.api.agents", ("/v1/agents",)),
+    LazyRouter("ricordo.api.messages", ("/v1/agents/*/messages", "/v1/agents/*/reset-messages")),
+    # Each route that is matched before takes its time: a search is short enough for that to count.
+    LazyRouter("ricordo.api.searching", ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search")),
+    LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile")),
+    LazyRouter("ricordo.api.compacting", ("/v1/agents/*/summarize", "/v1/conversations/*/compact")),
+    LazyRouter("ricordo.api.context", ("/v1/agents/*/context",)),
+    LazyRouter("ricordo.api.blocks", ("/v1/blocks", "/v1/agents/*/core-memory")),
+    LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
+    LazyRouter("ricordo.api.archival", ("/v1/agents/*/archival-memory",)),
+    LazyRouter("ricordo.api.models", ("/v1/models",)),
+    LazyRouter("ricordo.api.run_stream", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),
+    LazyRouter("ricordo.api.providers", ("/v1/providers",)),
+    LazyRouter("ricordo.api.runs", ("/v1/runs",)),
+    LazyRouter("ricordo.api.steps", ("/v1/steps",)),
+    LazyRouter("ricordo.api.telemetry", ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")),
+    LazyRouter("ricordo.api.ledger", ("/v1/ledger", "/v1/agents/*/budget")),
+    LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
+    LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives")),
+    LazyRouter("ricordo.api.importing", ("/v1/agents/*/messages/import",)),
+    LazyRouter("ricordo.api.exporting", ("/users/*/export",)),
+    LazyRouter("ricordo.api.remotes", ("/users/*/remotes",)),
+    LazyRouter("ricordo.api.lineage", ("/v1/messages/*/memory",)),
+    LazyRouter("ricordo.api.erasure", ("/users/*", "/v1/receipts")),
+    LazyRouter("ricordo.api.git_http", ("/users/*/memory.git",)),
+    LazyRouter("ricordo.web.home", ("/",)),
+)
+# A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.
+LABEL_ROUTES: tuple[LazyRouter, ...] = (
+    LazyRouter("ricordo.api.versions", ("/v1/blocks/*",)),
+    LazyRouter("ricordo.api.proposals", ("/users/*",)),
+    LazyRouter("ricordo.api.users", ("/users/*/blocks",)),
+)
+# A turn needs these: they are imported before the first answer.
+AT_START = ("ricordo.api.health", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.run_stream")
+# Seconds: how long the first requests are left alone, and the shortest pause between two pieces of the work after the start.
+_FIRST_PAUSE, _PAUSE = 0.1, 0.01
+
+
+class LazyRoutes:
+    """The routes of one app, of which some modules may not be imported yet. `routes` is the app's own list, kept in their order."""
+
+    def __init__(self, routes: MutableSequence[Any], features: Sequence[LazyRouter] = ()) -> None:
+        self.table = (*CORE_ROUTES, *features, *LABEL_ROUTES)
+        self._routes = routes
+        self._begin = len(routes)  # the framework's own routes come first, those of plugins last
+        self._loaded: dict[str, list[Any]] = {}
+        self._waiting = {router.module: router.pattern() for router in self.table}
+        for module in AT_START:
+            self._load(module)
+
+    def load_for(self, path: str) -> None:
+        """Import what may answer this path."""
+        for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
+            self._load(module)
+
+    def load_all(self) -> None:
+        """Import everything, as the document of all routes needs."""
+        for module in list(self._waiting):
+            self._load(module)
+
+    async def prepare(self) -> None:
+        """Import what is missing and build every route, in short pieces with pauses, so that no later request pays for it."""
+        await asyncio.sleep(_FIRST_PAUSE)
+        try:
+            for _ in self._pieces():
+                await asyncio.sleep(_PAUSE)
+        except Exception:
+            # A request for these routes fails with the same error; all others are served.
+            log.exception("routes could not be prepared")
+
+    def _pieces(self) -> Iterator[None]:
+        for router in self.table:
+            if router.module in self._waiting:
+                self._load(router.module)
+                yield
+            for route in self._loaded[router.module]:
+                if isinstance(route, LazyRoute) and not route.is_built:
+                    route.build()
+                    yield
+
+    def _load(self, module: str) -> None:
+        routes = import_module(module).router.routes
+        end = self._begin + sum(map(len, self._loaded.values()))
+        self._loaded[module] = list(routes)
+        del self._waiting[module]
+        self._routes[self._begin : end] = [
+            route for router in self.table for route in self._loaded.get(router.module, ())
+        ]
+
+
+class Application(FastAPI):
+    """An app with lazy routes. Its document has every route, also of modules that were not requested yet."""
+
+    def __init__(self, features: Sequence[LazyRouter] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self.lazy_routes = LazyRoutes(self.router.routes, features)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        self.lazy_routes.load_all()
+        return super().openapi()
+
+
+class LazyRoutesMiddleware:
+    """Imports the modules that may answer a request before it is routed."""
+
+    def __init__(self, app: ASGIApp, lazy_routes: LazyRoutes) -> None:
+        self._app = app
+        self._lazy_routes = lazy_routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            self._lazy_routes.load_for(
+                get_route_path(scope)
+            )  # without the path under which another app mounts this one
+        await self._app(scope, receive, send)

@@ -1,0 +1,80 @@
+"""A feature is a folder: without it and its line in the list of built-ins, the server starts and answers."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ricordo
+from ricordo.features import FEATURES
+
+PACKAGE = Path(ricordo.__file__).parent
+# Starts the server in memory on an empty folder, makes an agent, talks with it and asks for everything the document names.
+TALK = """
+import asyncio, sys
+from pathlib import Path
+import httpx2
+import ricordo
+assert Path(ricordo.__file__).parent == Path(sys.argv[2]), ricordo.__file__
+from ricordo.app import create_app
+from ricordo.llm.scripted import ScriptedModel
+from ricordo.settings import ProviderSettings, Settings
+
+async def talk():
+    settings = Settings(data_dir=Path(sys.argv[1]), find_local_models=False, embedding="none")
+    app = create_app(settings, ProviderSettings.model_construct(), extra_models=[ScriptedModel(["It rains."])])
+    async with app.router.lifespan_context(app):
+        transport = httpx2.ASGITransport(app, client=("127.0.0.1", 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            made = await client.post("/v1/agents/", json={"model": "scripted/model", "memory_blocks": []})
+            assert made.status_code == 200, made.text
+            said = {"messages": [{"role": "user", "content": "How is the weather?"}]}
+            answer = await client.post(f"/v1/agents/{made.json()['id']}/messages", json=said)
+            assert answer.status_code == 200 and "It rains." in answer.text, answer.text
+            put = await client.put("/users/ada/blocks/human", json={"body": "Her name is Ada."})
+            assert put.status_code in (200, 201), put.text
+            assert (await client.get("/openapi.json")).status_code == 200
+            assert (await client.get("/")).status_code == 200
+
+asyncio.run(talk())
+import ricordo.cli
+print("talked")
+"""
+
+
+def without(feature: str, folder: Path) -> Path:
+    """A copy of the package without this feature, and without those that require it."""
+    package = folder / "ricordo"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    gone = {feature}
+    for other in FEATURES:
+        source = (package / "features" / other / "__init__.py").read_text()
+        if any(line.strip().startswith("requires") and f'"{feature}"' in line for line in source.splitlines()):
+            gone.add(other)
+    for name in gone:
+        shutil.rmtree(package / "features" / name)
+    listed = package / "features" / "__init__.py"
+    listed.write_text(f'"""Features."""\n\nFEATURES = {tuple(name for name in FEATURES if name not in gone)!r}\n')
+    return package
+
+
+def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("features/*/__init__.py")}
+    assert folders == set(FEATURES)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_server_starts_and_answers_without_the_feature(feature: str, tmp_path: Path) -> None:
+    package = without(feature, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", TALK, str(tmp_path / "data"), str(package)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "talked", done.stderr
