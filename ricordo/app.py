@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 
 from ricordo import __version__
-from ricordo.agents import erasing, removal, sweep, tracing
-from ricordo.agents.closing import close_all, close_expired
+from ricordo.agents import erasing, removal, run_end, tracing
 from ricordo.agents.in_process import InProcessClient
+from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api.errors import install_error_shapes
 from ricordo.api.guard import Guard
 from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
@@ -78,7 +78,7 @@ async def open_runtime(
             await store.write(lambda tx: create_missing(tx, tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         streams = (callbacks.HANDLER, run_events.HANDLER)
-        swept = (sweep.HANDLER,) if is_shared(settings) else ()
+        swept = (run_end.HANDLER,) if is_shared(settings) else ()
         handlers = (
             removal.HANDLER,
             *erasing.HANDLERS,

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ricordo.agents.closing import close_run
 from ricordo.agents.erasing_work import Work
+from ricordo.agents.run_end import close_run
 from ricordo.domain.erasure import KIND, Erasure
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ricordo.agents.agent_types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.request import NewMessage
 from ricordo.agents.threads import cancel_run, deny_waiting, require_subject, system_message
-from ricordo.agents.types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
 from ricordo.domain.clock import zone

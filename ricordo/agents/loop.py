@@ -8,17 +8,18 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from ricordo.agents.agent_types import traits_of
 from ricordo.agents.approvals import Answered
-from ricordo.agents.compacting import calibrate, compact_only, fitted, in_brief, is_too_long, learn, make_room
+from ricordo.agents.context_limit import calibrate, compact_only, fitted, in_brief, is_too_long, learn, make_room
 from ricordo.agents.deltas import Deltas
 from ricordo.agents.edit_context import memory_of
 from ricordo.agents.request import StepDraft, TurnContext
-from ricordo.agents.saving import save_calls, save_step
+from ricordo.agents.step_save import save_calls, save_step
 from ricordo.agents.styles import (
     REMINDER,
-    Next,
-    Offer,
-    Reading,
+    NextAction,
+    OfferedTools,
+    ParsedReply,
     Style,
     decide,
     read,
@@ -26,7 +27,6 @@ from ricordo.agents.styles import (
     require_before_exit,
     style_of,
 )
-from ricordo.agents.types import traits_of
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ToolCallPart, ToolReturnPart
@@ -46,7 +46,7 @@ _ATTEMPTS = 5
 
 async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     """Take steps until the style or a rule says stop, or the limit is reached; the last step's save ends the run."""
-    style, coming = style_of(turn.state.agent.agent_type), Next()
+    style, coming = style_of(turn.state.agent.agent_type), NextAction()
     if turn.request.compaction:
         async for event in compact_only(
             runtime, turn, _assemble(runtime, turn, _offer(runtime, turn, style), is_first=True)
@@ -76,14 +76,14 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
         results = [] if reading.is_waiting else await _run_tools(runtime, turn, step, reading)
         coming = _next(turn, style, reply, offer, reading, results, before=coming)
         if coming.stop is None and number == turn.request.max_steps:
-            coming = Next("max_steps")
+            coming = NextAction("max_steps")
         yield await save_step(runtime, turn, step, reply, coming, results)
         if reading.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
 
 
-async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, Next]:
+async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: Answered) -> tuple[StepSaved, NextAction]:
     """Run what was approved, take what the client did, and go on where the turn waited; what else was said comes after that."""
     memory = memory_of(runtime, turn)
     step = StepDraft(0, memory, runtime.store.clock.now(), id=answer.request.step_id or "")
@@ -91,11 +91,13 @@ async def _take_up(runtime: Runtime, turn: TurnContext, style: Style, answer: An
     results = answer.results(await _run_tools(runtime, turn, step, reading))
     coming = decide(style, turn.rules, reading, results, turn.called)
     if turn.waiting:
-        coming = Next()  # somebody said something beside the answer: that wants an answer too
+        coming = NextAction()  # somebody said something beside the answer: that wants an answer too
     return await save_step(runtime, turn, step, None, coming, results), coming
 
 
-async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offer) -> AsyncIterator[Event | ModelReply]:
+async def _ask(
+    runtime: Runtime, turn: TurnContext, step: StepDraft, offer: OfferedTools
+) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is made to fit and asked again."""
     thoughts = THINKING if offer.how.thinks_in_arguments else None
     held = {name for name in offer.tools if turn.rules.needs_approval(name)} | _client_tools(turn).keys()
@@ -134,7 +136,7 @@ async def _ask(runtime: Runtime, turn: TurnContext, step: StepDraft, offer: Offe
             return
 
 
-async def _cut_to_fit(turn: TurnContext, offer: Offer, request: ModelRequest) -> ModelRequest:
+async def _cut_to_fit(turn: TurnContext, offer: OfferedTools, request: ModelRequest) -> ModelRequest:
     """The request, where it is too long even so, with less in it; what is stored stays whole."""
     if turn.own_window and is_too_long(turn, request):
         request = replace(request, messages=_shown(turn, offer, await in_brief(turn, request)))
@@ -159,7 +161,7 @@ async def _answer(
                 yield event
 
 
-def _offer(runtime: Runtime, turn: TurnContext, style: Style) -> Offer:
+def _offer(runtime: Runtime, turn: TurnContext, style: Style) -> OfferedTools:
     """What the model is offered now: the agent's tools and the caller's, as far as the rules allow them.
 
     Where a block is changed in the user's own words alone, the tools that edit memory take these words too.
@@ -173,7 +175,7 @@ def _offer(runtime: Runtime, turn: TurnContext, style: Style) -> Offer:
     return style.present(tools, turn.rules.allowed(turn.called), turn.rules, turn.state.agent, quoting)
 
 
-def _assemble(runtime: Runtime, turn: TurnContext, offer: Offer, *, is_first: bool) -> ModelRequest:
+def _assemble(runtime: Runtime, turn: TurnContext, offer: OfferedTools, *, is_first: bool) -> ModelRequest:
     """The model's input for this step; rebuilds the system message only where it has to change."""
     agent, info, now = turn.state.agent, turn.model.info, runtime.store.clock.now()
     recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
@@ -195,7 +197,7 @@ def _assemble(runtime: Runtime, turn: TurnContext, offer: Offer, *, is_first: bo
     )
 
 
-def _shown(turn: TurnContext, offer: Offer, window: Sequence[Message]) -> tuple[Message, ...]:
+def _shown(turn: TurnContext, offer: OfferedTools, window: Sequence[Message]) -> tuple[Message, ...]:
     """The messages as this model gets them."""
     agent = turn.state.agent
     if turn.request.system is not None:
@@ -209,24 +211,26 @@ def _next(
     turn: TurnContext,
     style: Style,
     reply: ModelReply,
-    offer: Offer,
-    reading: Reading,
+    offer: OfferedTools,
+    reading: ParsedReply,
     results: Sequence[ToolReturnPart],
     *,
-    before: Next,
-) -> Next:
+    before: NextAction,
+) -> NextAction:
     """What comes after this step; `before` is what came before it."""
     if reading.is_waiting:
-        return Next("requires_approval")
+        return NextAction("requires_approval")
     if results:
         return decide(style, turn.rules, reading, results, turn.called)
     coming = style.after_text(reply, offer, was_reminded=before.heartbeat == REMINDER)
     coming = require_before_exit(turn.rules, turn.called, coming)
     # Who was just told which tool to call and answers in words again would go on so up to the limit of steps.
-    return Next("no_tool_call") if coming.heartbeat and coming.heartbeat == before.heartbeat else coming
+    return NextAction("no_tool_call") if coming.heartbeat and coming.heartbeat == before.heartbeat else coming
 
 
-async def _run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, reading: Reading) -> list[ToolReturnPart]:
+async def _run_tools(
+    runtime: Runtime, turn: TurnContext, step: StepDraft, reading: ParsedReply
+) -> list[ToolReturnPart]:
     """The results of the step's calls, in the order of the calls; those that must not run have theirs already."""
     if not reading.calls:
         return list(reading.refused)

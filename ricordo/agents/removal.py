@@ -5,7 +5,7 @@ Between two portions other writers have their turn. What a kill interrupts is fi
 
 import logging
 
-from ricordo.agents.closing import close_run
+from ricordo.agents.run_end import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError

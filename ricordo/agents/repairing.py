@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ricordo.agents.approvals import given_up
-from ricordo.agents.closing import close_run
-from ricordo.agents.context import LEASE
+from ricordo.agents.run_end import close_run
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import (

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from ricordo.agents.agent_types import traits_of
 from ricordo.agents.approvals import Answered
-from ricordo.agents.types import traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
 from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
@@ -17,7 +17,7 @@ from ricordo.tools.toolbox import failed_result
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedTools:
     """What the model is offered in one step: the tools by name, as it sees them and as they are, and how they are dressed up."""
 
     tools: Mapping[str, ToolSchema]
@@ -28,7 +28,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedReply:
     """A reply, understood: its parts as they are kept, the calls to run, and results of those that must not be run.
 
     `calls` hold what the tools get, `quotes` by call id the words of a user's that calls appeal to. `stop` is set where the reply
@@ -49,7 +49,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextAction:
     """What comes after a step: the end of the turn, or another step, with a word to the agent where it needs one."""
 
     stop: StopReason | None = None
@@ -66,15 +66,15 @@ class Style(Protocol):
         rules: Rulebook,
         agent: Agent,
         quoting: frozenset[str] = frozenset(),
-    ) -> Offer:
+    ) -> OfferedTools:
         """The tools as the model is offered them, and whether it must call one; those in `quoting` may quote a user."""
         ...
 
-    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:
+    def after_text(self, reply: ModelReply, offer: OfferedTools, *, was_reminded: bool) -> NextAction:
         """What comes after a reply without a call."""
         ...
 
-    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:
+    def after_calls(self, reading: ParsedReply, results: Sequence[ToolReturnPart], reason: str | None) -> NextAction:
         """What comes after calls that no rule decides about; `reason` is why a rule wants another step."""
         ...
 
@@ -90,17 +90,17 @@ class NativeStyle:
         rules: Rulebook,
         agent: Agent,  # noqa: ARG002
         quoting: frozenset[str] = frozenset(),
-    ) -> Offer:
+    ) -> OfferedTools:
         """Every allowed tool as it is; the model may call one or not, unless a rule wants a call."""
         return _offer(tools, allowed, rules, Presenting(quoting=quoting), "required" if allowed.must_call else "auto")
 
-    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:  # noqa: ARG002
+    def after_text(self, reply: ModelReply, offer: OfferedTools, *, was_reminded: bool) -> NextAction:  # noqa: ARG002
         """Text ends the turn, as does an answer that was cut off at its length limit."""
-        return Next("max_tokens_exceeded" if reply.finish == "length" else "end_turn")
+        return NextAction("max_tokens_exceeded" if reply.finish == "length" else "end_turn")
 
-    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:  # noqa: ARG002
+    def after_calls(self, reading: ParsedReply, results: Sequence[ToolReturnPart], reason: str | None) -> NextAction:  # noqa: ARG002
         """Calls go on."""
-        return Next()
+        return NextAction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class HeartbeatStyle:
         rules: Rulebook,
         agent: Agent,
         quoting: frozenset[str] = frozenset(),
-    ) -> Offer:
+    ) -> OfferedTools:
         """Every allowed tool, with the heartbeat among its arguments; one must be called, where there is any."""
         settings = agent.model_settings
         how = Presenting(
@@ -125,21 +125,21 @@ class HeartbeatStyle:
         )
         return _offer(tools, allowed, rules, how, "required")
 
-    def after_text(self, reply: ModelReply, offer: Offer, *, was_reminded: bool) -> Next:
+    def after_text(self, reply: ModelReply, offer: OfferedTools, *, was_reminded: bool) -> NextAction:
         """An agent with tools is reminded once that it speaks through them; one without speaks plainly."""
         if reply.finish == "length":
-            return Next("max_tokens_exceeded")
+            return NextAction("max_tokens_exceeded")
         if not offer.tools:
-            return Next("end_turn")
-        return Next("no_tool_call") if was_reminded else Next(heartbeat=REMINDER)
+            return NextAction("end_turn")
+        return NextAction("no_tool_call") if was_reminded else NextAction(heartbeat=REMINDER)
 
-    def after_calls(self, reading: Reading, results: Sequence[ToolReturnPart], reason: str | None) -> Next:
+    def after_calls(self, reading: ParsedReply, results: Sequence[ToolReturnPart], reason: str | None) -> NextAction:
         """A heartbeat follows where a rule wants it, a call failed, or the agent asked for one; else the turn ends."""
         if reason is not None:
-            return Next(heartbeat=reason)
+            return NextAction(heartbeat=reason)
         if any(result.status == "error" for result in results):
-            return Next(heartbeat=AFTER_FAILURE)
-        return Next(heartbeat=REQUESTED) if reading.wants_heartbeat else Next("end_turn")
+            return NextAction(heartbeat=AFTER_FAILURE)
+        return NextAction(heartbeat=REQUESTED) if reading.wants_heartbeat else NextAction("end_turn")
 
 
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
@@ -160,7 +160,9 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
     return Rulebook(state.agent.tool_rules, names)
 
 
-def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
+def read(
+    reply: ModelReply, offer: OfferedTools, rules: Rulebook, client_tools: Mapping[str, ToolSchema]
+) -> ParsedReply:
     """What the reply asks for: thoughts taken out of arguments, fixed arguments put in, calls that must wait marked."""
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
@@ -194,10 +196,12 @@ def read(reply: ModelReply, offer: Offer, rules: Rulebook, client_tools: Mapping
                 kept = replace(kept, is_gated=True) if is_gated else kept
                 calls.append(replace(run, is_gated=is_gated))
         parts.append(kept)
-    return Reading(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, quotes)
+    return ParsedReply(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, quotes)
 
 
-def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Mapping[str, ToolSchema]) -> Reading:
+def read_again(
+    answer: Answered, offer: OfferedTools, rules: Rulebook, client_tools: Mapping[str, ToolSchema]
+) -> ParsedReply:
     """A reply that waited, now that its answer is there: the calls that may be run, and results of those that must not."""
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
@@ -216,33 +220,33 @@ def read_again(answer: Answered, offer: Offer, rules: Rulebook, client_tools: Ma
             calls.append(replace(call, arguments=taken.arguments))
             quotes[call.call_id] = taken.quote
     wants_heartbeat = any(take_apart(call, offer.how).wants_heartbeat for call in answer.request.tool_calls)
-    return Reading(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
+    return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
 
 
 def decide(
     style: Style,
     rules: Rulebook,
-    reading: Reading,
+    reading: ParsedReply,
     results: Sequence[ToolReturnPart],
     history: list[Called],
-) -> Next:
+) -> NextAction:
     """What comes after calls have their results: rules first, then the style. The calls that ran join the turn's `history`."""
     latest = called(results)
     outcome = rules.outcome(history, latest)
     history += latest
     if reading.stop:
-        return Next(reading.stop)
+        return NextAction(reading.stop)
     if outcome.stops:
-        return require_before_exit(rules, history, Next("tool_rule"))
+        return require_before_exit(rules, history, NextAction("tool_rule"))
     reason = (outcome.reason or REQUESTED) if outcome.continues else None
     return require_before_exit(rules, history, style.after_calls(reading, results, reason))
 
 
-def require_before_exit(rules: Rulebook, history: Sequence[Called], coming: Next) -> Next:
+def require_before_exit(rules: Rulebook, history: Sequence[Called], coming: NextAction) -> NextAction:
     """The same, unless the turn would end while tools that must be called before were not."""
     if coming.stop not in ("end_turn", "tool_rule") or not (missing := rules.before_exit(history)):
         return coming
-    return Next(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
+    return NextAction(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
 
 
 def called(results: Sequence[ToolReturnPart]) -> list[Called]:
@@ -256,14 +260,14 @@ def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:
 
 def _offer(
     tools: Sequence[ToolSchema], allowed: Allowed, rules: Rulebook, how: Presenting, choice: ToolChoice
-) -> Offer:
+) -> OfferedTools:
     names = frozenset(allowed.names)
     bare = {tool.name: tool for tool in tools if tool.name in names}
     offered = {name: schema_for(tool, how, is_terminal=rules.is_terminal(name)) for name, tool in bare.items()}
-    return Offer(offered, bare, choice if offered else "none", allowed, how)
+    return OfferedTools(offered, bare, choice if offered else "none", allowed, how)
 
 
-def _fixed(kept: ToolCallPart, arguments: str, offer: Offer) -> tuple[ToolCallPart, ToolCallPart]:
+def _fixed(kept: ToolCallPart, arguments: str, offer: OfferedTools) -> tuple[ToolCallPart, ToolCallPart]:
     """The call as it is kept and as it is run, with the arguments a rule fixes."""
     run = replace(kept, arguments=arguments)
     values = offer.allowed.prefilled.get(kept.name)
@@ -273,7 +277,7 @@ def _fixed(kept: ToolCallPart, arguments: str, offer: Offer) -> tuple[ToolCallPa
     return prefill(kept, values, schema), prefill(run, values, offer.bare[kept.name])
 
 
-def _refusal(call: ToolCallPart, offer: Offer) -> ToolReturnPart:
+def _refusal(call: ToolCallPart, offer: OfferedTools) -> ToolReturnPart:
     # The beginning is a wire fact of the retired Letta V1 server.
     names = ", ".join(offer.tools)
     return failed_result(call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.approvals import CANCELLED
-from ricordo.agents.closing import close_run, give_up_waiting
 from ricordo.agents.removal import remove_thread
+from ricordo.agents.run_end import close_run, give_up_waiting
 from ricordo.agents.styles import rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.conversation import Conversation

@@ -77,7 +77,7 @@ def trace_of(
     return _trace(runtime, turn.run, step.id, (step.asked, turn.model.info, reply_to_json(reply)))
 
 
-class Overheard:
+class RecordingModel:
     """A chat model whose calls are noted in `calls`, in the order they ended."""
 
     def __init__(self, model: ChatModel, calls: deque[Call]) -> None:
@@ -107,7 +107,7 @@ class Overheard:
                 self._calls.append((request, self.info, answered))
 
 
-def overhearing(runtime: Runtime) -> deque[Call] | None:
+def recorded_calls(runtime: Runtime) -> deque[Call] | None:
     """Where to note the calls that write a summary; None where the settings want no trace."""
     return None if keeping(runtime.settings).which == "off" else deque(maxlen=_MOST_OF_SUMMARY)
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ricordo.agents.closing import close_run, heal
-from ricordo.agents.context import LEASE, Repeated, load
 from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
 from ricordo.agents.request import TurnContext, TurnRequest
+from ricordo.agents.run_end import close_run, heal
 from ricordo.agents.tracing import failed_call
+from ricordo.agents.turn_start import LEASE, Repeated, load
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message

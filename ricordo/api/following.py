@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ricordo.agents.closing import heal
+from ricordo.agents.run_end import heal
 from ricordo.agents.turn import PastTurn
 from ricordo.api.wire.messages import MessageView
+from ricordo.api.wire.sse import DONE, SseEncoder, encoded
 from ricordo.api.wire.stream import ping
-from ricordo.api.wire.telling import DONE, Telling, encoded
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -125,7 +125,7 @@ async def complete(runtime: Runtime, run: Run) -> None:
     first = stored[-1].number + 1 if stored else 1
     if stored and stored[-1].data.encode() == DONE:
         return
-    telling = Telling(view_of(run), runtime.store.clock, has_tokens=False, first=first)
+    telling = SseEncoder(view_of(run), runtime.store.clock, has_tokens=False, first=first)
     telling.recall(event.data.encode() for event in stored)
     missing: list[str] = []
     async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():

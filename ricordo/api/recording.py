@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.api.wire.messages import MessageView
-from ricordo.api.wire.telling import Telling
+from ricordo.api.wire.sse import SseEncoder
 from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
 from ricordo.errors import Collision, Unavailable
@@ -39,7 +39,7 @@ async def _begin(runtime: Runtime, request: TurnRequest, view: MessageView) -> R
     assert isinstance(started, RunStarted)  # noqa: S101 - every turn's events begin with it
     run = started.run
     if run.background and run.id not in runtime.recordings and not isinstance(turn, PastTurn):
-        telling = Telling(view, runtime.store.clock, has_tokens=request.streams_tokens, first=1)
+        telling = SseEncoder(view, runtime.store.clock, has_tokens=request.streams_tokens, first=1)
         runtime.recordings[run.id] = Recording(runtime, run.id, telling, events)
     else:
         await events.aclose()
@@ -49,7 +49,7 @@ async def _begin(runtime: Runtime, request: TurnRequest, view: MessageView) -> R
 class Recording:
     """Stores the stream of one turn of this process, in batches. It lives as long as the turn, whoever reads or leaves."""
 
-    def __init__(self, runtime: Runtime, run_id: str, telling: Telling, events: AsyncGenerator[Event]) -> None:
+    def __init__(self, runtime: Runtime, run_id: str, telling: SseEncoder, events: AsyncGenerator[Event]) -> None:
         self._runtime = runtime
         self._run_id = run_id
         self._telling = telling

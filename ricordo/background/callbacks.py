@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from ricordo.agents.callbacks import KIND
+from ricordo.agents.run_end import CALLBACK
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -79,4 +79,4 @@ def _body(run: Run) -> bytes:
     )
 
 
-HANDLER = JobHandler(KIND, call_back)
+HANDLER = JobHandler(CALLBACK, call_back)

@@ -12,7 +12,7 @@ from typing import cast
 
 import typer
 
-from ricordo.agents.types import traits_of
+from ricordo.agents.agent_types import traits_of
 from ricordo.app import open_models
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.callbacks import KIND, callback_job
+from ricordo.agents.run_end import CALLBACK, callback_job
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
@@ -19,7 +19,7 @@ URL = "https://example.com/done"
 
 
 async def added(stage: Stage) -> list[Job]:
-    return await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(), kind=KIND))
+    return await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(), kind=CALLBACK))
 
 
 @pytest.mark.parametrize(

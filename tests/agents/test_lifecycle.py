@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.agent_types import traits_of
 from ricordo.agents.lifecycle import (
     BlockSpec,
     attach_block,
@@ -16,7 +17,6 @@ from ricordo.agents.lifecycle import (
 )
 from ricordo.agents.removal import remove_agent
 from ricordo.agents.turn import collect
-from ricordo.agents.types import traits_of
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported

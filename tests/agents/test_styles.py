@@ -14,9 +14,9 @@ from ricordo.agents.styles import (
     REQUESTED,
     HeartbeatStyle,
     NativeStyle,
-    Next,
-    Offer,
-    Reading,
+    NextAction,
+    OfferedTools,
+    ParsedReply,
     Style,
     called,
     decide,
@@ -55,7 +55,9 @@ def rules(*rule: ToolRule) -> Rulebook:
     return Rulebook(rule, ["roll", "toss", "send_message"])
 
 
-def offer(style: Style, book: Rulebook | None = None, *, tools: tuple[ToolSchema, ...] = (), **settings: Any) -> Offer:
+def offer(
+    style: Style, book: Rulebook | None = None, *, tools: tuple[ToolSchema, ...] = (), **settings: Any
+) -> OfferedTools:
     book = book or rules()
     agent = replace(make.agent(), model_settings=ModelSettings(**settings))
     return style.present(tools or (ROLL, TOSS, SPEECH), book.allowed([]), book, agent)
@@ -107,7 +109,7 @@ def test_a_rule_that_wants_a_call_makes_a_native_agent_call() -> None:
 
 def test_words_and_thoughts_stay_as_they_are() -> None:
     parts = (ReasoningPart("Hm."), TextPart("Hello."))
-    assert read(ModelReply(parts), offer(NATIVE), rules(), {}) == Reading(parts)
+    assert read(ModelReply(parts), offer(NATIVE), rules(), {}) == ParsedReply(parts)
 
 
 def test_thoughts_are_taken_out_of_a_call_and_the_tool_gets_neither_them_nor_the_heartbeat() -> None:
@@ -155,7 +157,9 @@ def test_calls_that_need_approval_and_calls_of_the_clients_tools_wait() -> None:
     assert not read(ModelReply((call("toss"),)), offer(NATIVE), rules(), {}).is_waiting
 
 
-def approved(*calls: ToolCallPart, book: Rulebook, offered: Offer, mine: tuple[ToolSchema, ...] = ()) -> Reading:
+def approved(
+    *calls: ToolCallPart, book: Rulebook, offered: OfferedTools, mine: tuple[ToolSchema, ...] = ()
+) -> ParsedReply:
     """A reply that waited, read again once everything in it that waits was approved."""
     request = make.message(make.agent(), role="approval", parts=calls)
     decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
@@ -202,24 +206,24 @@ def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -
 @pytest.mark.parametrize(
     ("reply", "coming"),
     [
-        (ModelReply((TextPart("Hello."),)), Next("end_turn")),
-        (ModelReply((TextPart("Once upon"),), finish="length"), Next("max_tokens_exceeded")),
-        (ModelReply((TextPart("No."),), finish="content_filter"), Next("end_turn")),
+        (ModelReply((TextPart("Hello."),)), NextAction("end_turn")),
+        (ModelReply((TextPart("Once upon"),), finish="length"), NextAction("max_tokens_exceeded")),
+        (ModelReply((TextPart("No."),), finish="content_filter"), NextAction("end_turn")),
     ],
 )
-def test_words_end_a_native_turn(reply: ModelReply, coming: Next) -> None:
+def test_words_end_a_native_turn(reply: ModelReply, coming: NextAction) -> None:
     assert NATIVE.after_text(reply, offer(NATIVE), was_reminded=False) == coming
 
 
 def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
     reply = ModelReply((TextPart("Hello."),))
-    assert HEARTBEAT.after_text(reply, offer(HEARTBEAT), was_reminded=False) == Next(heartbeat=REMINDER)
-    assert HEARTBEAT.after_text(reply, offer(HEARTBEAT), was_reminded=True) == Next("no_tool_call")
+    assert HEARTBEAT.after_text(reply, offer(HEARTBEAT), was_reminded=False) == NextAction(heartbeat=REMINDER)
+    assert HEARTBEAT.after_text(reply, offer(HEARTBEAT), was_reminded=True) == NextAction("no_tool_call")
     cut = replace(reply, finish="length")
-    assert HEARTBEAT.after_text(cut, offer(HEARTBEAT), was_reminded=False) == Next("max_tokens_exceeded")
+    assert HEARTBEAT.after_text(cut, offer(HEARTBEAT), was_reminded=False) == NextAction("max_tokens_exceeded")
     book = Rulebook((), [])
     nothing = HEARTBEAT.present((), book.allowed([]), book, make.agent())
-    assert HEARTBEAT.after_text(reply, nothing, was_reminded=False) == Next("end_turn")
+    assert HEARTBEAT.after_text(reply, nothing, was_reminded=False) == NextAction("end_turn")
 
 
 # What comes after calls.
@@ -228,15 +232,15 @@ def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
 @pytest.mark.parametrize(
     ("style", "arguments", "status", "coming"),
     [
-        (NATIVE, {}, "success", Next()),
-        (NATIVE, {}, "error", Next()),
-        (HEARTBEAT, {}, "success", Next("end_turn")),
-        (HEARTBEAT, {"request_heartbeat": False}, "success", Next("end_turn")),
-        (HEARTBEAT, {"request_heartbeat": True}, "success", Next(heartbeat=REQUESTED)),
-        (HEARTBEAT, {}, "error", Next(heartbeat=AFTER_FAILURE)),
+        (NATIVE, {}, "success", NextAction()),
+        (NATIVE, {}, "error", NextAction()),
+        (HEARTBEAT, {}, "success", NextAction("end_turn")),
+        (HEARTBEAT, {"request_heartbeat": False}, "success", NextAction("end_turn")),
+        (HEARTBEAT, {"request_heartbeat": True}, "success", NextAction(heartbeat=REQUESTED)),
+        (HEARTBEAT, {}, "error", NextAction(heartbeat=AFTER_FAILURE)),
     ],
 )
-def test_what_comes_after_a_call(style: Style, arguments: dict[str, Any], status: str, coming: Next) -> None:
+def test_what_comes_after_a_call(style: Style, arguments: dict[str, Any], status: str, coming: NextAction) -> None:
     asked = call("roll", **arguments)
     reading = read(ModelReply((asked,)), offer(style), rules(), {})
     history: list[Called] = []
@@ -250,7 +254,7 @@ def test_a_rule_decides_before_the_style(style: Style) -> None:
     goes_on = rules(ToolRule("roll", "continue_loop"))
     asked = call("roll", request_heartbeat=True)
     reading = read(ModelReply((asked,)), offer(style, ends), ends, {})
-    assert decide(style, ends, reading, [result(asked)], []) == Next("tool_rule")
+    assert decide(style, ends, reading, [result(asked)], []) == NextAction("tool_rule")
     assert decide(style, goes_on, reading, [result(asked)], []).stop is None
 
 
@@ -259,7 +263,7 @@ def test_a_call_that_was_refused_does_not_count_for_the_rules() -> None:
     asked = call("roll")
     reading = read(ModelReply((asked,)), offer(NATIVE, book), book, {})
     history: list[Called] = []
-    assert decide(NATIVE, book, reading, reading.refused, history) == Next()
+    assert decide(NATIVE, book, reading, reading.refused, history) == NextAction()
     assert history == []
     # Nor once it was stored, where a turn that waited goes on.
     stored = parts_from_json(parts_to_json(reading.refused))
@@ -269,11 +273,11 @@ def test_a_call_that_was_refused_does_not_count_for_the_rules() -> None:
 
 def test_a_turn_does_not_end_before_what_is_required() -> None:
     book = rules(ToolRule("roll", "required_before_exit"))
-    asked = require_before_exit(book, [], Next("end_turn"))
+    asked = require_before_exit(book, [], NextAction("end_turn"))
     assert asked.stop is None
     assert "roll" in str(asked.heartbeat)
-    assert require_before_exit(book, [Called("roll", "six", True)], Next("end_turn")) == Next("end_turn")
-    assert require_before_exit(book, [], Next("max_tokens_exceeded")) == Next("max_tokens_exceeded")
+    assert require_before_exit(book, [Called("roll", "six", True)], NextAction("end_turn")) == NextAction("end_turn")
+    assert require_before_exit(book, [], NextAction("max_tokens_exceeded")) == NextAction("max_tokens_exceeded")
 
 
 def test_each_type_of_agent_has_its_style_and_one_without_is_refused_by_name() -> None:

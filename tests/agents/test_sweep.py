@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from ricordo.agents.context import LEASE
-from ricordo.agents.sweep import HANDLER, sweep
+from ricordo.agents.run_end import HANDLER, close_expired_runs
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Scope
 from ricordo.storage import agents
@@ -26,15 +26,15 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     await gate.reached()
     ours = stage.runtime.live.copy()
     clock.advance(LEASE / SECOND + 1)
-    assert await sweep(stage.runtime) == 0
+    assert await close_expired_runs(stage.runtime) == 0
 
     stage.runtime.live.clear()  # as another server sees it
     with caplog.at_level(logging.WARNING):
-        assert await sweep(stage.runtime) == 1
+        assert await close_expired_runs(stage.runtime) == 1
     assert "left open" in caplog.text
     (run,) = await stage.runs(agent)
     assert (run.status, (run.error or {})["type"]) == ("failed", "interrupted")
-    assert await sweep(stage.runtime) == 0
+    assert await close_expired_runs(stage.runtime) == 0
 
     stage.runtime.live.update(ours)
     gate.open()

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ricordo.agents import turn as turns
-from ricordo.agents.closing import close_run
-from ricordo.agents.context import LEASE
 from ricordo.agents.lifecycle import AgentSpec, cancel_runs, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import collect, run_turn
+from ricordo.agents.turn_start import LEASE
 from ricordo.app import open_runtime
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved, TextDelta

@@ -5,7 +5,7 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.agents.types import traits_of
+from ricordo.agents.agent_types import traits_of
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.support.serving import MODEL, ServerInThread, StrictLetta

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ricordo.agents.callbacks import callback_job
+from ricordo.agents.run_end import callback_job
 from ricordo.background.callbacks import HANDLER, signature, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run

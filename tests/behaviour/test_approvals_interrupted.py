@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ricordo.agents.closing import close_all
+from ricordo.agents.run_end import close_all
 from ricordo.domain.message import ApprovalPart, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope

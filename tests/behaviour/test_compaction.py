@@ -363,7 +363,7 @@ def test_a_fault_of_ours_is_not_told_as_one_of_the_request(
 
     agent = agent_with(scene)
     talk(scene, agent, 4)
-    monkeypatch.setattr("ricordo.agents.compacting.cut", fails)
+    monkeypatch.setattr("ricordo.agents.context_limit.cut", fails)
     refused = scene.http.post(f"/v1/agents/{agent}/summarize")
     assert (refused.status_code, refused.json()) == (500, {"detail": "An unknown error occurred"})
     monkeypatch.undo()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from ricordo.agents.closing import close_expired
-from ricordo.agents.context import LEASE
 from ricordo.agents.lifecycle import cancel_runs, delete_agent
+from ricordo.agents.run_end import close_expired
 from ricordo.agents.turn import Answer, collect
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope

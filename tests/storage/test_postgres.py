@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, func, select, text
 
-from ricordo.agents.closing import close_expired, heal
-from ricordo.agents.context import LEASE
+from ricordo.agents.run_end import close_expired, heal
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id

@@ -18,9 +18,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ricordo.agents.closing import close_expired
 from ricordo.agents.lifecycle import cancel_runs
 from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
+from ricordo.agents.run_end import close_expired
 from ricordo.agents.turn import run_turn
 from ricordo.domain.event import Compacted, Failed, StepSaved
 from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolReturnPart

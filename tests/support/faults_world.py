@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ricordo.agents.closing import close_all, close_expired
+from ricordo.agents.run_end import close_all, close_expired
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unavailable
 from ricordo.llm.policy import CallPolicy

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from ricordo.api.wire.messages import MessageView
-from ricordo.api.wire.telling import Telling, encoded
+from ricordo.api.wire.sse import SseEncoder, encoded
 from ricordo.api.wire.times import date
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
@@ -15,7 +15,7 @@ class EventStream:
     """One turn for one reader, as it is made."""
 
     def __init__(self, view: MessageView, clock: Clock, *, has_tokens: bool, has_pings: bool, keepalive: float) -> None:
-        self._telling = Telling(view, clock, has_tokens=has_tokens)
+        self._telling = SseEncoder(view, clock, has_tokens=has_tokens)
         self._clock = clock
         self._has_pings = has_pings
         self._keepalive = keepalive

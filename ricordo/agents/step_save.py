@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ricordo.agents.callbacks import add_callback
-from ricordo.agents.context import renewed
 from ricordo.agents.edit_context import edit_context_of, is_untrusted, lineage_of
 from ricordo.agents.request import StepDraft, TurnContext
-from ricordo.agents.styles import Next
+from ricordo.agents.run_end import add_callback
+from ricordo.agents.styles import NextAction
 from ricordo.agents.tracing import trace_of
+from ricordo.agents.turn_start import renewed
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import new_id
 from ricordo.domain.ledger import Expense
@@ -59,7 +59,7 @@ async def save_step(
     turn: TurnContext,
     step: StepDraft,
     reply: ModelReply | None,
-    coming: Next,
+    coming: NextAction,
     results: Sequence[ToolReturnPart],
 ) -> StepSaved:
     """Save the step, and the end of the run with it where there is none to come. Raises LeaseLost.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ricordo.agents.closing import close_all, close_run, heal
+from ricordo.agents.run_end import close_all, close_run, heal
 from ricordo.domain.message import CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.run import Run, StopReason
 from ricordo.prompt.transcript import INTERRUPTED

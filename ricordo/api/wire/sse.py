@@ -31,7 +31,7 @@ _PREFIX = b"data: "
 _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"}
 
 
-class Telling:
+class SseEncoder:
     """Tells one turn to one reader. With tokens, what was told in deltas is not told again as a whole.
 
     With `first` the events are numbered from there, `[DONE]` too: their `seq_id`.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
 from ricordo.agents.budgets import require_budget
-from ricordo.agents.closing import heal
 from ricordo.agents.edit_context import is_others
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
+from ricordo.agents.run_end import heal
 from ricordo.agents.styles import called, rulebook
 from ricordo.agents.threads import effective, system_message, with_model
 from ricordo.domain.agent import AgentState

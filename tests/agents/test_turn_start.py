@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ricordo.agents.context import LEASE, REPEAT_WINDOW
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import PastTurn, collect, run_turn
+from ricordo.agents.turn_start import LEASE, REPEAT_WINDOW
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelSettings

@@ -5,21 +5,27 @@ conversation is as good as any other: the next message is answered. Only what a 
 window, though not out of the history: with it every later request would be refused too, and the agent could never answer again.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.approvals import given_up
-from ricordo.agents.callbacks import add_callback
 from ricordo.agents.tracing import FailedCall, keep_failed
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message
 from ricordo.domain.run import Run, StopReason, status_after
 from ricordo.prompt.transcript import interrupted
-from ricordo.storage import conversations, messages, runs
+from ricordo.runtime import Runtime
+from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.store import Transaction
 
+log = logging.getLogger(__name__)
+CALLBACK = "callback"
+SWEEP_SECONDS = 20.0  # a lease lasts thirty
+_CALLBACK_ATTEMPTS = 6  # the last one about ten minutes after the first
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
@@ -91,6 +97,21 @@ def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
     return [run for run in runs.expired(tx) if run.id not in live and heal(tx, run)]
 
 
+async def close_expired_runs(runtime: Runtime) -> int:
+    """Close the runs whose lease has expired, before anybody writes to their conversations; returns how many there were."""
+    closed = await runtime.store.write(lambda tx: close_expired(tx, frozenset(runtime.live)))
+    if closed:
+        log.warning("closed runs that a server left open", extra={"runs": len(closed)})
+    return len(closed)
+
+
+async def _run_job(runtime: Runtime, _job: Job, _report: Report) -> None:
+    await close_expired_runs(runtime)
+
+
+HANDLER = JobHandler("expired_runs", _run_job, every_seconds=SWEEP_SECONDS)
+
+
 def close_all(tx: Transaction) -> list[Run]:
     """Close every open run, as the only server of a database does when it starts: whoever held those leases is gone."""
     error = {"type": "interrupted", "message": "The server stopped during this turn."}
@@ -111,6 +132,20 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     # The turn that asked has ended long ago; what its thread waits for no more must not look as if it did.
     conversations.change(tx, conversation.id, last_stop_reason="cancelled")
     return results
+
+
+def callback_job(run: Run) -> Job | None:
+    """The job that reports this run's end; None where it has not ended, or no callback was asked for."""
+    if run.ended_at is None or not run.callback.get("url"):
+        return None
+    payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
+    return Job(CALLBACK, run.organization_id, payload, key=key, most_attempts=_CALLBACK_ATTEMPTS, user_id=run.user_id)
+
+
+def add_callback(tx: Transaction, run: Run) -> None:
+    """Add that job where there is one, in the transaction that ends the run, so that none is lost."""
+    if job := callback_job(run):
+        jobs.add(tx, job)
 
 
 def _evicted(message: Message) -> tuple[str, ...]:

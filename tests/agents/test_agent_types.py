@@ -6,8 +6,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from ricordo.agents.request import NewMessage
-from ricordo.agents.types import (
+from ricordo.agents.agent_types import (
     FIRST_THOUGHT,
     FIRST_WORDS,
     Beginning,
@@ -16,6 +15,7 @@ from ricordo.agents.types import (
     initial_messages,
     traits_of,
 )
+from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import AgentType
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ricordo.agents.agent_types import traits_of
 from ricordo.agents.request import TurnContext
-from ricordo.agents.saving import save_compaction
-from ricordo.agents.tracing import Call, Overheard, overhearing, traces_of_summary
-from ricordo.agents.types import traits_of
+from ricordo.agents.step_save import save_compaction
+from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
 from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
 from ricordo.domain.event import Compacted, Event, RunEnded
 from ricordo.domain.ids import new_id
@@ -130,12 +130,12 @@ async def make_room(
         room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
     writer = None if gains_little else _writer(runtime, turn, settings)
     own = None if gains_little else _own(turn, request)
-    calls = overhearing(runtime)
+    calls = recorded_calls(runtime)
     summary = await summarize(
         found.evicted,
         settings,
-        writer=_overheard(writer, calls),
-        own=_overheard(own, calls),
+        writer=_recording(writer, calls),
+        own=_recording(own, calls),
         room=room,
         timezone=turn.state.agent.timezone,
     )
@@ -214,8 +214,8 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
     )
 
 
-def _overheard(writer: _W | None, calls: deque[Call] | None) -> _W | None:
-    return writer if writer is None or calls is None else replace(writer, model=Overheard(writer.model, calls))
+def _recording(writer: _W | None, calls: deque[Call] | None) -> _W | None:
+    return writer if writer is None or calls is None else replace(writer, model=RecordingModel(writer.model, calls))
 
 
 def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
