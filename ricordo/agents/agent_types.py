@@ -13,7 +13,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
-from ricordo.prompt.packaging import event_part, local_time, package_login
+from ricordo.prompt.packaging import local_time, login_event
 from ricordo.tools.builtin.speech import SENT
 
 SPEECH = "send_message"
@@ -136,7 +136,7 @@ def given_messages(beginning: Beginning, given: Sequence[NewMessage]) -> list[Me
 
 def _login(beginning: Beginning) -> Message:
     time = local_time(beginning.clock.now(), beginning.agent.timezone)
-    return _message(beginning, "user", (event_part(package_login(time)),))
+    return _message(beginning, "user", (login_event(time),))
 
 
 def _spoken(beginning: Beginning, words: str, thoughts: tuple[Part, ...] = ()) -> list[Message]:

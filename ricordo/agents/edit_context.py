@@ -12,7 +12,6 @@ from ricordo.memory.conforming import schemas_in
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.guarding import Guard, Sources, found_again_in, recalled_in
 from ricordo.memory.working import WorkingMemory
-from ricordo.prompt.packaging import is_event
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 
@@ -72,7 +71,7 @@ def is_others(said: NewMessage, request: TurnRequest, conversation: Conversation
 
 
 def _is_said(message: Message) -> bool:
-    return message.role == "user" and not is_event(message)
+    return message.role == "user" and not message.is_event
 
 
 def expiry_of(settings: Settings) -> int | None:

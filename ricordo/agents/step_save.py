@@ -29,7 +29,7 @@ from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.summarizing import Summary
-from ricordo.prompt.packaging import event_part, local_time, package_heartbeat, truncate
+from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.storage import conversations, expenses, messages, runs, traces
 from ricordo.storage.store import Transaction
@@ -257,8 +257,8 @@ def _tool_message(
 
 
 def _heartbeat(tx: Transaction, turn: TurnContext, step: StepDraft, reason: str) -> Message:
-    text = package_heartbeat(reason, local_time(tx.clock.now(), turn.state.agent.timezone))
-    return replace(_message(tx, turn, step, new_id("message")), role="user", parts=(event_part(text),))
+    event = heartbeat_event(reason, local_time(tx.clock.now(), turn.state.agent.timezone))
+    return replace(_message(tx, turn, step, new_id("message")), role="user", parts=(event,))
 
 
 def _message(tx: Transaction, turn: TurnContext, step: StepDraft, id: str) -> Message:

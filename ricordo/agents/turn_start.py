@@ -21,7 +21,6 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
-from ricordo.prompt.packaging import is_event
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
@@ -153,7 +152,7 @@ def called_before(window: Sequence[Message]) -> list[Called]:
     """The calls that were finished since somebody last said something: a turn that waited goes on with its rules."""
     results: list[ToolReturnPart] = []
     for message in reversed(window):
-        if message.role == "user" and not is_event(message):
+        if message.role == "user" and not message.is_event:
             break
         results = [*message.tool_returns, *results] if message.role == "tool" else results
     return called(results)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ricordo.domain.compaction import Trigger
 
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
+EventKind = Literal["login", "heartbeat", "alert"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,13 @@ class TextPart:
 
     text: str
     signature: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventPart(TextPart):
+    """A system event: text that the server wrote into a user message, as models read it. No request can bring one."""
+
+    event: EventKind = "alert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +103,10 @@ class CompactionPart:
     messages_after: int
 
 
-Part = TextPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart | ApprovalPart | CompactionPart
+Part = TextPart | EventPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart | ApprovalPart | CompactionPart
 _KINDS: dict[str, type[Part]] = {
     "text": TextPart,
+    "event": EventPart,
     "image": ImagePart,
     "reasoning": ReasoningPart,
     "tool_call": ToolCallPart,
@@ -152,6 +161,11 @@ class Message:
         """Whether it is a request for approval: some of its calls wait for a person or the client."""
         return self.role == "approval" and any(call.is_gated for call in self.tool_calls)
 
+    @property
+    def is_event(self) -> bool:
+        """Whether the server itself made this user message: a login, a heartbeat, an alert."""
+        return self.role == "user" and any(isinstance(part, EventPart) for part in self.parts)
+
     def with_text(self, text: str) -> "Message":
         """The same message with other words."""
         return replace(self, parts=(TextPart(text),))
@@ -162,10 +176,9 @@ def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
     rows = []
     for part in parts:
         row: dict[str, Any] = {"kind": _NAMES[type(part)]}
-        defaults = _DEFAULTS[type(part)]
-        for name in part.__slots__:
+        for name, default in _DEFAULTS[type(part)].items():
             value = getattr(part, name)
-            if value != defaults[name]:
+            if value != default:
                 row[name] = value
         rows.append(row)
     return rows

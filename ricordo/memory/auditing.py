@@ -18,7 +18,6 @@ from ricordo.domain.version import BlockVersion
 from ricordo.memory.guarding import repeated
 from ricordo.memory.history import blame
 from ricordo.prompt.memory import disarm
-from ricordo.prompt.packaging import is_event
 from ricordo.storage import archives, blocks, history, messages
 from ricordo.storage.index.words import query_terms, terms
 from ricordo.storage.paging import Page
@@ -188,7 +187,7 @@ def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, known: di
             thread, end = of_run[0].conversation_id, version.created_at
             wanted = Page(limit=_MOST_SAID, order="desc", before=None)
             for message in [*messages.page(tx, scope, wanted, conversation_id=thread, role="user"), *of_run]:
-                if message.role == "user" and message.created_at <= end and not is_event(message):
+                if message.role == "user" and message.created_at <= end and not message.is_event:
                     known[key].update(terms(message.text))
     return known[key]
 

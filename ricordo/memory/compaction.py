@@ -12,7 +12,6 @@ from ricordo.domain.compaction import TRIGGER, CompactionMode
 from ricordo.domain.message import Message
 from ricordo.llm.tokens import message_tokens, text_tokens
 from ricordo.prompt.fitting import exchanges
-from ricordo.prompt.packaging import is_event
 
 # By how much more may leave each time that too much stayed, as a share of the conversation (the retired Letta V1 server's).
 _RISE = 0.1
@@ -197,7 +196,7 @@ def _all_before(plan: _Plan) -> Cut | None:
 
 def _is_said_to_agent(message: Message) -> bool:
     """Whether these are words that the turn is there to answer; a heartbeat is not."""
-    return message.role == "system" or (message.role == "user" and not is_event(message))
+    return message.role == "system" or (message.role == "user" and not message.is_event)
 
 
 def _is_progress(messages: Sequence[Message]) -> bool:

@@ -10,7 +10,7 @@ import orjson
 
 from ricordo.domain.message import Message
 from ricordo.prompt.fitting import shorten
-from ricordo.prompt.packaging import is_event, local_time
+from ricordo.prompt.packaging import local_time
 
 # Longer than this, in characters, it would tell a reader nothing more.
 _MOST = 8_000
@@ -26,7 +26,7 @@ def outline(messages: Sequence[Message], *, earlier: str = "", timezone: str = "
     parts = [_NOTE]
     if before := earlier.removeprefix(_NOTE).strip():
         parts.append("Earlier summary:\n" + shorten(before, int(longest * _EARLIER_SHARE)))
-    said = [message for message in messages if message.role != "summary" and not is_event(message)]
+    said = [message for message in messages if message.role != "summary" and not message.is_event]
     if said:
         parts += [_counts(said, timezone), *_quotes(said, timezone)]
         if tools := _tools(said):

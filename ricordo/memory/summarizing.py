@@ -22,7 +22,7 @@ from ricordo.memory.compaction import clipped
 from ricordo.memory.outline import outline
 from ricordo.prompt.fitting import exchanges, fit, shorten
 from ricordo.prompt.memory import disarm
-from ricordo.prompt.packaging import is_event, local_time
+from ricordo.prompt.packaging import local_time
 from ricordo.prompt.texts import text
 
 TIMEOUT = 120.0
@@ -277,7 +277,7 @@ def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
 
 def _entry(message: Message, timezone: str) -> str:
     """The message as lines of plain text, "" where it says nothing; the lines after the first are indented, so none looks new."""
-    if message.role == "summary" or is_event(message):
+    if message.role == "summary" or message.is_event:
         return ""
     speaker = {"assistant": "agent", "approval": "agent"}.get(message.role, message.role)
     if message.role == "user" and message.name:

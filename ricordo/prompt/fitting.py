@@ -21,7 +21,6 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.errors import ModelError
-from ricordo.prompt.packaging import is_event
 
 Count = Callable[[Message], int]
 """How many tokens a message takes, by our own estimate: `ricordo.llm.tokens.message_tokens`."""
@@ -103,7 +102,7 @@ def _attempts(messages: tuple[Message, ...], allowed: int, count: Count) -> Iter
     """Ever shorter transcripts, each made from the one before."""
     newest = _newest_words(messages)
     # As it is stored, or as `prompt/transcript.py` shows it.
-    summary = [1] if len(messages) > 1 and (messages[1].role == "summary" or is_event(messages[1])) else []
+    summary = [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
     for is_cut in (
         lambda _index, part: isinstance(part, ToolReturnPart),
         lambda index, part: index < newest or isinstance(part, ToolReturnPart),
@@ -138,7 +137,7 @@ def _barest(messages: tuple[Message, ...], newest: int, allowed: int, count: Cou
 def _newest_words(messages: Sequence[Message]) -> int:
     """Where the newest message of a user is, or else the newest event; the last message where there is neither."""
     users = [index for index, message in enumerate(messages) if message.role == "user"]
-    said = [index for index in users if not is_event(messages[index])]
+    said = [index for index in users if not messages[index].is_event]
     return (said or users or [len(messages) - 1])[-1]
 
 
@@ -188,7 +187,7 @@ def _cut(part: Part, cap: int) -> Part:
     match part:
         case TextPart():
             # Its provider's proof was for the whole text.
-            return TextPart(shorten(part.text, cap))
+            return replace(part, text=shorten(part.text, cap), signature=None)
         case ToolReturnPart():
             return replace(part, content=shorten(part.content, cap), is_json=False)
         case ToolCallPart():

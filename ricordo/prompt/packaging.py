@@ -1,6 +1,6 @@
 """How results, events and a user's words look to a model: small JSON texts with a kind or status and a local time (blueprint §17).
 
-What someone says is stored as she said it and packed for each request; an event is stored packed, and marked, so that words
+What someone says is stored as it was said and packed for each request; an event is stored packed, as an `EventPart`, so that words
 which only look like an event are packed as words.
 """
 
@@ -10,12 +10,10 @@ from typing import Any
 import orjson
 
 from ricordo.domain.clock import to_datetime, zone
-from ricordo.domain.message import Message, TextPart
+from ricordo.domain.message import EventPart, Message, TextPart
 
 FIRST_LOGIN = "Never (first login)"
 _NOT_FROM_USER = "[This is an automated system message hidden from the user] "
-# Who sends a text to an agent can choose its words, its name and its sender, but never its signature.
-_EVENT = "ricordo:event"
 
 
 def local_time(now: int, timezone: str) -> str:
@@ -35,23 +33,18 @@ def package_user_message(message: str, time: str, *, location: str | None = None
     return _dump({"type": "user_message", "message": message, "time": time, **known})
 
 
-def package_heartbeat(reason: str, time: str) -> str:
-    """A synthetic user message that hands control back to the agent."""
-    return _dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time})
+def heartbeat_event(reason: str, time: str) -> EventPart:
+    """The event that hands control back to the agent."""
+    return EventPart(_dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}), event="heartbeat")
 
 
-def package_login(time: str, last_login: str = FIRST_LOGIN) -> str:
-    """The event of a user who comes in."""
-    return _dump({"type": "login", "last_login": last_login, "time": time})
+def login_event(time: str) -> EventPart:
+    """The event of a user who comes in for the first time."""
+    return EventPart(_dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login")
 
 
-def package_system_alert(message: str, time: str) -> str:
-    """Something the server tells the agent."""
-    return _dump({"type": "system_alert", "message": message, "time": time})
-
-
-def package_summary(summary: str, count: int | None, time: str) -> str:
-    """The alert that stands in for messages which left the window: the first `count` of them, or (None) all there were."""
+def summary_event(summary: str, count: int | None, time: str) -> EventPart:
+    """The alert in place of messages that left the window: the first `count` of them, or (None) all there were."""
     # Wire facts of the retired Letta V1 server, the blank before the summary too.
     hidden = (
         "Note: prior messages have been hidden from view due to conversation memory constraints."
@@ -59,24 +52,13 @@ def package_summary(summary: str, count: int | None, time: str) -> str:
         else f"Note: {count} messages from the beginning of the conversation have been hidden from view due to memory "
         "constraints."
     )
-    return package_system_alert(f"{hidden}\nThe following is a summary of the previous messages:\n {summary}", time)
-
-
-def event_part(packaged: str) -> TextPart:
-    """A packaged event as the one part of the user message that brings it."""
-    return TextPart(packaged, signature=_EVENT)
-
-
-def is_event(message: Message) -> bool:
-    """Whether the server itself made this user message: a login, a heartbeat, an alert."""
-    return message.role == "user" and any(
-        isinstance(part, TextPart) and part.signature == _EVENT for part in message.parts
-    )
+    text = f"{hidden}\nThe following is a summary of the previous messages:\n {summary}"
+    return EventPart(_dump({"type": "system_alert", "message": text, "time": time}))
 
 
 def packed(message: Message, timezone: str) -> Message:
     """A user message for a type of agent that gets them as JSON: texts packed one by one, pictures and events as they are."""
-    if message.role != "user" or is_event(message):
+    if message.role != "user" or message.is_event:
         return message
     time = local_time(message.created_at, timezone)
     return replace(

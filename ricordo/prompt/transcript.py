@@ -6,7 +6,7 @@ from dataclasses import replace
 import orjson
 
 from ricordo.domain.message import CompactionPart, ImagePart, Message, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.prompt.packaging import event_part, local_time, package_result, package_summary, packed
+from ricordo.prompt.packaging import local_time, package_result, packed, summary_event
 
 _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
@@ -43,8 +43,8 @@ def transcript(
 def _summary(message: Message, timezone: str) -> Message:
     part = next((part for part in message.parts if isinstance(part, CompactionPart)), None)
     count = len(part.evicted) if part else None
-    text = package_summary(message.text, count, local_time(message.created_at, timezone))
-    return replace(message, role="user", parts=(event_part(text),))
+    event = summary_event(message.text, count, local_time(message.created_at, timezone))
+    return replace(message, role="user", parts=(event,))
 
 
 def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -8,7 +8,6 @@ from sqlalchemy import Row, Select, bindparam, insert, select, update
 
 from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
-from ricordo.prompt.packaging import is_event
 from ricordo.storage import search
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found
@@ -111,7 +110,7 @@ def rewrite(tx: Transaction, message: Message) -> None:
 
 def searchable_text(message: Message) -> str:
     """What search finds the message by: words that were said or read. Prompts, heartbeats and results of searches stay out."""
-    if message.role in ("system", "summary") or is_event(message):
+    if message.role in ("system", "summary") or message.is_event:
         return ""
     words: list[str] = [message.text] if message.text else []
     words += [said for call in message.tool_calls if (said := _spoken(call))]

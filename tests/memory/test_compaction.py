@@ -19,7 +19,7 @@ from ricordo.memory.compaction import (
     summary_room,
 )
 from ricordo.prompt.fitting import fit
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired
 from tests.support import make
 
@@ -235,7 +235,7 @@ def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_
 
 
 def test_a_heartbeat_is_no_question_to_keep() -> None:
-    question, beat = said(100), make.message(AGENT, parts=(event_part(package_heartbeat("x", "now")),))
+    question, beat = said(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
     window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
     found = cut_at(window, "all", keep_from=1)
     assert found is not None

@@ -4,12 +4,12 @@ import pytest
 
 from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.memory.outline import outline, words_of
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from tests.support import make
 from tests.support.clock import START
 
 AGENT = make.agent()
-BEAT = event_part(package_heartbeat("Go on.", "now"))
+BEAT = heartbeat_event("Go on.", "now")
 HOUR = 3_600_000_000
 
 

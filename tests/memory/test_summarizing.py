@@ -13,13 +13,13 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
 from ricordo.memory.summarizing import Own, Summary, Writer, summarize
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.texts import text
 from ricordo.prompt.transcript import paired, transcript
 from tests.support import make
 
 AGENT = make.agent()
-BEAT = event_part(package_heartbeat("Go on.", "now"))
+BEAT = heartbeat_event("Go on.", "now")
 SYSTEM = make.message(AGENT, "You are Nina.", "system")
 TOOLS = (ToolSchema("look", "Look.", {"type": "object", "properties": {}}),)
 

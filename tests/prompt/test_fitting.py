@@ -17,7 +17,7 @@ from ricordo.domain.message import (
 )
 from ricordo.llm.tokens import message_tokens, transcript_tokens
 from ricordo.prompt.fitting import LEAST_ROOM, SystemPromptTooLong, exchanges, fit, shorten
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired, transcript
 from tests.support import make
 
@@ -107,7 +107,7 @@ def test_a_transcript_as_a_model_gets_it_stays_valid_too(messages: list[Message]
 
 def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_summary_as_models_get_it() -> None:
     summary = make.message(AGENT, "What was before.", "summary")
-    beat = make.message(AGENT, parts=(event_part(package_heartbeat("Go on.", "now")),))
+    beat = make.message(AGENT, parts=(heartbeat_event("Go on.", "now"),))
     question = make.message(AGENT, "Where is my cat?")
     many = [m for n in range(40) for m in (asks((f"c{n}", "{}")), answers((f"c{n}", "result")), beat)]
     shown = list(transcript([SYSTEM, summary, question, *many], "UTC", 128_000))

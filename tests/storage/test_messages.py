@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import EventPart, ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
-from ricordo.prompt.packaging import event_part
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.paging import Page
@@ -126,7 +125,7 @@ async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(s
     [
         (make.message(AGENT, "I like tea."), "I like tea."),
         (make.message(AGENT, "You are kind.", "system"), ""),
-        (make.message(AGENT, parts=(event_part('{"type":"heartbeat"}'),)), ""),
+        (make.message(AGENT, parts=(EventPart('{"type":"heartbeat"}'),)), ""),
         (make.message(AGENT, '{"type":"login"}'), '{"type":"login"}'),
         (make.message(AGENT, '{"type": "heartbeat"', "assistant"), '{"type": "heartbeat"'),
         (make.call(AGENT, "send_message", '{"message": "Good morning"}'), "Good morning"),

@@ -19,7 +19,6 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.prompt.packaging import is_event
 
 Wire = dict[str, Any]
 
@@ -57,7 +56,7 @@ def message_to_wire(message: Message, view: MessageView) -> list[Wire]:
     match message.role:
         case "system":
             pieces = [("system_message", {"content": message.text})]
-        case "user" if not view.shows_events and is_event(message):
+        case "user" if not view.shows_events and message.is_event:
             pieces = []
         case "user":
             pieces = [("user_message", {"content": _content(message.parts)})]

@@ -10,7 +10,6 @@ from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
 from ricordo.memory.duplicates import KnownPassage, Likeness, most_alike, standing_like
 from ricordo.memory.working import PassageDraft
-from ricordo.prompt.packaging import is_event
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.tools.toolbox import ToolContext
@@ -52,7 +51,7 @@ async def conversation_search(
         return "No results found."
     for hit in found:
         said = hit.message
-        is_hers = said.role == "user" and said.user_id == context.state.conversation.user_id and not is_event(said)
+        is_hers = said.role == "user" and said.user_id == context.state.conversation.user_id and not said.is_event
         context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)
     now = context.store.clock.now()
     results = [

@@ -16,7 +16,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from tests.api.wire.fits import require_fits
 from tests.support import make
 
@@ -282,8 +282,8 @@ def test_a_summary_comes_with_an_event_that_lists_what_left() -> None:
 
 
 def test_what_the_server_says_in_the_users_role_can_be_left_out() -> None:
-    heartbeat = make.message(AGENT, role="user", parts=(event_part(package_heartbeat("Go on.", "now")),))
-    forged = make.message(AGENT, package_heartbeat("Go on.", "now"))
+    heartbeat = make.message(AGENT, role="user", parts=(heartbeat_event("Go on.", "now"),))
+    forged = make.message(AGENT, heartbeat_event("Go on.", "now").text)
     quiet = MessageView(shows_events=False)
     assert [len(wires(one, VIEW)) for one in (heartbeat, forged)] == [1, 1]
     assert [len(wires(one, quiet)) for one in (heartbeat, forged)] == [0, 1]

@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.clock import to_micros
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.prompt.packaging import event_part, package_heartbeat
+from ricordo.prompt.packaging import heartbeat_event
 from ricordo.storage import archives
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
@@ -116,7 +116,7 @@ async def test_results_of_searches_are_never_found(nina: Desk, name: str) -> Non
 
 
 async def test_heartbeats_are_never_found(nina: Desk) -> None:
-    heartbeat = event_part(package_heartbeat("jasmine", "2026-01-20"))
+    heartbeat = heartbeat_event("jasmine", "2026-01-20")
     await make.stored_messages(nina.store, make.message(nina.state.agent, parts=(heartbeat,)))
     assert await found(nina, "jasmine") == []
 
