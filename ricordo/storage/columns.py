@@ -1,7 +1,18 @@
-"""The kinds of columns that the tables are made of, once for every database."""
+"""The kinds of columns that the tables are made of, for both databases, and what erasure does with each.
+
+When a user is forgotten, the rows that are theirs are deleted. `info["erasure"]` of a column, or of its table for those columns
+that say nothing, tells what the column can hold of a user:
+
+- `delete`: what they said, or who they are. It goes with the row.
+- `blank`: who they are, in rows that stay, as "created by". The value is replaced.
+- `keep`: nothing. Numbers, timestamps and ids that name no user are so by their kind.
+
+The condition of a partial index is in its `info["where"]` too, where `postgres.py` finds it: to name that dialect here would
+import all of it at every start.
+"""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     JSON,
@@ -9,6 +20,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -23,6 +35,8 @@ from sqlalchemy import (
 metadata = MetaData(
     naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
 )
+Erasure = Literal["delete", "blank", "keep"]
+KEEP: dict[str, Erasure] = {"erasure": "keep"}
 _Json = JSON()
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _Seq = Integer().with_variant(BigInteger(), "postgresql")
@@ -68,54 +82,67 @@ class PackedId(TypeDecorator[str]):
 
 
 def seq() -> Column[int]:
-    return Column("seq", _Seq, primary_key=True, autoincrement=True)
+    return Column("seq", _Seq, Identity(), primary_key=True, autoincrement=True, info=KEEP)
 
 
 def public_id() -> Column[str]:
-    return Column("id", String, nullable=False, unique=True)
+    return Column("id", String, nullable=False, unique=True, info=KEEP)
 
 
 def reference(name: str, target: str, *, null: bool = False) -> Column[str]:
-    return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=null)
+    return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=null, info=KEEP)
 
 
 def packed_id(name: str, kind: str) -> Column[str]:
-    return Column(name, PackedId(kind), nullable=True)
+    return Column(name, PackedId(kind), nullable=True, info=KEEP)
 
 
 def organization() -> Column[str]:
     return reference("organization_id", "organizations")
 
 
-def moment(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=null)
+def timestamp(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=null, info=KEEP)
 
 
-def json_value(name: str, default: str = "'{}'") -> Column[object]:
-    return Column(name, _Json, nullable=False, server_default=text(default))
+def number(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=null, server_default=None if null else text("0"), info=KEEP)
+
+
+def flag(name: str) -> Column[bool]:
+    return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false(), info=KEEP)
+
+
+def usage() -> list[Column[int]]:
+    optional = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
+    return [number("prompt_tokens"), number("completion_tokens"), *(number(name, null=True) for name in optional)]
+
+
+def string(name: str, *, null: bool = True, erasure: Erasure | None = None) -> Column[str]:
+    return Column(name, Text, nullable=null, info=_info(erasure))
+
+
+def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> Column[object]:
+    return Column(name, _Json, nullable=False, server_default=text(default), info=_info(erasure))
 
 
 def error() -> Column[object]:
     return Column("error", JSON(none_as_null=True), nullable=True)
 
 
-def words(name: str, *, null: bool = True) -> Column[str]:
-    return Column(name, Text, nullable=null)
+def created_and_updated_by() -> list[Column[str]]:
+    return [string("created_by", erasure="blank"), string("updated_by", erasure="blank")]
 
 
-def flag(name: str) -> Column[bool]:
-    return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false())
-
-
-def number(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=null, server_default=None if null else text("0"))
-
-
-def only_one(name: str, *columns: str, where: str) -> Index:
-    # PostgreSQL's own module takes the condition from `info`: to name that dialect here would import all of it at every start.
+def unique_where(name: str, *columns: str, where: str) -> Index:
     return Index(name, *columns, unique=True, sqlite_where=text(where), info={"where": where})
 
 
-def usage() -> list[Column[int]]:
-    optional = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
-    return [number("prompt_tokens"), number("completion_tokens"), *(number(name, null=True) for name in optional)]
+def erasure_of(column: Column[Any]) -> Erasure | None:
+    """Return what erasure does with the column's values: as the column says, else its table; None where neither does."""
+    found: Erasure | None = column.info.get("erasure", column.table.info.get("erasure"))
+    return found
+
+
+def _info(erasure: Erasure | None) -> dict[str, Any]:
+    return {"erasure": erasure} if erasure else {}

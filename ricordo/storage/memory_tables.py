@@ -26,17 +26,18 @@ from sqlalchemy import (
 )
 
 from ricordo.storage.columns import (
+    created_and_updated_by,
     flag,
     json_value,
     metadata,
-    moment,
     number,
     organization,
     packed_id,
     public_id,
     reference,
     seq,
-    words,
+    string,
+    timestamp,
 )
 
 _RENAMED, _DELETED = "old_label IS NOT NULL", "deleted_label IS NOT NULL"
@@ -56,13 +57,14 @@ chains = Table(
     seq(),
     public_id(),
     organization(),
-    words("owner_kind", null=False),
-    words("owner_id", null=False),
+    string("owner_kind", null=False, erasure="keep"),
+    string("owner_id", null=False),
     git_id("head"),
     number("versions"),
     # What the chain's tree holds now: by label the id of the text and how many steps it is from one stored whole.
     json_value("files"),
     UniqueConstraint("owner_kind", "owner_id"),
+    info={"erasure": "delete"},
 )
 blocks = Table(
     "blocks",
@@ -71,29 +73,29 @@ blocks = Table(
     public_id(),
     organization(),
     reference("chain_id", "chains"),
-    words("label", null=False),
-    words("value", null=False),
-    words("description"),
+    string("label", null=False),
+    string("value", null=False),
+    string("description"),
     Column("limit", BigInteger, nullable=False),
     flag("read_only"),
-    words("policy", null=False),
+    string("policy", null=False, erasure="keep"),
     flag("hidden"),
     json_value("metadata"),
     number("version"),
-    words("created_by"),
-    words("updated_by"),
-    moment("created_at"),
-    moment("updated_at"),
+    *created_and_updated_by(),
+    timestamp("created_at"),
+    timestamp("updated_at"),
     git_id("head"),
-    words("title"),
-    words("schema_ref"),
+    string("title"),
+    string("schema_ref"),
     # Of a user's block: for this agent, or this course, alone.
-    words("agent_id"),
-    words("course"),
-    # Whether its text came from a step that had read untrusted content.
+    string("agent_id"),
+    string("course"),
+    # Whether its text came of a step that had read untrusted content.
     flag("is_untrusted"),
     UniqueConstraint("chain_id", "label"),
     Index("blocks_by_time", "organization_id", "created_at", "seq"),
+    info={"erasure": "delete"},
 )
 blocks_tags = Table(
     "blocks_tags",
@@ -102,6 +104,7 @@ blocks_tags = Table(
     Column("tag", String, nullable=False),
     UniqueConstraint("block_id", "tag"),
     Index("blocks_tags_by_tag", "tag", "block_id"),
+    info={"erasure": "delete"},
 )
 agents_blocks = Table(
     "agents_blocks",
@@ -113,6 +116,7 @@ agents_blocks = Table(
     UniqueConstraint("agent_id", "block_id"),
     UniqueConstraint("agent_id", "label"),
     Index("agents_blocks_by_block", "block_id"),
+    info={"erasure": "delete"},
 )
 
 # One block's change. A commit that came by git may change several: then they share its id. `parent` is left out where it is the
@@ -126,25 +130,26 @@ commits = Table(
     git_id("id", null=False),
     git_id("parent"),
     git_id("other_parent"),
-    words("label", null=False),
-    words("old_label"),
+    string("label", null=False),
+    string("old_label"),
     git_id("blob"),
-    words("author_kind", null=False),
-    words("author_id", null=False),
-    words("author_name", null=False),
-    words("reason", null=False),
-    words("approved_by"),
-    words("proposal_id"),
+    string("author_kind", null=False, erasure="keep"),
+    string("author_id", null=False),
+    string("author_name", null=False),
+    string("reason", null=False),
+    string("approved_by", erasure="blank"),
+    string("proposal_id", erasure="keep"),
     packed_id("run_id", "run"),
     packed_id("step_id", "step"),
     flag("is_untrusted"),
-    moment("created_at"),
+    timestamp("created_at"),
     UniqueConstraint("chain", "number"),
     Index("commits_by_id", "chain", "id"),
     Index("commits_by_label", "chain", "label", "number"),
     # What a block was called before is looked for at every page of its history, and most changes are no renames.
     Index("commits_by_rename", "chain", "number", sqlite_where=text(_RENAMED), info={"where": _RENAMED}),
     Index("commits_by_run", "run_id"),
+    info={"erasure": "delete"},
 )
 blobs = Table(
     "blobs",
@@ -156,6 +161,7 @@ blobs = Table(
     number("depth"),
     Column("data", LargeBinary, nullable=False),
     UniqueConstraint("chain", "id"),
+    info={"erasure": "delete"},
 )
 # Objects that came by git and cannot be made from versions: commits of other shapes, with their trees.
 git_objects = Table(
@@ -164,9 +170,10 @@ git_objects = Table(
     seq(),
     chain_number(),
     git_id("id", null=False),
-    words("kind", null=False),
+    string("kind", null=False, erasure="keep"),
     Column("data", LargeBinary, nullable=False),
     UniqueConstraint("chain", "id"),
+    info={"erasure": "delete"},
 )
 proposals = Table(
     "proposals",
@@ -175,31 +182,32 @@ proposals = Table(
     public_id(),
     organization(),
     reference("chain_id", "chains"),
-    words("label", null=False),
-    words("new_label"),
+    string("label", null=False),
+    string("new_label"),
     git_id("base"),
     git_id("base_blob"),
     git_id("blob"),
-    words("description"),
-    words("author_kind", null=False),
-    words("author_id", null=False),
-    words("author_name", null=False),
-    words("reasoning", null=False),
+    string("description"),
+    string("author_kind", null=False, erasure="keep"),
+    string("author_id", null=False, erasure="blank"),
+    string("author_name", null=False, erasure="blank"),
+    string("reasoning", null=False, erasure="blank"),
     Column("confidence", Float, nullable=True),
-    words("status", null=False),
-    words("run_id"),
-    words("step_id"),
+    string("status", null=False, erasure="keep"),
+    string("run_id", erasure="keep"),
+    string("step_id", erasure="keep"),
     flag("is_untrusted"),
-    moment("created_at"),
-    moment("expires_at", null=True),
-    moment("resolved_at", null=True),
-    words("resolved_by"),
-    words("note"),
+    timestamp("created_at"),
+    timestamp("expires_at", null=True),
+    timestamp("resolved_at", null=True),
+    string("resolved_by", erasure="blank"),
+    string("note"),
     git_id("result"),
-    words("superseded_by"),
+    string("superseded_by", erasure="keep"),
     Index("proposals_by_chain", "chain_id", "status", "label"),
     Index("proposals_by_step", "step_id"),
     Index("proposals_by_run", "run_id"),
+    info={"erasure": "delete"},
 )
 # Changes of what lies outside the tree: description, limit, policy and so on.
 blocks_log = Table(
@@ -207,14 +215,14 @@ blocks_log = Table(
     metadata,
     seq(),
     reference("chain_id", "chains"),
-    words("block_id", null=False),
+    string("block_id", null=False, erasure="keep"),
     json_value("changed"),
-    words("author_kind", null=False),
-    words("author_id", null=False),
-    words("author_name", null=False),
-    moment("created_at"),
+    string("author_kind", null=False, erasure="keep"),
+    string("author_id", null=False, erasure="blank"),
+    string("author_name", null=False, erasure="blank"),
+    timestamp("created_at"),
     # Of a deletion: what the block was called.
-    words("deleted_label"),
+    string("deleted_label"),
     Index("blocks_log_by_block", "block_id", "seq"),
     Index("blocks_log_by_chain", "chain_id", "seq"),
     Index(
@@ -223,6 +231,7 @@ blocks_log = Table(
         sqlite_where=text(_DELETED),
         info={"where": _DELETED},
     ),
+    info={"erasure": "delete"},
 )
 # Where else a chain is kept in step: each remote follows, and `followed` is the number of the last version it has.
 memory_remotes = Table(
@@ -232,15 +241,16 @@ memory_remotes = Table(
     public_id(),
     organization(),
     reference("chain_id", "chains"),
-    words("kind", null=False),
-    words("address", null=False),
+    string("kind", null=False, erasure="keep"),
+    string("address", null=False),
     json_value("settings"),
     number("followed"),
-    words("seen"),
-    words("last_error"),
-    moment("last_at", null=True),
-    moment("created_at"),
+    string("seen"),
+    string("last_error"),
+    timestamp("last_at", null=True),
+    timestamp("created_at"),
     UniqueConstraint("chain_id", "kind", "address"),
+    info={"erasure": "delete"},
 )
 
 

@@ -21,8 +21,9 @@ import psycopg
 from psycopg import errors
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
-from sqlalchemy import URL, Connection, Engine, Integer, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Integer, NullPool, String, create_engine, event, make_url, text
 from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
@@ -69,10 +70,27 @@ class _Compiler(PGCompiler_psycopg):
         return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({items})::{kind}))"
 
 
+class _DdlCompiler(PGDDLCompiler):
+    """Creates text columns in byte order, as on SQLite, and partial indexes by the condition in their `info`."""
+
+    def get_column_specification(self, column: Any, **options: Any) -> str:
+        specification: str = super().get_column_specification(column, **options)  # type: ignore[no-untyped-call]
+        if not isinstance(column.type, String):
+            return specification
+        kind = self.dialect.type_compiler_instance.process(column.type)
+        return specification.replace(f" {kind}", f' {kind} COLLATE "C"', 1)
+
+    def visit_create_index(self, create: Any, **options: Any) -> str:  # type: ignore[override]
+        if where := create.element.info.get("where"):
+            create.element.dialect_options["postgresql"]["where"] = text(where)
+        return str(super().visit_create_index(create, **options))  # type: ignore[no-untyped-call]
+
+
 class PostgresDialect(PGDialect_psycopg):
-    """psycopg 3, with that."""
+    """psycopg 3, with these compilers."""
 
     statement_compiler = _Compiler
+    ddl_compiler = _DdlCompiler
     supports_statement_cache = True
 
 

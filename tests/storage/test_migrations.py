@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import Connection, Table
 
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage import migrations, sqlite
+from ricordo.storage.columns import metadata, seq
 from ricordo.storage.sqlite import back_up, open_sqlite
-from ricordo.storage.tables import metadata
 from tests.support import make
-
-FTS = ("messages_fts", "passages_fts")
 
 
 def add_colour(connection: Connection) -> None:
@@ -47,39 +45,6 @@ def backups(path: Path) -> list[Path]:
     return sorted((path.parent / "backups").glob("*"))
 
 
-def schema(path: Path) -> dict[str, object]:
-    """Tables with their columns, keys and indexes, as SQLite itself understands them."""
-    with closing(sqlite3.connect(path)) as connection:
-
-        def rows(sql: str, *values: str) -> list[tuple[Any, ...]]:
-            return connection.execute(sql, values).fetchall()
-
-        tables = [
-            name
-            for (name,) in rows("SELECT name FROM sqlite_master WHERE type = 'table'")
-            if not name.startswith((*FTS, "sqlite_", "schema_versions"))
-        ]
-        described: dict[str, object] = {}
-        for table in sorted(tables):
-            indexes = {
-                (name if origin == "c" else origin, unique, partial, tuple(rows(f"PRAGMA index_xinfo({name})")))
-                for _, name, unique, origin, partial in rows(f"PRAGMA index_list({table})")
-            }
-            wheres = sorted(
-                str(sql).partition(" WHERE ")[2]
-                for (sql,) in rows("SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table)
-            )
-            (sql,) = rows("SELECT sql FROM sqlite_master WHERE name = ?", table)[0]
-            described[table] = {
-                "columns": sorted(column[1:] for column in rows(f"PRAGMA table_info({table})")),
-                "references": sorted(key[2:] for key in rows(f"PRAGMA foreign_key_list({table})")),
-                "indexes": indexes,
-                "wheres": wheres,
-                "autoincrement": "AUTOINCREMENT" in sql,
-            }
-        return described
-
-
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     """A database with an agent in it, closed."""
@@ -105,15 +70,6 @@ async def open_and_close(path: Path) -> None:
     await open_sqlite(path).close()
 
 
-async def test_the_migrations_leave_exactly_the_schema_that_the_tables_describe(path: Path, tmp_path: Path) -> None:
-    described = tmp_path / "described.db"
-    engine = create_engine(f"sqlite:///{described}", poolclass=NullPool)
-    metadata.create_all(engine)
-    engine.dispose()
-    assert schema(path) == schema(described)
-    assert set(schema(path)) == set(metadata.tables)
-
-
 async def test_the_first_migration_seeds_the_local_organization_and_user(path: Path) -> None:
     assert query(path, "SELECT id FROM organizations") == [(LOCAL_ORGANIZATION,)]
     assert query(path, "SELECT id, organization_id FROM users") == [(LOCAL_USER, LOCAL_ORGANIZATION)]
@@ -124,9 +80,7 @@ async def test_a_new_database_needs_no_backup_and_a_second_start_changes_nothing
     await open_and_close(path)
     assert dump(path) == before
     assert backups(path) == []
-    assert query(path, "SELECT * FROM schema_versions") == [
-        (number, migration.__name__) for number, migration in enumerate(migrations.MIGRATIONS, 1)
-    ]
+    assert query(path, "SELECT version FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
 
 
 async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_first_migration(
@@ -157,6 +111,18 @@ async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_fir
 
 def add_half_of_nothing(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE nothings (seq INTEGER PRIMARY KEY)")
+
+
+async def test_a_table_that_is_missing_is_created_at_the_next_start(path: Path) -> None:
+    before = dump(path)
+    Table("of_a_plugin", metadata, seq(), info={"erasure": "keep"})
+    try:
+        await open_and_close(path)
+    finally:
+        metadata.remove(metadata.tables["of_a_plugin"])
+    created = "CREATE TABLE of_a_plugin (\n\tseq INTEGER NOT NULL, \n\tPRIMARY KEY (seq)\n);"
+    assert [line for line in dump(path) if line not in before] == [created]
+    assert backups(path) == []
 
 
 async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Path) -> None:

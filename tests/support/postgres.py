@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, Identity, MetaData, QueuePool, String, Table, event, text
+from sqlalchemy import Engine, QueuePool, event
 
 from ricordo.domain.clock import Clock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
@@ -274,28 +274,6 @@ async def new_store(clock: Clock, connections: int = 4) -> AsyncIterator[Postgre
     finally:
         await store.close()
         server().empty()
-
-
-def described(metadata: MetaData) -> MetaData:
-    """The tables as a migration for PostgreSQL writes them: numbers that the database gives, text in byte order."""
-    copies = MetaData(naming_convention=metadata.naming_convention)
-    for table in metadata.tables.values():
-        copy = table.to_metadata(copies)
-        for column in copy.columns:
-            if column.name == "seq":
-                column.server_default = Identity(always=False)
-                column.server_default._set_parent(column)
-            elif isinstance(column.type, String):
-                column.type = type(column.type)(collation="C")
-        _narrow_indexes(table, copy)
-    return copies
-
-
-def _narrow_indexes(table: Table, copy: Table) -> None:
-    wheres = {index.name: index.info["where"] for index in table.indexes if "where" in index.info}
-    for index in copy.indexes:
-        if index.name in wheres:
-            index.dialect_options["postgresql"]["where"] = text(wheres[index.name])
 
 
 def _programs() -> Path:

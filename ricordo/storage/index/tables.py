@@ -6,21 +6,22 @@ searched too, until a merge packs them: there each has a dense position within i
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table, Text
 
-from ricordo.storage.columns import metadata, number, seq, words
+from ricordo.storage.columns import metadata, number, seq, string
 
 search_spaces = Table(
     "search_spaces",
     metadata,
     seq(),
     Column("owner_id", String, nullable=False, unique=True),
-    words("kind", null=False),
+    string("kind", null=False),
     number("documents"),
     number("gone"),
     number("generation"),
-    words("embedding"),
+    string("embedding"),
     number("vectors"),
     # A number is never used again: what a process remembers of a space goes by it.
     sqlite_autoincrement=True,
+    info={"erasure": "keep"},
 )
 search_tail = Table(
     "search_tail",
@@ -31,6 +32,7 @@ search_tail = Table(
     Column("data", LargeBinary, nullable=False),
     Index("search_tail_by_owner", "owner_id", "seq"),
     sqlite_autoincrement=True,
+    info={"erasure": "delete"},
 )
 search_postings = Table(
     "search_postings",
@@ -40,6 +42,7 @@ search_postings = Table(
     Column("chunk", BigInteger, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
+    info={"erasure": "delete"},
 )
 search_documents = Table(
     "search_documents",
@@ -48,6 +51,7 @@ search_documents = Table(
     Column("chunk", BigInteger, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
+    info={"erasure": "delete"},
 )
 search_vectors = Table(
     "search_vectors",
@@ -58,6 +62,7 @@ search_vectors = Table(
     number("dimensions"),
     Column("data", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
+    info={"erasure": "delete"},
 )
 search_terms = Table(
     "search_terms",
@@ -65,4 +70,5 @@ search_terms = Table(
     Column("space", BigInteger, primary_key=True, autoincrement=False),
     Column("term", Text, primary_key=True),
     sqlite_with_rowid=False,
+    info={"erasure": "delete"},
 )

@@ -1,17 +1,19 @@
-"""Numbered changes of the schema, applied in order on every database, after a verified backup of what stands there.
+"""The schema: an empty database gets the tables as they are described today, an older one the numbered migrations it lacks.
 
-A migration that was released is never edited: its SQL is kept beside it, one file for each database.
+A backup is made and verified before the first migration changes an existing database. A table that is missing, as that of a new
+plugin, is created at any start, so migrations only change tables that exist.
 """
 
 from collections.abc import Callable, Sequence
 from importlib import resources
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage.migrations import fill
-from ricordo.storage.migrations.history import begin_history
-from ricordo.storage.migrations.shortening import shorten_history
+from ricordo.storage.columns import metadata
+from ricordo.storage.index import tables as _index_tables  # noqa: F401 - it declares tables
+from ricordo.storage.tables import organizations, users
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -22,59 +24,24 @@ UNFINISHED = (
 )
 
 
-def create_spine(connection: Connection) -> None:
-    """Agents, conversations, messages, blocks, tools, archives, runs and steps, and the local organisation and user."""
-    run_file(connection, "0001")
-
-
-def create_index_and_jobs(connection: Connection) -> None:
-    """Jobs, and the search index: what stands in the database waits in its tail until it is merged."""
-    run_file(connection, "0002")
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("DROP TABLE messages_fts")
-        connection.exec_driver_sql("DROP TABLE passages_fts")
-    fill.put_all_in_tail(connection)
-
-
-def create_tickets(connection: Connection) -> None:
-    """What hands jobs to workers on PostgreSQL: procrastinate's own schema. SQLite's one server takes them from the table."""
+def create_schema(connection: Connection) -> None:
+    """All tables, the local organization with its user, and on PostgreSQL what procrastinate and pgvector need."""
+    metadata.create_all(connection, checkfirst=False)
+    connection.execute(organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0})
+    local = {"id": LOCAL_USER, "organization_id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0}
+    connection.execute(users.insert(), local)
     if connection.dialect.name == "postgresql":
-        run_file(connection, "0003")
+        run_file(connection, "procrastinate")
+        create_pgvector(connection)
 
 
 def create_pgvector(connection: Connection) -> None:
     """A table for archives that chose pgvector, where PostgreSQL has that extension; else nothing, and it is made later."""
-    if connection.dialect.name == "postgresql":
-        run_file(connection, "0004")
+    run_file(connection, "pgvector")
 
 
-def add_threads_and_ledger(connection: Connection) -> None:
-    """Threads with a model and a window of their own, streams that are kept, traces, expenses, and organisations' providers."""
-    run_file(connection, "0005")
-
-
-def add_versions(connection: Connection) -> None:
-    """Versions of memory, proposals and remotes; every block that stands gets its first version."""
-    run_file(connection, "0006")
-    begin_history(connection)
-
-
-def shorten_versions(connection: Connection) -> None:
-    """Versions that take half the room: by the number of their chain, without what can be told from the rows beside them."""
-    run_file(connection, "0007")
-    shorten_history(connection)
-    run_file(connection, "0007-end")
-
-
-MIGRATIONS: Sequence[Migration] = (
-    create_spine,
-    create_index_and_jobs,
-    create_tickets,
-    create_pgvector,
-    add_threads_and_ledger,
-    add_versions,
-    shorten_versions,
-)
+# The first makes today's schema, so it runs on empty databases alone, and is all that these need.
+MIGRATIONS: Sequence[Migration] = (create_schema,)
 
 
 def migrate(
@@ -83,30 +50,47 @@ def migrate(
     """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
 
     `back_up` gets the version found and is called once, before the first change to a database that holds something.
+    Raises Unavailable where the schema is newer, or only half of a copy.
     """
-    version = current_version(connection)
+    version, newest = _current_version(connection), len(migrations)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
-    if version > len(migrations):
+    if version > newest:
         raise Unavailable(
-            f"This database has schema {version}, and this Ricordo knows up to {len(migrations)}. "
+            f"This database has schema {version}, and this Ricordo knows up to {newest}. "
             "Start the newer Ricordo that wrote it, or restore a backup from the data folder."
         )
-    if 0 < version < len(migrations):
+    if version == 0:
+        _apply(connection, migrations[0], newest)
+        return newest
+    if version < newest:
         back_up(version)
     for number, migration in enumerate(migrations[version:], version + 1):
+        _apply(connection, migration, number)
+    with connection.begin():
+        missing = set(metadata.tables) - set(inspect(connection).get_table_names())
+    if missing:
         with connection.begin():
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
-            migration(connection)
-            connection.execute(
-                text("INSERT INTO schema_versions (version, name) VALUES (:version, :name)"),
-                {"version": number, "name": migration.__name__},
-            )
-    return len(migrations)
+            _begin(connection)
+            metadata.create_all(connection)
+    return newest
 
 
-def current_version(connection: Connection) -> int:
-    """The number of the last migration that was applied; 0 for an empty database."""
+def _apply(connection: Connection, migration: Migration, number: int) -> None:
+    with connection.begin():
+        _begin(connection)
+        migration(connection)
+        connection.execute(
+            text("INSERT INTO schema_versions (version, name) VALUES (:version, :name)"),
+            {"version": number, "name": migration.__name__},
+        )
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
+
+
+def _current_version(connection: Connection) -> int:
     with connection.begin():
         connection.exec_driver_sql(
             "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
@@ -114,9 +98,9 @@ def current_version(connection: Connection) -> int:
         return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
 
 
-def run_file(connection: Connection, number: str) -> None:
-    """Run the statements of `<number>.<database>.sql`, which are parted by lines that hold `--` alone."""
-    script = resources.files(__package__).joinpath(f"{number}.{connection.dialect.name}.sql").read_text("utf-8")
+def run_file(connection: Connection, name: str) -> None:
+    """Run the statements of `<name>.sql`, which are parted by lines that hold `--` alone."""
+    script = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
     for statement in script.split("\n--\n"):
         # Without parameters, or a driver would take a % in a function's text for the place of one.
         connection.exec_driver_sql(statement.strip(), execution_options={"no_parameters": True})

@@ -1,0 +1,110 @@
+"""The schema: an older database keeps all it holds and gets today's tables, and each column says what erasure does with it.
+
+`tests/fixtures/schema-1.sql` is a database of schema 1 as text. Until that schema is released, whoever changes a table writes the
+file anew with `python -m tests.storage.test_schema`; from then on a change is a migration, and the file stays.
+"""
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Table
+
+from ricordo.storage.columns import erasure_of, metadata, seq, string
+from ricordo.storage.sqlite import open_sqlite
+from tests.support.serving import MODEL, serving
+
+SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "schema-1.sql"
+
+
+def schema(path: Path) -> dict[str, object]:
+    """Tables with their columns, keys and indexes, as SQLite itself understands them."""
+    with closing(sqlite3.connect(path)) as connection:
+
+        def rows(sql: str, *values: str) -> list[tuple[Any, ...]]:
+            return connection.execute(sql, values).fetchall()
+
+        tables = rows("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        described: dict[str, object] = {}
+        for table, sql in sorted(tables):
+            indexes = {
+                (name if origin == "c" else origin, unique, partial, tuple(rows(f"PRAGMA index_xinfo({name})")))
+                for _, name, unique, origin, partial in rows(f"PRAGMA index_list({table})")
+            }
+            wheres = rows("SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table)
+            described[table] = {
+                "columns": sorted(column[1:] for column in rows(f"PRAGMA table_info({table})")),
+                "references": sorted(key[2:] for key in rows(f"PRAGMA foreign_key_list({table})")),
+                "indexes": indexes,
+                "wheres": sorted(str(sql).partition(" WHERE ")[2] for (sql,) in wheres),
+                "options": ("AUTOINCREMENT" in sql, "WITHOUT ROWID" in sql),
+            }
+        return described
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A database of schema 1."""
+    path = tmp_path / "old" / "ricordo.db"
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCHEMA_1.read_text("utf-8"))
+    return path
+
+
+async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(old: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    for path in (old, new):
+        await open_sqlite(path).close()
+    assert schema(old) == schema(new), "a table was changed without a migration (see the top of this file)"
+    assert set(schema(new)) == {*metadata.tables, "schema_versions"}
+
+
+def test_an_agent_of_an_older_database_remembers_and_answers(old: Path) -> None:
+    with serving(old.parent) as server, server.client() as client:
+        (agent,) = client.agents.list()
+        said = [str(getattr(one, "content", "")) for one in client.agents.messages.list(agent.id, order="asc")]
+        assert "I keep bees." in said
+        assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Her name is Ada."
+        found = client.agents.passages.search(agent.id, query="honey").results
+        assert [one.content for one in found] == ["Honey keeps for ever."]
+        server.says("You keep bees.")
+        answer = client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "What do I keep?"}])
+        assert "You keep bees." in str(answer.messages)
+        window = server.model.requests[-1].messages
+        assert "I keep bees." in str(window)
+
+
+def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
+    silent = [
+        str(column) for table in metadata.tables.values() for column in table.columns if erasure_of(column) is None
+    ]
+    assert silent == [], 'give the table or the column info={"erasure": "delete"}, "blank" or "keep"'
+    try:
+        table = Table("of_a_plugin", metadata, seq(), string("said"), string("kind", erasure="keep"))
+        assert [erasure_of(column) for column in table.columns] == ["keep", None, "keep"]
+    finally:
+        metadata.remove(metadata.tables["of_a_plugin"])
+
+
+def write_fixture() -> None:
+    """Write `schema-1.sql`, by talking with an agent on a new database."""
+    with tempfile.TemporaryDirectory() as folder:
+        with serving(Path(folder)) as server, server.client() as client:
+            blocks = [{"label": "human", "value": "Her name is Ada."}]
+            agent = client.agents.create(name="Nina", model=MODEL, memory_blocks=blocks, include_base_tools=False)  # type: ignore[arg-type]
+            server.says("How nice.")
+            client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "I keep bees."}])
+            client.agents.passages.create(agent.id, text="Honey keeps for ever.")
+        with closing(sqlite3.connect(Path(folder) / "ricordo.db")) as connection:
+            connection.execute("DELETE FROM jobs")
+            connection.execute("DELETE FROM tools")  # the next start brings them again
+            connection.commit()
+            SCHEMA_1.write_text("\n".join(connection.iterdump()) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write_fixture()
