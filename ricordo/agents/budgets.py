@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ricordo.domain.agent import Agent
-from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.clock import DAY, SECOND, day_of, to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.ledger import DAY, Budget, day_of
 from ricordo.domain.scope import Scope
+from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid, ModelError
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
-from ricordo.storage import agents, jobs, ledger
+from ricordo.storage import agents, jobs, usage
 from ricordo.storage.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
@@ -78,7 +78,7 @@ def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
     if limit is None:
         return None
     today = day_of(tx.clock.now())
-    return Budget(limit, ledger.used_since(tx, agent.organization_id, today, agent.id), today + DAY)
+    return Budget(limit, usage.used_since(tx, agent.organization_id, today, agent.id), today + DAY)
 
 
 def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
@@ -112,7 +112,7 @@ def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: in
         day, at, used = known
         if day == today and now - at < _FRESH and used * 100 < limit * BACKGROUND_PERCENT:
             return int(used)
-    used = ledger.used_since(tx, organization_id, today)
+    used = usage.used_since(tx, organization_id, today)
     # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
     tx.memory[_MEMORY, organization_id] = (today, now, used)
     return used

@@ -19,19 +19,19 @@ from ricordo.agents.tracing import trace_of
 from ricordo.agents.turn_start import renewed
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import new_id
-from ricordo.domain.ledger import Expense
 from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Run, Step, StopReason, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.trace import Trace
+from ricordo.domain.usage import Expense
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.summarizing import Summary
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
-from ricordo.storage import conversations, expenses, messages, runs, traces
+from ricordo.storage import conversations, messages, runs, traces, usage
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -121,7 +121,7 @@ async def save_compaction(
         messages.insert_all(tx, [message])
         _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
-            expenses.add(
+            usage.add_expense(
                 tx,
                 Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id),
             )

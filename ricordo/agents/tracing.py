@@ -17,9 +17,9 @@ from typing import Any, Literal
 import orjson
 
 from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.ledger import DAY
 from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact_all

@@ -37,7 +37,6 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.runs", ("/v1/runs",)),
     LazyRouter("ricordo.api.steps", ("/v1/steps",)),
     LazyRouter("ricordo.api.telemetry", ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")),
-    LazyRouter("ricordo.api.ledger", ("/v1/ledger", "/v1/agents/*/budget")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives")),
     LazyRouter("ricordo.api.importing", ("/v1/agents/*/messages/import",)),

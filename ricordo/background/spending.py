@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 
 from ricordo.agents.budgets import put_off
 from ricordo.domain.job import Job
-from ricordo.domain.ledger import Expense
-from ricordo.domain.usage import Usage
+from ricordo.domain.usage import Expense, Usage
 from ricordo.llm.embedding.metering import metered
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.runtime import Runtime
-from ricordo.storage import expenses, indexed
+from ricordo.storage import indexed, usage
 from ricordo.storage.store import Transaction
 
 
@@ -38,7 +37,7 @@ async def noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
 
             def note(tx: Transaction) -> None:
                 for expense in spent:
-                    expenses.add(tx, expense)
+                    usage.add_expense(tx, expense)
 
             if spent:
                 await runtime.store.write(note)

@@ -151,18 +151,6 @@ def list_settings() -> None:
     raise typer.Exit(0 if is_valid else 1)
 
 
-@app.command("costs")
-def show_costs(
-    by: str = typer.Option("day", help="What the lines stand for: day, agent, user, model or purpose."),
-    days: int = typer.Option(30, help="How many days, today among them."),
-    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
-) -> None:
-    """Show how many tokens were used, and what they cost where <data>/prices.toml has prices."""
-    from ricordo.cli import costs
-
-    costs.show_costs(by=by, days=days, server=server)
-
-
 @database.command("migrate-to")
 def move_database(
     url: str = typer.Argument(help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."),

@@ -53,44 +53,44 @@ class Client:
         """All agents, or those with this name, the oldest first."""
         found: list[Json] = []
         query: dict[str, Any] = {"limit": 100, "order": "asc"} | ({"name": name} if name is not None else {})
-        while page := self._ask("GET", "/v1/agents/", query=query):
+        while page := self.ask("GET", "/v1/agents/", query=query):
             found += page
             query["after"] = page[-1]["id"]
         return found
 
     def agent(self, agent_id: str) -> Json:
         """One agent, with its blocks."""
-        return self._object("GET", f"/v1/agents/{agent_id}")
+        return self.object("GET", f"/v1/agents/{agent_id}")
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
         """Make an agent with these blocks."""
         body: Json = {"name": name, "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks]}
-        return self._object("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
+        return self.object("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
 
     def change_model(self, agent_id: str, handle: str) -> Json:
         """Give the agent another model."""
-        return self._object("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
+        return self.object("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
 
     def models(self) -> list[str]:
         """The handles of all models."""
-        return [str(model["handle"]) for model in self._ask("GET", "/v1/models/")]
+        return [str(model["handle"]) for model in self.ask("GET", "/v1/models/")]
 
     def queue(self) -> Json:
         """How the queue of jobs stands."""
-        return self._object("GET", "/v1/jobs/queue")
+        return self.object("GET", "/v1/jobs/queue")
 
     def search(self, agent_id: str, words: str) -> list[Json]:
         """The archived passages that fit, best first."""
-        answer = self._object("GET", f"/v1/agents/{agent_id}/archival-memory/search", query={"query": words})
+        answer = self.object("GET", f"/v1/agents/{agent_id}/archival-memory/search", query={"query": words})
         return list(answer["results"])
 
     def reset(self, agent_id: str) -> None:
         """Delete the agent's messages."""
-        self._ask("PATCH", f"/v1/agents/{agent_id}/reset-messages")
+        self.ask("PATCH", f"/v1/agents/{agent_id}/reset-messages")
 
     def cancel(self, agent_id: str) -> None:
         """Stop what the agent is doing."""
-        self._ask("POST", f"/v1/agents/{agent_id}/messages/cancel", body={})
+        self.ask("POST", f"/v1/agents/{agent_id}/messages/cancel", body={})
 
     def send(self, agent_id: str, text: str) -> Iterator[Json]:
         """Say something, and yield the events of the answer token by token. Leaving early does not stop the agent."""
@@ -104,11 +104,13 @@ class Client:
         except httpx2.TransportError as error:
             raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
 
-    def _object(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Json:
-        answer: Json = self._ask(method, path, query=query, body=body)
+    def object(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Json:
+        """Return the JSON object that the server answers. Raises RicordoError with the server's own sentence."""
+        answer: Json = self.ask(method, path, query=query, body=body)
         return answer
 
-    def _ask(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Any:
+    def ask(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Any:
+        """Return the JSON that the server answers. Raises RicordoError with the server's own sentence."""
         try:
             response = self._http.request(method, path, params=query, json=body)
         except httpx2.TransportError as error:

@@ -87,19 +87,19 @@ def line(remote: Json) -> str:
 class _Client(Client):
     def remotes(self, user: str) -> list[Json]:
         """Her remotes, the oldest first."""
-        return list(self._ask("GET", _path(user)))
+        return list(self.ask("GET", _path(user)))
 
     def add(self, user: str, body: Json) -> Json:
         """Make a remote."""
-        return self._object("PUT", _path(user), body=body)
+        return self.object("PUT", _path(user), body=body)
 
     def remove(self, user: str, remote_id: str) -> str:
         """End a remote; returns what the server says of that."""
-        return str(self._object("DELETE", f"{_path(user)}/{remote_id}")["message"])
+        return str(self.object("DELETE", f"{_path(user)}/{remote_id}")["message"])
 
     def follow(self, user: str, remote_id: str) -> None:
         """Have a remote follow now."""
-        self._ask("POST", f"{_path(user)}/{remote_id}/follow")
+        self.ask("POST", f"{_path(user)}/{remote_id}/follow")
 
     def followed(self, user: str, before: Json) -> Json:
         """The remote as it is once it was looked at again."""

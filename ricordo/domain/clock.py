@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from ricordo.errors import Invalid
 
 SECOND = 1_000_000
-_DAY = 24 * 3600 * SECOND
+DAY = 24 * 3600 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,9 +70,14 @@ def parse_moment(text: str, where: tzinfo, *, name: str = "created_at") -> int:
     micros = parse_date(text, where, name=name)
     try:
         # A day to spare: it is shown in any time zone, and what has no date of its own is put right beside it.
-        to_datetime(micros - _DAY), to_datetime(micros + _DAY)
+        to_datetime(micros - DAY), to_datetime(micros + DAY)
     except OverflowError as error:
         raise Invalid(
             f"{name} {text} lies beyond the calendar. Choose a moment from 0001-01-02 to 9999-12-30, in UTC."
         ) from error
     return micros
+
+
+def day_of(micros: int) -> int:
+    """Return the start of the day, UTC."""
+    return micros - micros % DAY

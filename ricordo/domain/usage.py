@@ -1,6 +1,9 @@
-"""Tokens, counted by kind."""
+"""Tokens, counted by kind; what was spent outside of steps; and how many may be spent in a day."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,32 @@ class Usage:
             _sum(self.cache_write_tokens, other.cache_write_tokens),
             _sum(self.reasoning_tokens, other.reasoning_tokens),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """Tokens of one piece of work outside of a turn's steps; `model` is a handle, `created_at` in microseconds."""
+
+    organization_id: str
+    purpose: Purpose
+    model: str
+    usage: Usage
+    agent_id: str | None = None
+    user_id: str | None = None
+    created_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many tokens may be used from one midnight (UTC) to the next, and how many were; `resets_at` in microseconds."""
+
+    limit: int
+    used: int
+    resets_at: int
+
+    def is_spent(self, percent: int = 100) -> bool:
+        """Whether this share of it is used up."""
+        return self.used * 100 >= self.limit * percent
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -1,3 +1,6 @@
 """The built-in features: each is a folder that can be deleted with its line here, and the server still starts."""
 
-FEATURES: tuple[str, ...] = ("integrations",)
+FEATURES: tuple[str, ...] = (
+    "integrations",
+    "ledger",
+)

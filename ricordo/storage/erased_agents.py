@@ -12,7 +12,7 @@ from sqlalchemy import Table, bindparam, delete, func, not_, or_, select, update
 
 from ricordo.domain.erasure import Erasure
 from ricordo.domain.scope import LOCAL_USER, Scope
-from ricordo.storage import erasing, ledger
+from ricordo.storage import erasing, usage
 from ricordo.storage.erased_rows import PORTION
 from ricordo.storage.gone import NOBODY
 from ricordo.storage.index.dropping import drop_portion
@@ -148,7 +148,7 @@ def remove(tx: Transaction, erasure: Erasure, agent_id: str) -> tuple[Erasure, b
     for name, (found, remove) in _OF_AGENT.items():
         if ids := [row.id for row in tx.all(found, {"owner_id": agent_id})]:
             if name == "steps":
-                ledger.keep_spent(tx, ids)
+                usage.keep_spent(tx, ids)
             return erasure.counted(name, tx.run(remove, {"ids": ids})), True
     for archive_id in archives_of(tx, [agent_id]):
         return _remove_archive(tx, erasure, archive_id), True

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Table, bindparam, delete, exists, func, or_, select, update
 
 from ricordo.domain.erasure import Erasure
-from ricordo.storage import ledger, search, versions
+from ricordo.storage import search, usage, versions
 from ricordo.storage.erasing import Mark
 from ricordo.storage.memory_tables import is_in_chain, number_of_chain
 from ricordo.storage.store import Transaction, each
@@ -185,7 +185,7 @@ def remove_runs(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> tuple[
     for row in tx.all(_RUNS, wanted):
         erasure = erasure.seen([row.created_at], [row.agent_id])
     if found := tx.all(_STEPS, wanted):
-        ledger.keep_spent(tx, [row.id for row in found])
+        usage.keep_spent(tx, [row.id for row in found])
         tx.run(_DELETE["steps"], {"ids": [row.seq for row in found]})
         return erasure.counted("steps", len(found)), True
     for row in tx.all(_CAUSED, wanted):

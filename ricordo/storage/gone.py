@@ -13,7 +13,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
-from ricordo.storage import agents, archives, conversations, jobs, ledger, search
+from ricordo.storage import agents, archives, conversations, jobs, search, usage
 from ricordo.storage.index.dropping import drop_portion
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents as agents_table
@@ -153,7 +153,7 @@ def _remove_rows(tx: Transaction, kind: Kind, owner_id: str) -> bool:
         ids = [row.id for row in tx.all(find, {"owner_id": owner_id})]
         if ids:
             if remove is _DELETE_STEPS:
-                ledger.keep_spent(tx, ids)
+                usage.keep_spent(tx, ids)
             tx.run(remove, {"ids": ids})
             return True
     return False

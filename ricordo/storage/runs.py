@@ -9,11 +9,11 @@ from sqlalchemy import Row, bindparam, delete, insert, literal, or_, select
 from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, LeaseLost
-from ricordo.storage.ledger import keep_spent
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter, usage_of, usage_values
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import runs, steps
+from ricordo.storage.usage import keep_spent
 
 _USAGE = {"prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"}
 _RUN_FIELDS = [column.name for column in runs.c if column.name not in (_USAGE | {"seq"})]

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from ricordo.agents.budgets import DAILY_TOKENS, BudgetSpent, budget_of, put_off, set_budget
+from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
-from ricordo.domain.ledger import DAY, Expense
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.domain.usage import Usage
+from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, NotFound
 from ricordo.llm.scripted import call
-from ricordo.storage import expenses, jobs
+from ricordo.storage import jobs, usage
 from ricordo.storage.paging import Page
 from tests.agents.stage import Stage, text_of
 from tests.support.clock import START, ManualClock
@@ -95,7 +95,7 @@ async def test_the_common_budget_counts_all_agents_and_all_work(stage: Stage, cl
     await stage.say(one)
     clock.advance(6)
     await stage.store.write(
-        lambda tx: expenses.add(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
+        lambda tx: usage.add_expense(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
     )
     await stage.say(two)
     clock.advance(6)

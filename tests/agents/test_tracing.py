@@ -9,9 +9,9 @@ import pytest
 from ricordo.agents import tracing
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import collect, run_turn
+from ricordo.domain.clock import DAY
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.job import Job
-from ricordo.domain.ledger import DAY
 from ricordo.domain.message import ImagePart, TextPart
 from ricordo.domain.model import ModelReply, ToolSchema
 from ricordo.domain.redaction import HIDDEN

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from ricordo.background.spending import noted, waits
+from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
-from ricordo.domain.ledger import DAY, Expense
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.domain.usage import Usage
+from ricordo.domain.usage import Expense, Usage
+from ricordo.features.ledger.queries import LedgerQuery, entries
 from ricordo.llm.embedding.metering import count
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.llm.policy import CallPolicy
-from ricordo.storage import expenses, jobs, ledger
-from ricordo.storage.ledger import LedgerQuery
+from ricordo.storage import jobs, usage
 from ricordo.storage.paging import Page
 from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.agents.stage import Stage
@@ -28,7 +28,7 @@ def job_of(agent: str) -> Job:
 
 async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
     query = LedgerQuery(START, START + DAY, "agent", purpose="embedding")
-    found = await stage.store.read(lambda tx: ledger.entries(tx, Scope(), query))
+    found = await stage.store.read(lambda tx: entries(tx, Scope(), query))
     return [(entry.key, entry.model, entry.usage.prompt_tokens) for entry in found]
 
 
@@ -66,7 +66,7 @@ async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monke
     runtime = stage.runtime
     runtime.settings = runtime.settings.model_copy(update={"daily_tokens": 100})
     spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
-    await stage.store.write(lambda tx: expenses.add(tx, spending))
+    await stage.store.write(lambda tx: usage.add_expense(tx, spending))
     stage.store.memory.clear()
     assert not await waits(runtime, job_of(agent))  # no model, or the built-in one
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")

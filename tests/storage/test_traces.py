@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
-from ricordo.domain.ledger import DAY
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.trace import Trace

@@ -10,6 +10,7 @@ With `-c` and a program it is `python -c` in the same way, for programs that the
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -115,16 +116,12 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
 
 
 def _import_everything() -> None:
-    import ricordo.app
-    import ricordo.cli.chat
-    import ricordo.cli.costs
-    import ricordo.cli.database
-    import ricordo.cli.doctor
-    import ricordo.cli.repair
-    import ricordo.cli.search
-    import ricordo.cli.serve
-    import ricordo.storage.database
-    import ricordo.storage.postgres  # noqa: F401 - all of them for the commands to come
+    for name in ("ricordo.app", "ricordo.storage.database", "ricordo.storage.postgres"):
+        importlib.import_module(name)
+    for package in ("ricordo.cli", "ricordo.features"):
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not found.name.endswith((".__main__", ".child")):  # these run when they are imported
+                importlib.import_module(found.name)
 
 
 def _obey() -> None:

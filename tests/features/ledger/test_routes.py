@@ -8,12 +8,12 @@ import pytest
 from letta_client import APIStatusError
 from letta_client.types import AgentState
 
-from ricordo.agents.prices import FILE
-from ricordo.api.wire.ledger import BudgetShape, LedgerShape
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
+from ricordo.features.ledger.models import BudgetResponse, LedgerResponse
+from ricordo.features.ledger.service import FILE
 from tests.api.wire.fits import require_fits
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
 
@@ -41,7 +41,7 @@ def test_the_ledger_counts_tokens_and_shows_no_money_without_prices(
 
     ledger = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
 
-    require_fits(LedgerShape, ledger)
+    require_fits(LedgerResponse, ledger)
     assert (ledger["group_by"], ledger["currency"]) == ("day", None)
     (line,) = ledger["lines"]
     assert line["key"] == datetime.now(UTC).date().isoformat()
@@ -59,7 +59,7 @@ def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
 
     ledger = http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
 
-    require_fits(LedgerShape, ledger)
+    require_fits(LedgerResponse, ledger)
     assert ledger["currency"] == "EUR"
     (line,) = ledger["lines"]
     assert (line["key"], line["unpriced_tokens"]) == (MODEL, 0)
@@ -137,7 +137,7 @@ def test_a_budget_is_given_shown_and_taken_away(
     assert http.get(path).json() == none
     spend(client, server, agent.id, Usage(30, 0))
     given = http.patch(path, json={"daily_tokens": 100}).json()
-    require_fits(BudgetShape, given)
+    require_fits(BudgetResponse, given)
     assert (given["daily_tokens"], given["used_tokens"], given["remaining_tokens"]) == (100, 30, 70)
     assert given["resets_at"].endswith("T00:00:00.000000Z")
     assert http.get(path).json() == given

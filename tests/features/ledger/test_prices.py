@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.agents.prices import FILE, read_prices
-from ricordo.domain.ledger import Price
 from ricordo.errors import Invalid
+from ricordo.features.ledger.service import FILE, Price, read_prices
 
 GOOD = """
 currency = "USD"

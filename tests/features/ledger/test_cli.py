@@ -4,13 +4,12 @@ import asyncio
 
 import pytest
 
-from ricordo.agents.prices import FILE
-from ricordo.cli.costs import table
-from ricordo.domain.ledger import Expense
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.domain.usage import Usage
+from ricordo.domain.usage import Expense, Usage
+from ricordo.features.ledger.cli import table
+from ricordo.features.ledger.service import FILE
 from ricordo.settings import Settings
-from ricordo.storage import expenses
+from ricordo.storage import usage
 from ricordo.storage.database import open_store
 from tests.cli.conftest import Shell
 
@@ -25,7 +24,7 @@ def fill(shell: Shell) -> None:
         store = open_store(Settings(data_dir=shell.data))
         for model in ("a/model", "b/model"):
             spent = Expense(LOCAL_ORGANIZATION, "compaction", model, Usage(100_000, 2_000), "agent-1")
-            await store.write(lambda tx, spent=spent: expenses.add(tx, spent))  # type: ignore[misc]
+            await store.write(lambda tx, spent=spent: usage.add_expense(tx, spent))  # type: ignore[misc]
         await store.close()
 
     asyncio.run(work())

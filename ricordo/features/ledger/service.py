@@ -1,39 +1,28 @@
-"""What tokens were spent on, what they cost by an operator's own prices, and how much may be spent in a day."""
+"""What tokens cost: the operator's price list in the data folder, and the ledger's lines by it. Ricordo ships no prices.
 
+currency = "USD"
+
+["openai/gpt-4.1"]         # a handle, or the beginning of handles with * behind it
+input = 2.00               # for a million tokens
+cached = 0.50
+output = 8.00
+"""
+
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal
+from pathlib import Path
+from typing import Any
 
-from ricordo.domain.clock import SECOND
 from ricordo.domain.usage import Usage
+from ricordo.errors import Invalid, Unavailable
+from ricordo.features.ledger.queries import LedgerEntry
 
-Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "other"]
-Grouping = Literal["day", "agent", "user", "model", "purpose"]
-DAY = 24 * 3600 * SECOND
 _MILLION = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Expense:
-    """Tokens of one piece of work outside of a turn's steps; `model` is a handle, `created_at` in microseconds."""
-
-    organization_id: str
-    purpose: Purpose
-    model: str
-    usage: Usage
-    agent_id: str | None = None
-    user_id: str | None = None
-    created_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What one model used for one group; `key` names the group (a day, an agent …)."""
-
-    key: str | None
-    model: str
-    usage: Usage
+FILE = "prices.toml"  # in the data folder
+_KINDS = ("input", "output", "cached", "cache_write")
+_NEEDED = ("input", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +85,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerLine:
     """One line of the ledger. `cost` is None where none of its models has a price; `unpriced_tokens` are not in it."""
 
     key: str | None = None
@@ -105,18 +94,18 @@ class Line:
     unpriced_tokens: int = 0
 
 
-def settle(entries: Iterable[Entry], prices: Prices | None) -> list[Line]:
+def settle(entries: Iterable[LedgerEntry], prices: Prices | None) -> list[LedgerLine]:
     """The lines of the ledger: entries of one key together, with what they cost. The order of the keys is kept."""
-    lines: dict[str | None, Line] = {}
+    lines: dict[str | None, LedgerLine] = {}
     for entry in entries:
-        lines[entry.key] = _with(lines.get(entry.key, Line(entry.key)), entry, prices)
+        lines[entry.key] = _with(lines.get(entry.key, LedgerLine(entry.key)), entry, prices)
     return list(lines.values())
 
 
-def total(lines: Sequence[Line]) -> Line:
+def total(lines: Sequence[LedgerLine]) -> LedgerLine:
     """All lines together."""
     costs = [line.cost for line in lines if line.cost]
-    return Line(
+    return LedgerLine(
         None,
         sum((line.usage for line in lines), Usage()),
         sum(costs, Cost()) if costs else None,
@@ -124,28 +113,51 @@ def total(lines: Sequence[Line]) -> Line:
     )
 
 
-def _with(line: Line, entry: Entry, prices: Prices | None) -> Line:
+def _with(line: LedgerLine, entry: LedgerEntry, prices: Prices | None) -> LedgerLine:
     price = prices.of(entry.model) if prices else None
     cost = line.cost
     if price:
         cost = (cost or Cost()) + price.cost(entry.usage)
     unpriced = 0 if price else entry.usage.total_tokens
-    return Line(line.key, line.usage + entry.usage, cost, line.unpriced_tokens + unpriced)
+    return LedgerLine(line.key, line.usage + entry.usage, cost, line.unpriced_tokens + unpriced)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How many tokens may be used from one midnight (UTC) to the next, and how many were; `resets_at` in microseconds."""
+def read_prices(data_dir: Path) -> Prices | None:
+    """The operator's prices; None where there is no such file. Raises Invalid with what to change, Unavailable."""
+    try:
+        text = (data_dir / FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise Invalid(f"{FILE} is not UTF-8 text. Save it as UTF-8.") from None
+    except OSError as error:
+        raise Unavailable(f"{FILE} cannot be read: {error.strerror}. See to its permissions.") from error
+    try:
+        content = tomllib.loads(text, parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, ArithmeticError) as error:
+        raise Invalid(f"{FILE} is not valid TOML: {error}.") from None
+    currency = content.pop("currency", None)
+    if not isinstance(currency, str) or not currency.strip():
+        raise Invalid(f'{FILE} does not say in which currency its prices are. Begin it with: currency = "USD"')
+    return Prices(currency.strip(), {name: _price(name, kinds) for name, kinds in content.items()})
 
-    limit: int
-    used: int
-    resets_at: int
 
-    def is_spent(self, percent: int = 100) -> bool:
-        """Whether this share of it is used up."""
-        return self.used * 100 >= self.limit * percent
+def _price(name: str, kinds: Any) -> Price:
+    if not isinstance(kinds, dict):
+        raise Invalid(f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and output = …')
+    if unknown := set(kinds) - set(_KINDS):
+        raise Invalid(f'In {FILE}, ["{name}"] has {", ".join(sorted(unknown))}. Known are {", ".join(_KINDS)}.')
+    if missing := [kind for kind in _NEEDED if kind not in kinds]:
+        raise Invalid(f'In {FILE}, ["{name}"] lacks {" and ".join(missing)}.')
+    return Price(**{kind: _amount(name, kind, amount) for kind, amount in kinds.items()})
 
 
-def day_of(micros: int) -> int:
-    """The moment at which this moment's day began, UTC."""
-    return micros - micros % DAY
+def _amount(name: str, kind: str, amount: Any) -> Decimal:
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, int | Decimal)
+        or not Decimal(amount).is_finite()
+        or amount < 0
+    ):
+        raise Invalid(f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million tokens.')
+    return Decimal(amount)

@@ -4,8 +4,10 @@ from decimal import Decimal
 
 import pytest
 
-from ricordo.domain.ledger import DAY, Budget, Cost, Entry, Line, Price, Prices, day_of, settle, total
-from ricordo.domain.usage import Usage
+from ricordo.domain.clock import DAY, day_of
+from ricordo.domain.usage import Budget, Usage
+from ricordo.features.ledger.queries import LedgerEntry
+from ricordo.features.ledger.service import Cost, LedgerLine, Price, Prices, settle, total
 from tests.support.clock import START
 
 DEAR = Price(Decimal(2), Decimal(8), cached=Decimal("0.5"), cache_write=Decimal("2.5"))
@@ -57,7 +59,11 @@ def test_a_handle_is_no_beginning_of_another() -> None:
 def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
     prices = Prices("EUR", {"a/*": Price(Decimal(1), Decimal(1))})
     million = Usage(1_000_000, 0)
-    entries = [Entry("x", "a/1", million), Entry("x", "b/1", Usage(5, 2)), Entry("y", "b/1", Usage(1, 1))]
+    entries = [
+        LedgerEntry("x", "a/1", million),
+        LedgerEntry("x", "b/1", Usage(5, 2)),
+        LedgerEntry("y", "b/1", Usage(1, 1)),
+    ]
     lines = settle(entries, prices)
     assert [(line.key, line.usage.total_tokens, line.unpriced_tokens) for line in lines] == [
         ("x", 1_000_007, 7),
@@ -71,8 +77,8 @@ def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
 
 
 def test_without_prices_nothing_costs_anything() -> None:
-    (line,) = settle([Entry("x", "a/1", Usage(5, 5))], None)
-    assert line == Line("x", Usage(5, 5), None, 10)
+    (line,) = settle([LedgerEntry("x", "a/1", Usage(5, 5))], None)
+    assert line == LedgerLine("x", Usage(5, 5), None, 10)
     assert total([]).cost is None
 
 

@@ -1,0 +1,20 @@
+"""The ledger: what tokens were spent on and what they cost, and the daily budgets of agents, over HTTP and on the command line."""
+
+from typing import Any
+
+from ricordo.plugins import Commands
+
+
+class _Ledger:
+    def routes(self) -> list[Any]:
+        """`/v1/ledger` and the budgets of agents."""
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.ledger.routes", ("/v1/ledger", "/v1/agents/*/budget"))]
+
+    def commands(self) -> list[Commands]:
+        """`ricordo costs`."""
+        return [Commands("", "ricordo.features.ledger.cli")]
+
+
+plugin = _Ledger()
