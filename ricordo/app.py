@@ -32,8 +32,8 @@ from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
+from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
-from ricordo.storage import pgvector
 from ricordo.storage.database import is_shared, open_store
 from ricordo.storage.plugin_tables import create_missing
 from ricordo.tools.catalogue import sync_tools

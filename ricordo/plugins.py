@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remotes import RemoteKind
+    from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import VectorSettings
-    from ricordo.storage.vector_index import VectorIndex
     from ricordo.tools.toolbox import ServerTool
 
 GROUP = "ricordo.plugins"

@@ -10,15 +10,15 @@ from ricordo.domain.provider import OrganizationProvider
 from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models
-from ricordo.memory.indexing import Indexing
 from ricordo.memory.recall import Recall
 from ricordo.memory.remotes import RemoteKind
 from ricordo.plugins import Plugins
+from ricordo.search.index_jobs import Indexing
+from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import providers
 from ricordo.storage.store import Store
-from ricordo.storage.vector_index import VectorIndex
 from ricordo.tools.toolbox import Toolbox
 
 

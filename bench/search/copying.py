@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import Table, insert, literal, select
 
+from ricordo.search.records import read_documents
+from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
-from ricordo.storage.index.packing import read_documents
-from ricordo.storage.index.tables import search_documents, search_postings, search_spaces, search_terms, search_vectors
-from ricordo.storage.index.tail import fingerprint
+from ricordo.storage.search_tables import search_documents, search_postings, search_spaces, search_terms, search_vectors
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, archives, messages, passages, passages_tags
 from ricordo.storage.tables import conversations as threads

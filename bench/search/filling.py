@@ -23,9 +23,10 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import EmbeddedModel
-from ricordo.memory.indexing import Indexing
+from ricordo.search import index, partitions
+from ricordo.search.index_jobs import Indexing
 from ricordo.settings import load_settings
-from ricordo.storage import agents, archives, indexed, messages, search
+from ricordo.storage import agents, archives
 from ricordo.storage.database import open_store
 from ricordo.storage.store import Store, Transaction
 from tests.support import make
@@ -113,11 +114,11 @@ class Filler:
 
     async def _merge(self, kind: str, owner_id: str) -> bool:
         """One merge, as the job does it; False where nothing was left to merge."""
-        packed = await self._store.read(lambda tx: indexed.packed(tx, kind, owner_id))
+        packed = await self._store.read(lambda tx: partitions.packed(tx, kind, owner_id))
         if packed is None:
             return False
         moment = time.monotonic()
-        await self._store.write(lambda tx: indexed.write_packed(tx, packed))
+        await self._store.write(lambda tx: partitions.write_packed(tx, packed))
         self.filled.slowest_merge = max(self.filled.slowest_merge, (time.monotonic() - moment) * 1000)
         return True
 
@@ -139,7 +140,7 @@ class Filler:
         texts = self._writer.texts(OTHERS_ROWS)
         for start in range(0, len(texts), BATCH):
             await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
-        while await self._store.write(lambda tx: indexed.merge(tx, kind, owner_id)):
+        while await self._store.write(lambda tx: partitions.merge(tx, kind, owner_id)):
             pass
         await self._embed(owner_id)
         return owner_id
@@ -153,7 +154,7 @@ class Filler:
         if not embedded.is_installed():
             return False
         work = Indexing(self._store, Only(), {})  # type: ignore[arg-type]
-        await work.embed(Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
+        await work.embed(Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
         return True
 
 
@@ -186,7 +187,7 @@ def _insert_messages(tx: Transaction, agent_id: str, texts: list[str], first: in
         )
         for number, text in enumerate(texts, first)
     ]
-    messages.insert_all(tx, new)
+    index.insert_messages(tx, new)
 
 
 def insert_passages(
@@ -203,13 +204,13 @@ def insert_passages(
         )
         for number, text in enumerate(texts, first)
     ]
-    archives.insert_passages(tx, archive, new)
+    index.insert_passages(tx, archive, new)
 
 
 @contextmanager
 def _counting(cpu: dict[str, float]) -> Iterator[None]:
     """Count what indexing takes of the storing: the two calls by which rows are made findable."""
-    kept: dict[str, Callable[..., Any]] = {name: getattr(search, name) for name in ("index_messages", "index_passages")}
+    kept: dict[str, Callable[..., Any]] = {name: getattr(index, name) for name in ("index_messages", "index_passages")}
 
     def counted(work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> None:
@@ -220,12 +221,12 @@ def _counting(cpu: dict[str, float]) -> Iterator[None]:
         return run
 
     for name, work in kept.items():
-        setattr(search, name, counted(work))
+        setattr(index, name, counted(work))
     try:
         yield
     finally:
         for name, work in kept.items():
-            setattr(search, name, work)
+            setattr(index, name, work)
 
 
 async def _main(wanted: Wanted) -> None:

@@ -22,15 +22,14 @@ from bench.search.filling import SEED, Only, insert_passages
 from bench.search.subjects import Author
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.memory.indexing import Indexing
+from ricordo.search import flush, partitions
+from ricordo.search.index_jobs import Indexing
+from ricordo.search.pgvector import NAME, PgVectorIndex
+from ricordo.search.pgvector_builder import Plan
+from ricordo.search.records import POSTING_CHUNK
+from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings
-from ricordo.storage import indexed
 from ricordo.storage.database import open_store
-from ricordo.storage.index import merge
-from ricordo.storage.index.packing import POSTING_CHUNK
-from ricordo.storage.pgvector import NAME, PgVectorIndex
-from ricordo.storage.pgvector_building import Plan
-from ricordo.storage.vector_index import VectorRecord
 
 if TYPE_CHECKING:
     from ricordo.storage.postgres import PostgresStore
@@ -104,7 +103,7 @@ class Loader:
     async def _words(self) -> None:
         archive_id = self._load.archive_id
         # So that every blob of postings is written once.
-        merge.WORDS_AT_ONCE = sys.maxsize
+        flush.WORDS_AT_ONCE = sys.maxsize
         for first in range(0, self._load.rows, POSTING_CHUNK):
             texts = self._author.texts(min(POSTING_CHUNK, self._load.rows - first))
             with self._timed("storing"):
@@ -114,7 +113,7 @@ class Loader:
                         lambda tx, some=some, at=first + start: insert_passages(tx, archive_id, some, at, _APART)  # type: ignore[misc]
                     )
             with self._timed("merging"):
-                await self._store.write(lambda tx: merge.merge(tx, "passages", archive_id, POSTING_CHUNK))
+                await self._store.write(lambda tx: flush.merge(tx, "passages", archive_id, POSTING_CHUNK))
             self.loaded.questions += self._author.questions(texts, _ASKED_OF_EACH)
             _tell("stored", first + len(texts), self._load.rows)
 
@@ -122,7 +121,7 @@ class Loader:
         archive_id, model = self._load.archive_id, Only()
         index = _Noting(self._store, Kept(Path(self._load.folder), self._load.rows))
         work = Indexing(self._store, model, {NAME: index})  # type: ignore[arg-type]
-        job = Job(indexed.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id})
+        job = Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id})
         with self._timed("embedding"):
             await work.embed(job, lambda done, total: _tell("embedded", done, total))
         _tell("building the index of vectors", 0, self._load.rows)

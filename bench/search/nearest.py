@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bench.search.texts import Writer
 from ricordo.llm.embedding.embedded import EmbeddedModel, is_installed
-from ricordo.storage.index import fusion, vectors
+from ricordo.search import fusion, vectors
 
 BEST = 10
 Rows = npt.NDArray[np.float32]

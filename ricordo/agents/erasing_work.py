@@ -20,7 +20,16 @@ from ricordo.domain.job import Job, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import erased_agents, erased_threads, erasing, jobs, rebuilding, remotes, runs, scrubbing
+from ricordo.search import rebuild
+from ricordo.storage import (
+    erased_agents,
+    erased_threads,
+    erasing,
+    jobs,
+    remotes,
+    runs,
+    scrubbing,
+)
 from ricordo.storage import erased_rows as rows
 from ricordo.storage.erasing import LOOKS, MARKS, REMAINS, Look, Mark
 from ricordo.storage.fenced import FencedStore
@@ -210,7 +219,7 @@ class Work:
         job = await self._claim_merge(owner_id, kind)
         store = FencedStore(self._runtime.store, job)
         try:
-            while await store.write(lambda tx: rebuilding.drop_remains(tx, owner_id)):
+            while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
                 pass
             await self._runtime.indexing.fenced(job).merge(job, self._report)
         except BaseException:

@@ -15,6 +15,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, NotFound
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Store, Transaction
 
@@ -92,7 +93,7 @@ def _insert(tx: Transaction, thread: _Thread, past: Sequence[PastMessage], times
         new.append(_message(item, created_at, conversation, thread.scope))
         ids.append(new[-1].id)
     if new:
-        messages.insert_all(tx, new)
+        insert_messages(tx, new)
         conversations.add_past(tx, conversation.id, len(new), max(message.created_at for message in new))
     return ids
 

@@ -16,9 +16,9 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.commit import file_passages
 from ricordo.runtime import Runtime
+from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks
 from ricordo.storage.paging import Page
-from ricordo.storage.search import PassageFilter
 from ricordo.storage.store import Transaction
 
 T = TypeVar("T")

@@ -23,7 +23,8 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Conflict, Invalid
 from ricordo.memory.rotating import read_rotation
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, blocks, conversations, messages, runs, tools
+from ricordo.search.index import insert_messages
+from ricordo.storage import agents, blocks, conversations, runs, tools
 from ricordo.storage.gone import empty_conversation
 from ricordo.storage.store import Transaction
 
@@ -186,7 +187,7 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     state = replace(state, conversation=conversation)
     agents.insert_one(tx, agent, state.tags)
     conversations.insert_one(tx, state.conversation)
-    messages.insert_all(tx, begun)
+    insert_messages(tx, begun)
     made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
     attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached)
@@ -283,7 +284,7 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tu
     newest = empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
     begun, key = _beginning(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
-    messages.insert_all(tx, begun)
+    insert_messages(tx, begun)
     window = [message.id for message in begun]
     conversations.begin_anew(tx, conversation.id, window, key)
     emptied = replace(conversation, window=tuple(window), prompt_key=key, message_count=len(window))

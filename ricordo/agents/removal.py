@@ -10,8 +10,9 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
-from ricordo.storage import conversations, gone, indexed, runs
-from ricordo.storage.index.dropping import models_of
+from ricordo.search import partitions
+from ricordo.search.dropping import models_of
+from ricordo.storage import conversations, gone, runs
 from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ async def drop_outside(runtime: Runtime, owner_id: str) -> None:
     models = await runtime.store.read(lambda tx: models_of(tx, owner_id)) if runtime.indexes else []
     if not models:
         return
-    home = await runtime.store.read(lambda tx: indexed.home_of(tx, owner_id))
+    home = await runtime.store.read(lambda tx: partitions.home_of(tx, owner_id))
     index = runtime.indexes.get((home.vector_db if home else None) or runtime.indexing.messages_index or "")
     if index is not None:
         for model in models:

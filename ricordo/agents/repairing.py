@@ -25,7 +25,8 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.run import Run
 from ricordo.prompt.transcript import interrupted
-from ricordo.storage import broken, conversations, messages, runs
+from ricordo.search.index import insert_messages
+from ricordo.storage import broken, conversations, runs
 from ricordo.storage.store import Transaction
 
 UNAPPROVED = "The turn that asked for approval failed, so the tool call was denied."
@@ -116,7 +117,7 @@ def give_thread(tx: Transaction, agent_id: str) -> str:
     )
     system = _system(tx, thread)
     conversations.insert_one(tx, replace(thread, window=(system.id,), message_count=1))
-    messages.insert_all(tx, [system])
+    insert_messages(tx, [system])
     return thread.id
 
 
@@ -334,7 +335,7 @@ def _correct_numbers(tx: Transaction, draft: _Draft) -> None:
 
 def _apply(tx: Transaction, draft: _Draft) -> None:
     thread = draft.thread
-    messages.insert_all(tx, draft.new)
+    insert_messages(tx, draft.new)
     for message in draft.changed.values():
         broken.put_parts(tx, message)
     for run_id in broken.half_ended(tx, thread.id):

@@ -19,6 +19,7 @@ from ricordo.domain.message import CompactionPart, Message
 from ricordo.domain.run import Run, StopReason, status_after
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.store import Transaction
 
@@ -66,7 +67,7 @@ def close_run(
     entering = [] if error and error["type"] in _REFUSED else missing
     if results := _results_of_answer(tx, conversation, said) or _results_for_open_calls(said):
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
-        messages.insert_all(tx, [results])
+        insert_messages(tx, [results])
         # Right behind the answer they belong to, ahead of what was said beside it.
         answers = [message for message in missing if message.role == "approval"]
         beside = [message for message in entering if message not in answers]
@@ -127,7 +128,7 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     results = replace(
         last[0], id=new_id("message"), role="tool", parts=denied, created_at=tx.clock.now(), otid=None, seq=0
     )
-    messages.insert_all(tx, [results])
+    insert_messages(tx, [results])
     conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
     # The turn that asked has ended long ago; what its thread waits for no more must not look as if it did.
     conversations.change(tx, conversation.id, last_stop_reason="cancelled")

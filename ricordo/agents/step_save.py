@@ -31,6 +31,7 @@ from ricordo.memory.edit_context import EditContext
 from ricordo.memory.summarizing import Summary
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs, traces, usage
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import failed_result
@@ -118,7 +119,7 @@ async def save_compaction(
         run = replace(_ended(tx, turn.run, stop), context_tokens=part.tokens_after)
         runs.save(tx, run)
         add_callback(tx, run)
-        messages.insert_all(tx, [message])
+        insert_messages(tx, [message])
         _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
             usage.add_expense(
@@ -167,7 +168,7 @@ def _count(turn: TurnContext, new: int) -> None:
 
 
 def _save_messages(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run | None) -> None:
-    messages.insert_all(tx, new)
+    insert_messages(tx, new)
     # What was said beside an answer to waiting calls comes after their results.
     waited = turn.waiting if any(message.role == "tool" for message in new) else []
     _save_window(tx, turn, [*turn.window, *new, *waited], run, added=turn.unsaved + len(new))

@@ -20,6 +20,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.prompt.assemble import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, runs, users
 from ricordo.storage.store import Transaction
 
@@ -223,7 +224,7 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, spec
 
 def _stored(tx: Transaction, thread: Conversation, system: Message) -> Conversation:
     conversations.insert_one(tx, thread)
-    messages.insert_all(tx, [system])
+    insert_messages(tx, [system])
     return thread
 
 

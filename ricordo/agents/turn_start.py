@@ -22,6 +22,7 @@ from ricordo.domain.message import Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.rules import Called
@@ -95,7 +96,7 @@ def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[
         return window, thread.prompt_key
     # A turn writes its prompt over the window's first message, which must never be something that was said.
     system, key = system_message(tx, runtime, state)
-    messages.insert_all(tx, [system])
+    insert_messages(tx, [system])
     window.insert(0, system)
     conversations.save_window(tx, thread.id, [message.id for message in window], key, added=1)
     return window, key
@@ -119,7 +120,7 @@ def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     elif late := require_nothing_waits(turn.window, now, expiry):
         results = tuple(given_up(late, EXPIRED))
         before = [_stored(tx, NewMessage("tool", results), run)]
-    messages.insert_all(tx, [*before, *said])
+    insert_messages(tx, [*before, *said])
     turn.first = len(turn.window)
     turn.window += before if turn.answered else [*before, *said]
     turn.unsaved = len(before) + len(said)

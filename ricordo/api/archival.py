@@ -14,8 +14,8 @@ from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.passage import Passage
 from ricordo.memory.commit import file_passages
+from ricordo.search.index import PassageFilter, delete_passage
 from ricordo.storage import agents, archives
-from ricordo.storage.search import PassageFilter
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
@@ -80,7 +80,7 @@ async def delete(here: Here, agent_id: str, memory_id: str) -> Response:
 
     def remove(tx: Transaction) -> None:
         state = agents.load(tx, here.scope, agent_id)
-        archives.delete_passage(tx, here.scope, state.archives, memory_id)
+        delete_passage(tx, here.scope, state.archives, memory_id)
 
     await here.store.write(remove)
     return answer({"message": f"Memory id={memory_id} successfully deleted"})

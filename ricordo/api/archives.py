@@ -18,6 +18,8 @@ from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.errors import Unsupported
+from ricordo.search import index
+from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives
 from ricordo.storage.store import Transaction
 
@@ -127,7 +129,7 @@ async def delete_passage(here: Here, archive_id: str, passage_id: str) -> Respon
 
     def remove(tx: Transaction) -> None:
         archive = archives.get(tx, here.scope, archive_id)
-        archives.delete_passage(tx, here.scope, [archive], passage_id)
+        index.delete_passage(tx, here.scope, [archive], passage_id)
 
     await here.store.write(remove)
     return Response(status_code=204)
@@ -170,7 +172,7 @@ async def _file(here: Call, archive_id: str, items: Sequence[PassageItem]) -> li
                 new_passage(tx, here, item, moment, archive_id)
                 for item, moment in zip(items[portion], moments[portion], strict=True)
             ]
-            archives.insert_passages(tx, archive, new)
+            insert_passages(tx, archive, new)
             return new
 
         made += await here.store.write(insert)

@@ -15,8 +15,8 @@ from ricordo.api.wire.schemas import FoundPassageShape
 from ricordo.domain.clock import zone
 from ricordo.errors import Unsupported
 from ricordo.memory.recall import FoundMessage
+from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, conversations
-from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["search"])

@@ -9,14 +9,15 @@ from ricordo.domain.usage import Expense, Usage
 from ricordo.llm.embedding.metering import metered
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.runtime import Runtime
-from ricordo.storage import indexed, usage
+from ricordo.search import partitions
+from ricordo.storage import usage
 from ricordo.storage.store import Transaction
 
 
 async def waits(runtime: Runtime, job: Job) -> bool:
     """Whether the job was put off to the next day, since it would spend tokens of a budget that is nearly used up."""
     owner_id = job.payload["owner_id"]
-    home = await runtime.store.read(lambda tx: indexed.home_of(tx, owner_id))
+    home = await runtime.store.read(lambda tx: partitions.home_of(tx, owner_id))
     handle = runtime.indexing.wanted_model(home.embedding) if home else None
     if handle is None or not isinstance(runtime.models.embedders.get(handle), RemoteEmbedder):
         return False

@@ -5,11 +5,11 @@ writes nothing more.
 from ricordo.background import spending
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.memory.deciding import EXPIRY
-from ricordo.memory.reindexing import reembed, reindex
 from ricordo.runtime import Runtime
-from ricordo.storage.index.schedule import MERGE
-from ricordo.storage.indexed import EMBED, SWEEP
-from ricordo.storage.rebuilding import REEMBED, REINDEX
+from ricordo.search.partitions import EMBED, SWEEP
+from ricordo.search.rebuild import REEMBED, REINDEX
+from ricordo.search.rebuild_jobs import reembed, reindex
+from ricordo.search.schedule import MERGE
 
 SWEPT_EVERY = 600.0
 

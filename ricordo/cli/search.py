@@ -10,8 +10,8 @@ from ricordo.cli.progress import Progress
 from ricordo.domain.job import ENDED, Job
 from ricordo.errors import NotFound
 from ricordo.logs import set_up_logs
+from ricordo.search import rebuild
 from ricordo.settings import load_settings
-from ricordo.storage import rebuilding
 from ricordo.storage.held import address
 from ricordo.storage.store import Store, Transaction
 
@@ -52,7 +52,7 @@ async def _wanted(store: Store, spaces: Sequence[str]) -> list[tuple[str, str]]:
     """The spaces, by their owners and those's organisations."""
     wanted: list[tuple[str, str]] = []
     after = ""
-    while found := await store.read(lambda tx, after=after: rebuilding.some_owners(tx, after)):  # type: ignore[misc]
+    while found := await store.read(lambda tx, after=after: rebuild.some_owners(tx, after)):  # type: ignore[misc]
         wanted += [one for one in found if not spaces or one[0] in spaces]
         after = found[-1][0]
     if missing := set(spaces) - {owner_id for owner_id, _ in wanted}:
@@ -61,7 +61,7 @@ async def _wanted(store: Store, spaces: Sequence[str]) -> list[tuple[str, str]]:
 
 
 async def _count(store: Store, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
-    return await store.read(lambda tx: {owner_id: rebuilding.count_documents(tx, owner_id) for owner_id, _ in wanted})
+    return await store.read(lambda tx: {owner_id: rebuild.count_documents(tx, owner_id) for owner_id, _ in wanted})
 
 
 class _Watch:
@@ -78,11 +78,11 @@ class _Watch:
         """Tells whether each of these was built."""
 
         def ask(tx: Transaction) -> list[Job]:
-            return [rebuilding.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in spaces]
+            return [rebuild.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in spaces]
 
         ids = [job.id for job in await self._store.write(ask)]
         while True:
-            found = await self._store.read(lambda tx: rebuilding.read_jobs(tx, ids))
+            found = await self._store.read(lambda tx: rebuild.read_jobs(tx, ids))
             self._show(found)
             if all(job.status in ENDED for job in found):
                 break

@@ -9,8 +9,8 @@ from ricordo.integrations.pinecone import PineconeIndex
 from ricordo.integrations.qdrant import QdrantIndex
 from ricordo.integrations.turbopuffer import TurbopufferIndex
 from ricordo.memory.remotes import RemoteKind
+from ricordo.search.vector_index import VectorIndex
 from ricordo.settings import VectorSettings
-from ricordo.storage.vector_index import VectorIndex
 
 
 class IntegrationsPlugin:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ricordo.errors import Unavailable
-from ricordo.storage.vector_index import VectorRecord
+from ricordo.search.vector_index import VectorRecord
 
 T = TypeVar("T")
 DEFAULT_PREFIX = "ricordo"

@@ -18,8 +18,8 @@ from ricordo.domain.version import BlockVersion
 from ricordo.memory.guarding import repeated
 from ricordo.memory.history import blame
 from ricordo.prompt.memory import disarm
+from ricordo.search.words import query_terms, terms
 from ricordo.storage import archives, blocks, history, messages
-from ricordo.storage.index.words import query_terms, terms
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
 

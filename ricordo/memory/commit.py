@@ -19,6 +19,7 @@ from ricordo.memory.proposing import Proposed, propose_edits
 from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape, told_of_versions
 from ricordo.memory.rotating import may_rotate, rotate
 from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
+from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.store import Transaction
 
@@ -208,7 +209,7 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
         updated_at=now,
     )
     holding = [replace(passage, archive_id=archive.id) for passage in new]
-    return (archives.insert_one(tx, archive, owner=state.agent.id, holding=holding),)
+    return (insert_archive(tx, archive, owner=state.agent.id, holding=holding),)
 
 
 def _file(
@@ -218,6 +219,6 @@ def _file(
         return None
     filed = [replace(passage, archive_id=attached[0].id) for passage in new]
     try:
-        return (archives.insert_passages(tx, attached[0], filed, attached_to=agent_id), *attached[1:])
+        return (insert_passages(tx, attached[0], filed, attached_to=agent_id), *attached[1:])
     except NotFound:
         return None

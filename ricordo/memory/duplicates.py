@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ricordo.domain.passage import Archive
 from ricordo.memory.recall import Recall
-from ricordo.storage.index.words import terms
-from ricordo.storage.search import PassageFilter
+from ricordo.search.index import PassageFilter
+from ricordo.search.words import terms
 
 # Of all words of two texts, as many are in both.
 NEARLY_THE_SAME = 0.8

@@ -16,10 +16,11 @@ from ricordo.domain.passage import Passage, Relevance
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding.registry import Embedders
-from ricordo.storage import archives, messages, search
-from ricordo.storage.search import Found, MessageFilter, PassageFilter, Query, SearchMode
+from ricordo.search import index
+from ricordo.search.index import Found, MessageFilter, PassageFilter, Query, SearchMode
+from ricordo.search.vector_index import VectorFilter, VectorIndex
+from ricordo.storage import archives, messages
 from ricordo.storage.store import Store, Transaction
-from ricordo.storage.vector_index import VectorFilter, VectorIndex
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class Recall:
             )
 
         def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundMessage]]:
-            found = search.find_messages(tx, asked, _settled(tx, wanted), limit)
+            found = index.find_messages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
 
@@ -112,7 +113,7 @@ class Recall:
             asked = await self._ask_outside(asked, kept_in, outside, limit)
 
         def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundPassage]]:
-            found = search.find_passages(tx, asked, _settled(tx, wanted), limit)
+            found = index.find_passages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
 

@@ -10,7 +10,6 @@ from sqlalchemy import Row, bindparam, delete, insert, select
 from ricordo.domain.concealment import conceal
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
-from ricordo.storage import search
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter
 from ricordo.storage.store import Transaction, each
@@ -65,13 +64,16 @@ _DELETE = delete(passages).where(passages.c.id == bindparam("passage_id"))
 def insert_one(
     tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
 ) -> Archive:
-    """Store a new archive with its first passages, attached to the agent that owns it; returns it with count and tags."""
+    """Store a new archive with its first passages, attached to the agent that owns it; returns it with count and tags.
+
+    It does not index the passages: use `ricordo.search.index.insert_archive`.
+    """
     tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
     archive = replace(archive, passage_count=len(holding), tags=tags)
     tx.run(_INSERT, {column.name: getattr(archive, column.name) for column in COLUMNS} | {"tags": list(archive.tags)})
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
-    _put(tx, archive, holding)
+    _insert_passages(tx, archive, redacted(holding))
     return archive
 
 
@@ -135,34 +137,30 @@ def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page)
 
 def insert_passages(
     tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
-) -> Archive:
-    """Store and index passages; returns the archive with its new count and tags.
+) -> tuple[Archive, list[Passage]]:
+    """Store passages; returns the archive with its new count and tags, and the passages with secrets redacted.
 
-    Raises NotFound where it was deleted, or is not attached to the agent that is named.
+    It does not index them: use `ricordo.search.index.insert_passages`. Raises NotFound where the archive was deleted, or is
+    not attached to the agent that is named.
     """
     if not new:
-        return archive
+        return archive, []
     # Read anew: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
     held = _hold(tx, archive, attached_to)
-    _put(tx, held, new)
-    return _recount(tx, held, len(new), {*held.tags, *(tag for passage in new for tag in passage.tags)})
+    stored = redacted(new)
+    _insert_passages(tx, held, stored)
+    return _recount(tx, held, len(new), {*held.tags, *(tag for passage in new for tag in passage.tags)}), stored
 
 
-def _put(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
-    if not new:
-        return
-    new = [_concealed(passage) for passage in new]
+def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
     tx.run(_INSERT_PASSAGE, [_values(passage) for passage in new])
-    tx.run(
-        _INSERT_TAG,
-        [{"passage_id": passage.id, "archive_id": archive.id, "tag": tag} for passage in new for tag in passage.tags],
-    )
-    search.index_passages(tx, new)
+    tags = [{"passage_id": p.id, "archive_id": archive.id, "tag": tag} for p in new for tag in p.tags]
+    tx.run(_INSERT_TAG, tags)
 
 
-def _concealed(passage: Passage) -> Passage:
-    text = conceal(passage.text).text
-    return passage if text == passage.text else replace(passage, text=text)
+def redacted(new: Iterable[Passage]) -> list[Passage]:
+    """The passages with secrets in their texts redacted."""
+    return [replace(passage, text=conceal(passage.text).text) for passage in new]
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
@@ -192,14 +190,19 @@ def page_of_passages(
     return [_passage(row) for row in read_page(tx, statement, passages, wanted)]
 
 
-def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str) -> None:
-    """Delete a passage of one of these archives, from the index too; raises NotFound."""
+def lock_passage(
+    tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
+) -> tuple[Archive, Passage]:
+    """Lock the one of these archives that has the passage, and return both; raises NotFound."""
     held = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
     passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in held), None)
     passage = found(passage, "Passage", passage_id)
-    archive = _hold(tx, held[passage.archive_id])
-    search.forget_passages(tx, [passage_id])
-    tx.run(_DELETE, {"passage_id": passage_id})
+    return _hold(tx, held[passage.archive_id]), passage
+
+
+def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
+    """Delete a passage of a locked archive. It stays in the index: use `ricordo.search.index.delete_passage`."""
+    tx.run(_DELETE, {"passage_id": passage.id})
     unused = {tag for tag in passage.tags if not _is_in_use(tx, archive, tag)}
     _recount(tx, archive, -1, set(archive.tags) - unused)
 

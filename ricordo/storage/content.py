@@ -9,7 +9,6 @@ from sqlalchemy import Column, Connection, LargeBinary, Table, UniqueConstraint,
 
 from ricordo.storage import tables as _tables  # noqa: F401
 from ricordo.storage.columns import metadata
-from ricordo.storage.index import tables as _index_tables  # noqa: F401 - it declares tables
 
 Row = dict[str, Any]
 AT_ONCE = 500

@@ -12,10 +12,10 @@ from sqlalchemy import Table, bindparam, delete, func, not_, or_, select, update
 
 from ricordo.domain.erasure import Erasure
 from ricordo.domain.scope import LOCAL_USER, Scope
+from ricordo.search.dropping import drop_portion
 from ricordo.storage import erasing, usage
 from ricordo.storage.erased_rows import PORTION
 from ricordo.storage.gone import NOBODY
-from ricordo.storage.index.dropping import drop_portion
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (
     agents,

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Table, bindparam, delete, exists, func, or_, select, update
 
 from ricordo.domain.erasure import Erasure
-from ricordo.storage import search, usage, versions
+from ricordo.search import index
+from ricordo.storage import usage, versions
 from ricordo.storage.erasing import Mark
 from ricordo.storage.memory_tables import is_in_chain, number_of_chain
 from ricordo.storage.store import Transaction, each
@@ -147,7 +148,7 @@ def remove_messages(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Er
     rows = tx.all(_MESSAGES, {"ids": list(ids)})
     if not rows:
         return erasure
-    search.forget_messages(tx, [row.id for row in rows])
+    index.unindex_messages(tx, [row.id for row in rows])
     tx.run(_DELETE["messages"], {"ids": [row.seq for row in rows]})
     staying = [row.conversation_id for row in rows if row.is_default or row.thread_user != erasure.user_id]
     for thread_id in sorted(set(staying)):
@@ -164,8 +165,8 @@ def remove_passages(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Er
     for archive_id in sorted(by_archive):
         gone = [row.id for row in by_archive[archive_id]]
         archive = tx.first(_ARCHIVE, {"archive_id": archive_id})
-        tags = {tag for some in search.tags_of(tx, gone).values() for tag in some}
-        search.forget_passages(tx, gone)
+        tags = {tag for some in index.tags_of(tx, gone).values() for tag in some}
+        index.unindex_passages(tx, gone)
         tx.run(_DELETE_BY_ID["passages"], {"ids": gone})
         used = {row.tag for row in tx.all(_TAGS_IN_USE, {"archive_id": archive_id, "tags": sorted(tags)})}
         kept = [tag for tag in archive.tags if tag not in tags - used]

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select, update
 
 from ricordo.domain.erasure import Erasure
-from ricordo.storage import search
+from ricordo.search import index
 from ricordo.storage.rows import setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import conversations, messages
@@ -54,7 +54,7 @@ def quoting(rows: Sequence[Any], gone: frozenset[str]) -> Iterator[str]:
 def cover_quotes(tx: Transaction, erasure: Erasure, ids: Sequence[str], gone: frozenset[str]) -> Erasure:
     """Replace the results in these messages that quote what goes."""
     rows = tx.all(_ROWS, {"ids": list(ids)})
-    search.forget_messages(tx, [row.id for row in rows])
+    index.unindex_messages(tx, [row.id for row in rows])
     for row in rows:
         parts = [_covered(part) if not gone.isdisjoint(part.get("sources", ())) else part for part in row.parts]
         # Results of searches are not searched themselves; where another tool's are, the rest of its words is found no more.
@@ -125,7 +125,7 @@ def _cover(tx: Transaction, erasure: Erasure, what: str, row: Any, parts: list[d
 def _write(tx: Transaction, row: Any, parts: Sequence[Mapping[str, Any]], text: str) -> None:
     tx.run(_REWRITE, {"message_id": row.id, "new_parts": list(parts), "new_text": text})
     if text:
-        search.index_messages(tx, [row._asdict() | {"text": text}])
+        index.index_messages(tx, [row._asdict() | {"text": text}])
 
 
 def _covered(part: Mapping[str, Any]) -> dict[str, Any]:

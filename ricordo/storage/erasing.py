@@ -28,10 +28,10 @@ from ricordo.domain.erasure import KIND, Erasure, erasure_of
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User
 from ricordo.errors import NotFound
+from ricordo.search import schedule
+from ricordo.search.partitions import EMBED
 from ricordo.storage import jobs
 from ricordo.storage.gone import NOBODY
-from ricordo.storage.index import schedule
-from ricordo.storage.indexed import EMBED
 from ricordo.storage.rows import setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (

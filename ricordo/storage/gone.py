@@ -13,8 +13,9 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
-from ricordo.storage import agents, archives, conversations, jobs, search, usage
-from ricordo.storage.index.dropping import drop_portion
+from ricordo.search import index
+from ricordo.search.dropping import drop_portion
+from ricordo.storage import agents, archives, conversations, jobs, usage
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents as agents_table
 from ricordo.storage.tables import agents_archives, messages, organizations, passages, runs, steps
@@ -174,7 +175,7 @@ def _remove_of_thread(tx: Transaction, thread_id: str) -> bool:
     values = {"thread_id": thread_id, "shared_seq": max(forks.values(), default=-1), "kept": kept}
     ids = [row.id for row in tx.all(_NOT_SHARED, values)]
     if ids:
-        search.forget_messages(tx, ids)
+        index.unindex_messages(tx, ids)
         tx.run(_DELETE_MESSAGES, {"ids": ids})
         return True
     if forks:
@@ -190,7 +191,7 @@ def _remove_of_thread(tx: Transaction, thread_id: str) -> bool:
 def _remove_messages(tx: Transaction, conversation_id: str, newest: int) -> bool:
     ids = [row.id for row in tx.all(_OF_CONVERSATION, {"conversation_id": conversation_id, "newest": newest})]
     if ids:
-        search.forget_messages(tx, ids)
+        index.unindex_messages(tx, ids)
         tx.run(_DELETE_MESSAGES, {"ids": ids})
         tx.run(_DISCOUNT, {"conversation_id": conversation_id, "removed": len(ids)})
     return len(ids) == PORTION

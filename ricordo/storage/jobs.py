@@ -15,11 +15,11 @@ from ricordo.domain.job import ENDED, Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
 from ricordo.storage import tickets
-from ricordo.storage.index.upsert import Missing
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import jobs
+from ricordo.storage.upsert import Missing
 
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000

@@ -1,4 +1,4 @@
-"""Messages: inserted once, indexed in the same transaction, read by id, run or page."""
+"""Messages: inserted once, read by id, run or page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,7 +8,6 @@ from sqlalchemy import Row, Select, bindparam, insert, select, update
 
 from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
-from ricordo.storage import search
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found
 from ricordo.storage.store import Transaction, each, from_json
@@ -34,13 +33,11 @@ _REWRITE = (
 )
 
 
-def insert_all(tx: Transaction, new: Sequence[Message]) -> None:
-    """Store the messages and index their text: two statements however many they are."""
-    if not new:
-        return
+def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
+    """Store the messages and return their rows. It does not index them: use `ricordo.search.index.insert_messages`."""
     rows = [_values(message) for message in new]
     tx.run(_INSERT, rows)
-    search.index_messages(tx, [row for row in rows if row["text"]])
+    return rows
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> list[Message]:

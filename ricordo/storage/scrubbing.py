@@ -71,7 +71,7 @@ def _names(copy: sqlite3.Connection, table: str, user_id: str) -> bool:
 
 def _forget_index(tx: Transaction) -> None:
     """Let this process forget the words it remembers of the index; a search reads them again."""
-    from ricordo.storage.index.remembering import Memory
+    from ricordo.search.cache import Memory
 
     tx.memory.pop(Memory, None)
 

@@ -22,10 +22,10 @@ from ricordo.domain.tool import ToolRule
 from ricordo.domain.version import Proposal
 from ricordo.llm.scripted import call
 from ricordo.memory.schemas import FOLDER
+from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.storage import archives, blocks, conversations, proposals, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.search import PassageFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Stage, returns, soon
@@ -151,7 +151,7 @@ async def archived(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -
     await stage.say(agent)
     (archive,) = (await stage.state(agent)).archives
     passage = make.passage(archive, text, is_untrusted=is_untrusted)
-    await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [passage]))
+    await stage.store.write(lambda tx: insert_passages(tx, archive, [passage]))
     return passage
 
 
@@ -499,7 +499,7 @@ async def test_a_fact_that_is_still_in_view_is_hers_too(stage: Stage) -> None:
     stage.lines += [call("archival_memory_insert", content="Tea grows in Darjeeling."), "Kept."]
     await stage.say(agent, "Go on.")
     (archive,) = (await stage.state(agent)).archives
-    await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [make.passage(archive, FACT)]))
+    await stage.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, FACT)]))
     stage.lines += [
         call("archival_memory_search", query="grandmother chestnut bread"),
         call("memory_insert", label="human", new_string=FACT),

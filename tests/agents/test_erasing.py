@@ -19,7 +19,18 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
 from ricordo.memory import owning, receipts
 from ricordo.memory.proposing import Draft, propose
-from ricordo.storage import archives, blocks, conversations, history, indexed, jobs, messages, remotes, runs, users
+from ricordo.search import partitions
+from ricordo.search.index import insert_messages, insert_passages
+from ricordo.storage import (
+    archives,
+    blocks,
+    conversations,
+    history,
+    jobs,
+    remotes,
+    runs,
+    users,
+)
 from ricordo.storage.content import TABLES
 from ricordo.storage.erased_threads import FORGOTTEN
 from ricordo.storage.erasing import MARKS, REMAINS
@@ -63,12 +74,12 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
         thread = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=size)
         conversations.insert_one(tx, thread)
         new = [make.message(state.agent, f"{canary('said')} {n}", conversation_id="conv-ada") for n in range(size)]
-        messages.insert_all(tx, new)
+        insert_messages(tx, new)
         filed = [
             make.passage(archive, canary("passage"), user_id=owned.user.id, tags=("tea", canary("tag"))),
             make.passage(archive, "Tea.", tags=("tea",)),
         ]
-        archives.insert_passages(tx, archive, filed)
+        insert_passages(tx, archive, filed)
         return owned.user.id
 
     return await stage.store.write(write), state.agent.id
@@ -417,10 +428,10 @@ async def test_outside_indexes_are_told_of_an_archive_that_two_of_her_agents_sha
     def share(tx: Transaction) -> None:
         archives.attach(tx, agents[1], archive.id)
         tx.run(text("UPDATE archives SET vector_db = 'outside'"))
-        indexed.merge(tx, "passages", archive.id)
-        batch = indexed.next_batch(tx, archive.id, "some/model", 10)
+        partitions.merge(tx, "passages", archive.id)
+        batch = partitions.next_batch(tx, archive.id, "some/model", 10)
         assert batch is not None
-        indexed.add_vectors(tx, batch, {}, 1)
+        partitions.add_vectors(tx, batch, {}, 1)
 
     await stage.store.write(share)
     await forget(runtime, Scope(), "ada", with_agents=True)
@@ -437,10 +448,10 @@ async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: S
     runtime.indexing = replace(runtime.indexing, indexes=runtime.indexes, messages_index="outside")
 
     def embed(tx: Transaction) -> tuple[int, ...]:
-        indexed.merge(tx, "messages", agent_id)
-        batch = indexed.next_batch(tx, agent_id, "some/model", 10)
+        partitions.merge(tx, "messages", agent_id)
+        batch = partitions.next_batch(tx, agent_id, "some/model", 10)
         assert batch is not None
-        indexed.add_vectors(tx, batch, {}, 1)
+        partitions.add_vectors(tx, batch, {}, 1)
         return tuple(number for number in batch.documents if number is not None)
 
     numbers = await stage.store.write(embed)

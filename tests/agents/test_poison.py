@@ -14,7 +14,8 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
 from ricordo.prompt.assemble import system_prompt
-from ricordo.storage import archives, blocks, proposals
+from ricordo.search.index import insert_passages
+from ricordo.storage import blocks, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -121,7 +122,7 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
             await stage.say(agent)
             (archive,) = (await stage.state(agent)).archives
             passage = make.passage(archive, poison.text, is_untrusted=True)
-            await stage.store.write(lambda tx: archives.insert_passages(tx, archive, [passage]))
+            await stage.store.write(lambda tx: insert_passages(tx, archive, [passage]))
             stage.lines += [call("archival_memory_search", query=poison.text[:60]), *obeys]
             await stage.send(agent, plain)
         case "said":

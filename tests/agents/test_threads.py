@@ -29,9 +29,9 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.memory.recall import FoundMessage
+from ricordo.search.index import MessageFilter, insert_messages
 from ricordo.storage import conversations, gone, messages
 from ricordo.storage.paging import Page
-from ricordo.storage.search import MessageFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, faults_of, soon
@@ -84,7 +84,7 @@ async def put(stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, .
     window = [*(await kept(stage, id)).window, *(message.id for message in made)]
 
     def work(tx: Any) -> list[Message]:
-        messages.insert_all(tx, made)
+        insert_messages(tx, made)
         conversations.save_window(tx, id, window, "key", added=len(made))
         return messages.by_ids(tx, [message.id for message in made])
 

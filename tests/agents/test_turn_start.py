@@ -14,7 +14,8 @@ from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
 from ricordo.llm.scripted import ScriptedModel, call
-from ricordo.storage import agents, blocks, conversations, messages, runs
+from ricordo.search.index import insert_messages
+from ricordo.storage import agents, blocks, conversations, runs
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
@@ -61,7 +62,7 @@ async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> s
         agent = agents.load(tx, Scope(), agent_id).agent
         run = make.run(agent, created_at=tx.clock.now(), lease_expires_at=expires_at)
         runs.open_run(tx, run)
-        messages.insert_all(tx, [make.message(agent, "Lost?", run_id=run.id, otid="lost", created_at=tx.clock.now())])
+        insert_messages(tx, [make.message(agent, "Lost?", run_id=run.id, otid="lost", created_at=tx.clock.now())])
         return run.id
 
     return await stage.store.write(hold)

@@ -13,7 +13,8 @@ from ricordo.api.wire.context import ContextShape
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.storage import conversations, messages
+from ricordo.search.index import insert_messages
+from ricordo.storage import conversations
 from ricordo.storage.store import Store, Transaction
 from tests.api.wire.fits import require_fits
 from tests.support import make
@@ -47,7 +48,7 @@ async def test_a_thread_of_its_own_is_shown_by_its_id_with_its_own_window(store:
 
     def work(tx: Transaction) -> None:
         conversations.insert_one(tx, thread)
-        messages.insert_all(tx, [said])
+        insert_messages(tx, [said])
 
     await store.write(work)
     wire = await seen(store, state, conversation_id="conv-2")

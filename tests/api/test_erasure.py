@@ -19,9 +19,9 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.llm.scripted import call
 from ricordo.memory import receipts
+from ricordo.search.schedule import MERGE
 from ricordo.secret import Secret
 from ricordo.storage import users
-from ricordo.storage.index.schedule import MERGE
 from tests.conftest import BOTH
 from tests.support import postgres
 from tests.support.canaries import CANARY, canary, in_files, in_tables, rows

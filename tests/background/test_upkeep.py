@@ -17,10 +17,11 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import LeaseLost
 from ricordo.memory.recall import Recall
 from ricordo.runtime import Runtime
-from ricordo.storage import archives, jobs, rebuilding
-from ricordo.storage.index.schedule import MERGE
-from ricordo.storage.index.tables import search_spaces, search_tail
-from ricordo.storage.search import PassageFilter
+from ricordo.search import rebuild
+from ricordo.search.index import PassageFilter, insert_passages
+from ricordo.search.schedule import MERGE
+from ricordo.storage import jobs
+from ricordo.storage.search_tables import search_spaces, search_tail
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import jobs as jobs_table
 from tests.conftest import BOTH
@@ -118,8 +119,8 @@ async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
 async def test_a_server_that_wakes_up_leaves_the_index_that_another_built(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    monkeypatch.setattr(rebuilding, "AT_ONCE", 10)
-    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    monkeypatch.setattr(rebuild, "AT_ONCE", 10)
+    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
     freezing, task = await two.freeze(job, writes)
     await two.run(await two.claim(job, "another"))
     freezing.woken.set()
@@ -133,8 +134,8 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_built(
 async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    monkeypatch.setattr(rebuilding, "AT_ONCE", 10)
-    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    monkeypatch.setattr(rebuild, "AT_ONCE", 10)
+    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
     frozen, first = await two.freeze(job, writes)
     slow = Freezing(two.store, 3)
     second = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
@@ -153,12 +154,12 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     merging = jobs.job_of((await two.store.read(lambda tx: tx.all(waiting)))[0])
     frozen, merge = await two.freeze(merging, 0)
     await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
-    job = await add(two.store, rebuilding.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
     slow = Freezing(two.store, 2)
     building = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
     await asyncio.wait_for(slow.stands.wait(), LIMIT)
     late = make.passage(two.archive, "note of late")
-    await two.store.write(lambda tx: archives.insert_passages(tx, two.archive, [late]))
+    await two.store.write(lambda tx: insert_passages(tx, two.archive, [late]))
     frozen.woken.set()
     await asyncio.wait([merge], timeout=LIMIT)
     slow.woken.set()

@@ -9,6 +9,7 @@ from ricordo.domain.message import ApprovalPart, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
 from tests.behaviour.approving import asks, decides, pending, require_free
@@ -28,7 +29,7 @@ def take_up(scene: Scene, agent: str, *parts: ApprovalPart | ToolReturnPart, wor
         new = [make.message(state.agent, role="approval", parts=parts, run_id=run.id, created_at=now)]
         if words:
             new.append(make.message(state.agent, words, run_id=run.id, created_at=now))
-        messages.insert_all(tx, new)
+        insert_messages(tx, new)
         return run
 
     return scene.server.write(work)

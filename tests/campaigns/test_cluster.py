@@ -20,9 +20,10 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import NotFound
-from ricordo.storage import indexed, jobs, runs, search
+from ricordo.search import index, partitions
+from ricordo.search.index import MessageFilter, Query
+from ricordo.storage import jobs, runs
 from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.search import MessageFilter, Query
 from ricordo.storage.store import Transaction
 from tests.agents.stage import LIMIT, Gate, Held, Hooks, Stage, soon, text_of
 from tests.support import make
@@ -156,14 +157,14 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(store, *(make.message(agent, f"pear number{n}") for n in range(3)))
     with Held(store, "SELECT search_spaces") as late:
-        merging = asyncio.create_task(store.write(lambda tx: indexed.merge(tx, "messages", agent.id)))
+        merging = asyncio.create_task(store.write(lambda tx: partitions.merge(tx, "messages", agent.id)))
         await late.reached()
-        assert await other.write(lambda tx: indexed.merge(tx, "messages", agent.id)) == len(said)
+        assert await other.write(lambda tx: partitions.merge(tx, "messages", agent.id)) == len(said)
         late.release()
         # Where there was no space yet, the second may meet the first: the job is tried again.
         await asyncio.wait([merging])
     wanted = MessageFilter((agent.id,))
-    found = await store.read(lambda tx: search.find_messages(tx, Query("pear"), wanted, 10).hits)
+    found = await store.read(lambda tx: index.find_messages(tx, Query("pear"), wanted, 10).hits)
     assert len(found) == len(said)
     rows = await store.read(lambda tx: tx.all(text("SELECT owner_id, documents FROM search_spaces")))
     assert [tuple(row) for row in rows] == [(agent.id, len(said))]

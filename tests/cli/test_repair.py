@@ -11,6 +11,7 @@ from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all, repair
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.errors import Conflict, NotFound
+from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.sqlite import lock_file, open_sqlite
 from ricordo.storage.store import Store, Transaction
@@ -48,7 +49,7 @@ async def talked(store: Store) -> AgentState:
     ]
 
     def work(tx: Transaction) -> None:
-        messages.insert_all(tx, said)
+        insert_messages(tx, said)
         window = [*state.conversation.window, *(one.id for one in said)]
         conversations.save_window(tx, state.conversation.id, window, "", added=len(said))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select
 
+from ricordo.search import index
+from ricordo.search.index import MessageFilter, Query
 from ricordo.settings import Settings
-from ricordo.storage import search
 from ricordo.storage.database import open_store
-from ricordo.storage.index.tables import search_documents, search_postings, search_spaces, search_tail
-from ricordo.storage.search import MessageFilter, Query
+from ricordo.storage.search_tables import search_documents, search_postings, search_spaces, search_tail
 from ricordo.storage.store import Transaction
 from tests.cli.conftest import Shell
 from tests.support import make, postgres
@@ -46,7 +46,7 @@ def found_in(settings: Settings, ids: list[str]) -> list[int]:
     async def work() -> list[int]:
         store = open_store(settings)
         found = [
-            await store.read(lambda tx, id=id: search.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5))  # type: ignore[misc]
+            await store.read(lambda tx, id=id: index.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5))  # type: ignore[misc]
             for id in ids
         ]
         left = await store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))

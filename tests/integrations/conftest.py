@@ -10,9 +10,9 @@ import pytest
 from ricordo.domain.clock import SystemClock
 from ricordo.integrations import PineconeIndex, QdrantIndex, TurbopufferIndex
 from ricordo.integrations.vector_service import Patience
-from ricordo.storage.pgvector import PgVectorIndex
+from ricordo.search.pgvector import PgVectorIndex
+from ricordo.search.vector_index import VectorIndex
 from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.vector_index import VectorIndex
 from tests.support import postgres
 from tests.support.json_server import KEY, JsonServer
 from tests.support.pinecone_server import PineconeServer

@@ -11,7 +11,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.integrations.vector_service import Patience
-from ricordo.storage.vector_index import VectorFilter, VectorIndex
+from ricordo.search.vector_index import VectorFilter, VectorIndex
 from tests.integrations.conftest import KINDS, PATIENCE, Kind
 from tests.integrations.test_vector_indexes import record, unit
 from tests.support.json_server import KEY, JsonServer

@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.integrations import PineconeIndex
-from ricordo.storage.vector_index import VectorFilter
+from ricordo.search.vector_index import VectorFilter
 from tests.integrations.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
 from tests.support.pinecone_server import PineconeServer

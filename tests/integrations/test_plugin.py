@@ -10,8 +10,8 @@ import pytest
 from ricordo.errors import Invalid
 from ricordo.integrations import plugin
 from ricordo.plugins import Plugins
+from ricordo.search.vector_index import VectorIndex
 from ricordo.settings import VectorSettings
-from ricordo.storage.vector_index import VectorIndex
 from tests.support.notebook import Notebooks
 
 

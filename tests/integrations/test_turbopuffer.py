@@ -8,7 +8,7 @@ import pytest
 from ricordo.errors import Unavailable
 from ricordo.integrations import TurbopufferIndex
 from ricordo.integrations.vector_service import Patience
-from ricordo.storage.vector_index import VectorFilter
+from ricordo.search.vector_index import VectorFilter
 from tests.integrations.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
 

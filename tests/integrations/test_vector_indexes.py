@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.integrations.vector_service import namespace_of
-from ricordo.storage.vector_index import VectorFilter, VectorIndex, VectorRecord
+from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from tests.integrations.conftest import PATIENCE, Kind
 from tests.support.json_server import KEY, JsonServer
 

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.integrations.vector_service import OpenedOnce, Service, by_size, latest, ranked, slices
-from ricordo.storage.vector_index import VectorRecord
+from ricordo.search.vector_index import VectorRecord
 
 
 def test_batches_keep_order_and_both_limits_and_what_is_too_large_goes_alone() -> None:

@@ -10,7 +10,8 @@ from ricordo.domain.scope import Scope
 from ricordo.memory.auditing import Audit, audit, junk_in
 from ricordo.memory.commit import commit
 from ricordo.memory.working import WorkingMemory
-from ricordo.storage import archives, blocks, messages
+from ricordo.search.index import insert_archive, insert_messages
+from ricordo.storage import blocks
 from ricordo.storage.store import Store
 from tests.support import make
 from tests.support.statements import count_statements
@@ -30,7 +31,7 @@ async def wrote(
     """The agent's edit in a run in which users said this."""
     run = f"run-{label}-{len(lines)}"
     new = [make.message(state.agent, text, run_id=run) for text in said]
-    await store.write(lambda tx: messages.insert_all(tx, new))
+    await store.write(lambda tx: insert_messages(tx, new))
     memory = WorkingMemory(state)
     memory.write(label, "\n".join([*filter(None, [memory.block(label).value]), *lines]), "call-1")
     given = make.edit_context(state, **{"run_id": run, "step_id": f"step-{run}"} | circumstances)
@@ -106,7 +107,7 @@ async def test_what_users_said_later_supports_nothing(store: Store, clock: Any) 
     late = make.message(
         state.agent, "I study mathematics in Turin.", run_id="run-2", created_at=clock.now() + 10_000_000
     )
-    await store.write(lambda tx: messages.insert_all(tx, [late]))
+    await store.write(lambda tx: insert_messages(tx, [late]))
     assert found(await audited(store), "unsupported") == [("unsupported", "human", 1)]
 
 
@@ -143,7 +144,7 @@ async def test_passages_are_looked_through_too(store: Store) -> None:
     archive = make.archive()
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
     new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]
-    await store.write(lambda tx: archives.insert_one(tx, archive, holding=new))
+    await store.write(lambda tx: insert_archive(tx, archive, holding=new))
     what = await audited(store)
     assert what.passages == 4
     assert found(what, "duplicate", "junk", "tainted") == [

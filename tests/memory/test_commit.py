@@ -12,8 +12,8 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.working import PassageDraft, WorkingMemory
+from ricordo.search.index import PassageFilter, Query, find_passages
 from ricordo.storage import agents, archives, blocks, proposals, versions
-from ricordo.storage.search import PassageFilter, Query, find_passages
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents_archives
@@ -309,7 +309,7 @@ async def test_filing_in_an_archive_of_the_agents_costs_as_much_as_filing_in_any
     with count_statements(store) as counted:
         await save(store, state, archiving(state, "new"))
     written = [sql for sql in counted.statements if "INTO jobs" not in sql]
-    assert [sql.split()[0] for sql in written] == ["SELECT", "INSERT", "INSERT", "UPDATE"]
+    assert [sql.split()[0] for sql in written] == ["SELECT", "INSERT", "UPDATE", "INSERT"]
 
 
 @pytest.mark.parametrize("makes_one", [False, True])

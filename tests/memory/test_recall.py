@@ -10,11 +10,11 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
-from ricordo.memory.indexing import Indexing
 from ricordo.memory.recall import FoundMessage, Recall
+from ricordo.search.index import MessageFilter, PassageFilter
+from ricordo.search.index_jobs import Indexing
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations
-from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store
 from tests.support import make
 from tests.support.statements import count_statements

@@ -9,7 +9,8 @@ from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
-from ricordo.storage import agents, archives, blocks, conversations, messages, runs, tools
+from ricordo.search.index import insert_messages
+from ricordo.storage import agents, archives, blocks, conversations, runs, tools
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -194,7 +195,7 @@ async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(st
     system = make.message(state.agent, "Anew.", "system")
 
     def begin_anew(tx: Transaction) -> None:
-        messages.insert_all(tx, [system])
+        insert_messages(tx, [system])
         conversations.begin_anew(tx, id, [system.id], "key")
 
     await store.write(begin_anew)

@@ -11,10 +11,10 @@ from sqlalchemy import text
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
+from ricordo.search.index import PassageFilter, Query, delete_passage, find_passages, insert_passages
 from ricordo.storage import archives
 from ricordo.storage.gone import hide_archive
 from ricordo.storage.paging import Page
-from ricordo.storage.search import PassageFilter, Query, find_passages
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make
@@ -38,7 +38,7 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
 
     def work(tx: Transaction) -> None:
         archives.insert_one(tx, archive, owner=agent.id)
-        counted = archives.insert_passages(tx, archive, [passage])
+        counted = insert_passages(tx, archive, [passage])
         assert archives.of_agent(tx, agent.id) == [counted]
         assert counted == replace(archive, passage_count=1, tags=("book", "tea"), updated_at=counted.updated_at)
         (stored,) = archives.passages_by_ids(tx, [passage.id])
@@ -51,9 +51,9 @@ async def test_an_archive_counts_its_passages_and_gathers_their_tags(store: Sqli
     agent = (await make.stored_agent(store)).agent
     archive = await make.stored_archive(store, agent, "one", "two", tags=("b",))
     tagged, plain = make.passage(archive, "three", tags=("a", "b")), make.passage(archive, "four")
-    after = await store.write(lambda tx: archives.insert_passages(tx, archive, [tagged, plain]))
+    after = await store.write(lambda tx: insert_passages(tx, archive, [tagged, plain]))
     assert (after.passage_count, after.tags) == (4, ("a", "b"))
-    await store.write(lambda tx: archives.delete_passage(tx, scope, [after], tagged.id))
+    await store.write(lambda tx: delete_passage(tx, scope, [after], tagged.id))
     (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
     assert (after.passage_count, after.tags) == (3, ("b",))
     assert after.updated_at > archive.updated_at
@@ -63,7 +63,7 @@ async def test_two_writers_with_an_old_view_of_an_archive_count_and_tag_rightly(
     agent = (await make.stored_agent(store)).agent
     old = await make.stored_archive(store, agent)
     for tag in ("a", "b"):
-        await store.write(lambda tx, tag=tag: archives.insert_passages(tx, old, [make.passage(old, tags=(tag,))]))
+        await store.write(lambda tx, tag=tag: insert_passages(tx, old, [make.passage(old, tags=(tag,))]))
     (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
     assert (after.passage_count, after.tags) == (2, ("a", "b"))
 
@@ -72,14 +72,14 @@ async def test_no_passages_change_nothing(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     archive = await make.stored_archive(store, agent)
     with count_statements(store) as counted:
-        assert await store.write(lambda tx: archives.insert_passages(tx, archive, [])) == archive
+        assert await store.write(lambda tx: insert_passages(tx, archive, [])) == archive
     assert counted.statements == []
 
 
 async def test_passages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     one, two = make.passage(archive, "one"), make.passage(archive, "two")
-    await store.write(lambda tx: archives.insert_passages(tx, archive, [one, two]))
+    await store.write(lambda tx: insert_passages(tx, archive, [one, two]))
     found = await store.read(lambda tx: archives.passages_by_ids(tx, [two.id, "passage-gone", one.id]))
     assert [passage.text for passage in found] == ["two", "one"]
 
@@ -110,7 +110,7 @@ async def test_a_deleted_passage_is_found_by_nothing(store: SqliteStore, scope: 
     (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
     (hit,) = (await store.read(lambda tx: find_passages(tx, Query("tea"), wanted, 10))).hits
     assert hit.document == passage.seq
-    await store.write(lambda tx: archives.delete_passage(tx, scope, [archive], passage.id))
+    await store.write(lambda tx: delete_passage(tx, scope, [archive], passage.id))
 
     def look(tx: Transaction) -> None:
         assert archives.passages_by_ids(tx, [passage.id]) == []
@@ -129,7 +129,7 @@ async def test_only_passages_of_the_agents_own_archives_can_be_deleted(store: Sq
     for asking, attached in attempts:
         with pytest.raises(NotFound, match=f"Passage with ID {passage.id} not found"):
             await store.write(
-                lambda tx, asking=asking, attached=attached: archives.delete_passage(tx, asking, attached, passage.id)
+                lambda tx, asking=asking, attached=attached: delete_passage(tx, asking, attached, passage.id)
             )
     assert await store.read(lambda tx: archives.passages_by_ids(tx, [passage.id])) == [passage]
 
@@ -140,7 +140,7 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(sto
     for size in (1, 400):
         new = [make.passage(archive, f"number {number}", tags=("tea",)) for number in range(size)]
         with count_statements(store) as counted:
-            await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
+            await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
         costs.append(len([sql for sql in counted.statements if "INTO jobs" not in sql]))
     assert costs == [5, 5]
 
@@ -148,10 +148,10 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(sto
 async def test_a_tag_is_used_until_the_last_passage_that_has_it_goes(store: SqliteStore, scope: Scope) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     new = [make.passage(archive, tags=("a", "b")), make.passage(archive, tags=("b",))]
-    after = await store.write(lambda tx: archives.insert_passages(tx, archive, new))
+    after = await store.write(lambda tx: insert_passages(tx, archive, new))
     seen = []
     for passage in new:
-        await store.write(lambda tx, id=passage.id: archives.delete_passage(tx, scope, [after], id))
+        await store.write(lambda tx, id=passage.id: delete_passage(tx, scope, [after], id))
         seen.append((await store.read(lambda tx: archives.get(tx, scope, archive.id))).tags)
     assert seen == [("b",), ()]
 
@@ -160,7 +160,7 @@ async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, s
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     await store.write(lambda tx: hide_archive(tx, scope, archive.id))
     with pytest.raises(NotFound, match=f"Archive with ID {archive.id} not found"):
-        await store.write(lambda tx: archives.insert_passages(tx, archive, [make.passage(archive)]))
+        await store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive)]))
     assert await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page())) == []
 
 
@@ -208,10 +208,10 @@ async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
     left: dict[str, tuple[str, ...]] = {}
     for batch in batches:
         new = [make.passage(archive, tags=tuple(sorted(tags))) for tags in batch]
-        await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
+        await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
         left |= {passage.id: passage.tags for passage in new}
         for id in random.sample(sorted(left), min(len(left), 2)):
-            await store.write(lambda tx, id=id: archives.delete_passage(tx, Scope(), [archive], id))
+            await store.write(lambda tx, id=id: delete_passage(tx, Scope(), [archive], id))
             del left[id]
         held = await store.read(lambda tx: archives.get(tx, Scope(), archive.id))
         assert (held.passage_count, held.tags) == (

@@ -19,9 +19,10 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
-from ricordo.memory.indexing import Indexing
 from ricordo.memory.proposing import Draft, propose
 from ricordo.memory.recall import Recall
+from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
+from ricordo.search.index_jobs import Indexing
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import copying, held, jobs, messages, runs
@@ -31,7 +32,6 @@ from ricordo.storage.copying import Choices, Moved
 from ricordo.storage.database import open_store
 from ricordo.storage.held import hold, reading
 from ricordo.storage.memory_tables import number_of_chain
-from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import (
     agents,
@@ -171,8 +171,8 @@ async def fill(settings: Settings) -> str:
         tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
         # These wait in the tail, behind numbers that a deletion left free.
-        messages.insert_all(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])
-        messages.insert_all(tx, [gone := make.message(agent, "to be forgotten")])
+        insert_messages(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])
+        insert_messages(tx, [gone := make.message(agent, "to be forgotten")])
         tx.run(delete(messages_table).where(messages_table.c.id == gone.id))
         tx.run(update(agents).values(metadata=ODD))
 

@@ -11,8 +11,9 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
+from ricordo.search.flush import merge
+from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives, conversations, gone, messages, runs
-from ricordo.storage.index.merge import merge
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
@@ -33,7 +34,7 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     for start in range(0, size, 500):
         new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
-        await store.write(lambda tx, new=new: archives.insert_passages(tx, archive, new))
+        await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
     await store.write(lambda tx: merge(tx, "passages", archive.id, size // 2))
     return archive
 

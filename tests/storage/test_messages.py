@@ -7,6 +7,7 @@ import pytest
 from ricordo.domain.message import EventPart, ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
+from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.paging import Page
@@ -114,9 +115,9 @@ async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(s
     agent = (await make.stored_agent(store)).agent
     many = [make.message(agent, f"number {number}") for number in range(1200)]
     with count_statements(store) as counted:
-        await store.write(lambda tx: messages.insert_all(tx, many))
+        await store.write(lambda tx: insert_messages(tx, many))
         await store.read(lambda tx: messages.by_ids(tx, [message.id for message in many]))
-        await store.write(lambda tx: messages.insert_all(tx, []))
+        await store.write(lambda tx: insert_messages(tx, []))
     assert len(counted.statements) == 3
 
 

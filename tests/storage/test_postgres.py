@@ -29,6 +29,8 @@ from ricordo.errors import Collision, Conflict, Invalid, LeaseLost, Unavailable
 from ricordo.memory import commit as committing
 from ricordo.memory.commit import file_passages
 from ricordo.memory.working import PassageDraft, WorkingMemory
+from ricordo.search import partitions, rebuild
+from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import (
     agents,
@@ -36,10 +38,7 @@ from ricordo.storage import (
     blocks,
     conversations,
     gone,
-    indexed,
-    messages,
     migrations,
-    rebuilding,
     runs,
     tools,
 )
@@ -449,13 +448,13 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     state = await make.stored_agent(store)
     agent_id = state.agent.id
     await make.stored_messages(store, make.message(state.agent, "A secret."))
-    await store.write(lambda tx: indexed.merge(tx, "messages", agent_id))
-    portion = await store.read(lambda tx: rebuilding.read_portion(tx, agent_id, (-1, 0), {}))
+    await store.write(lambda tx: partitions.merge(tx, "messages", agent_id))
+    portion = await store.read(lambda tx: rebuild.read_portion(tx, agent_id, (-1, 0), {}))
     assert portion
-    await store.write(lambda tx: rebuilding.add_portion(tx, agent_id, portion))
+    await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))
     looked, told = threading.Event(), threading.Event()
 
-    def home_of(tx: Transaction, owner_id: str) -> indexed.Home | None:
+    def home_of(tx: Transaction, owner_id: str) -> partitions.Home | None:
         found = real(tx, owner_id)
         looked.set()
         told.wait(LIMIT)
@@ -466,16 +465,16 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
         while await other.write(lambda tx: gone.remove_portion(tx, "agent", agent_id)):
             pass
 
-    real = indexed.home_of
-    monkeypatch.setattr(indexed, "home_of", home_of)
-    taking_over = asyncio.create_task(store.write(lambda tx: rebuilding.take_over(tx, agent_id, [])))
+    real = partitions.home_of
+    monkeypatch.setattr(partitions, "home_of", home_of)
+    taking_over = asyncio.create_task(store.write(lambda tx: rebuild.take_over(tx, agent_id, [])))
     assert await asyncio.to_thread(looked.wait, LIMIT)
     removing = asyncio.create_task(remove())
     await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     told.set()
     await taking_over
     await removing
-    while await store.write(lambda tx: rebuilding.drop_remains(tx, agent_id)):
+    while await store.write(lambda tx: rebuild.drop_remains(tx, agent_id)):
         pass
     left = await store.read(lambda tx: tx.all(text("SELECT owner_id FROM search_spaces")))
     assert left == []
@@ -506,10 +505,10 @@ async def test_a_unit_whose_backend_is_killed_in_the_middle_runs_again_whole(sto
 
     def work(tx: Transaction) -> None:
         pids.append(backend(tx))
-        messages.insert_all(tx, [make.message(agent, "first half")])
+        insert_messages(tx, [make.message(agent, "first half")])
         if len(pids) == 1:
             kill(pids[0])
-        messages.insert_all(tx, [make.message(agent, "second half")])
+        insert_messages(tx, [make.message(agent, "second half")])
 
     await store.write(work)
     assert len(set(pids)) == 2
@@ -599,7 +598,7 @@ async def test_close_waits_for_units_that_run(tmp_path: Path) -> None:
     def slow(tx: Transaction) -> None:
         entered.set()
         time.sleep(0.05)
-        messages.insert_all(tx, [make.message(agent)])
+        insert_messages(tx, [make.message(agent)])
 
     writing = asyncio.create_task(store.write(slow))
     assert await asyncio.to_thread(entered.wait, LIMIT)

@@ -18,6 +18,7 @@ from sqlalchemy import func, select, text
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, messages
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
@@ -61,7 +62,7 @@ async def test_the_writer_goes_on_after_a_unit_that_failed(store: SqliteStore, s
 async def test_a_foreign_key_is_enforced(store: SqliteStore) -> None:
     orphan = make.message(make.agent())
     with pytest.raises(Exception, match="FOREIGN KEY"):
-        await store.write(lambda tx: messages.insert_all(tx, [orphan]))
+        await store.write(lambda tx: insert_messages(tx, [orphan]))
     assert await store.read(count_messages) == 0
 
 
@@ -204,7 +205,7 @@ async def test_close_waits_for_units_that_run(tmp_path: Path) -> None:
     def slow(tx: Transaction) -> None:
         loop.call_soon_threadsafe(loop_entered.set)
         time.sleep(0.05)
-        messages.insert_all(tx, [make.message(agent)])
+        insert_messages(tx, [make.message(agent)])
 
     writing = asyncio.create_task(store.write(slow))
     await loop_entered.wait()
@@ -231,7 +232,7 @@ async def test_statements_are_counted_at_the_cursor(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     said = [make.message(agent, str(number)) for number in range(20)]
     with count_statements(store) as counted:
-        await store.write(lambda tx: messages.insert_all(tx, said))
+        await store.write(lambda tx: insert_messages(tx, said))
         await store.read(count_messages)
     await store.read(count_messages)
     assert [sql.split()[0] for sql in counted.statements] == ["INSERT", "INSERT", "SELECT"]
@@ -242,7 +243,7 @@ WRITE_UNTIL_KILLED = """
 import asyncio, pathlib, sys
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.ids import new_id
-from ricordo.storage import messages
+from ricordo.search.index import insert_messages
 from ricordo.storage.sqlite import open_sqlite
 
 async def main():
@@ -251,7 +252,7 @@ async def main():
     while True:
         one = Message(new_id("message"), agent, conversation, "user", (TextPart("kept"),), store.clock.now(),
                       organization_id=organization)
-        await store.write(lambda tx: messages.insert_all(tx, [one]))
+        await store.write(lambda tx: insert_messages(tx, [one]))
         print(one.id, flush=True)
 
 asyncio.run(main())

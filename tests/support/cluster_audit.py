@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ricordo.storage import search
-from ricordo.storage.index.packing import read_documents, read_postings
-from ricordo.storage.index.tail import unpack
+from ricordo.search import index
+from ricordo.search.index import MessageFilter, Query
+from ricordo.search.records import read_documents, read_postings
+from ricordo.search.write_buffer import unpack
 from ricordo.storage.postgres import open_postgres
-from ricordo.storage.search import MessageFilter, Query
 from ricordo.storage.store import Transaction
 from tests.support.cluster_server import MOST_ATTEMPTS, Tables
 from tests.support.crash_audit import Said, audit_tables
@@ -154,4 +154,4 @@ async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]
 
 def _find(tx: Transaction, one: Said) -> list[int]:
     wanted = MessageFilter((one.agent,), roles=("user",))
-    return [hit.document for hit in search.find_messages(tx, Query(one.token), wanted, _FOUND).hits]
+    return [hit.document for hit in index.find_messages(tx, Query(one.token), wanted, _FOUND).hits]

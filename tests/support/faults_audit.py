@@ -10,9 +10,9 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.runtime import Runtime
+from ricordo.search.index import MessageFilter
 from ricordo.storage import agents, messages, runs
 from ricordo.storage.paging import Page
-from ricordo.storage.search import MessageFilter
 from ricordo.storage.store import Transaction
 
 _LATEST = 4

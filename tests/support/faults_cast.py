@@ -13,6 +13,7 @@ from ricordo.domain.model import ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -187,7 +188,7 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
             add("tool", ToolReturnPart(call.call_id, call.name, "success", words))
         if state.conversation.window and _is_waiting(tx, thread.window):
             return
-        messages.insert_all(tx, rows)
+        insert_messages(tx, rows)
         window = [*thread.window, *(row.id for row in rows)]
         conversations.save_window(tx, thread.id, window, thread.prompt_key, added=len(rows))
 

@@ -16,7 +16,8 @@ from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import CompactionPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.run import Run
-from ricordo.storage import conversations, messages, runs
+from ricordo.search.index import insert_messages
+from ricordo.storage import conversations, runs
 from ricordo.storage.store import Transaction
 from tests.support import make
 
@@ -47,7 +48,7 @@ class Broken:
             organization_id=self.agent.organization_id,
         )
         one = replace(one, **fields)
-        messages.insert_all(self.tx, [one])
+        insert_messages(self.tx, [one])
         return one
 
     def show(self, ids: Sequence[Any]) -> None:

@@ -20,8 +20,10 @@ from ricordo.llm.registry import Models
 from ricordo.memory import owning
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
+from ricordo.search import partitions
+from ricordo.search.index import insert_messages, insert_passages
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage import archives, conversations, erasing, indexed, jobs, messages
+from ricordo.storage import conversations, erasing, jobs
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import Toolbox
@@ -113,15 +115,15 @@ async def _fill(store: SqliteStore, size: Size) -> None:
                 )
                 for is_hers in portion
             ]
-            await store.write(lambda tx, new=new: messages.insert_all(tx, new))  # type: ignore[misc]
+            await store.write(lambda tx, new=new: insert_messages(tx, new))  # type: ignore[misc]
         for portion in _portions(size.passages // size.agents, size.others):
             filed = [
                 make.passage(archive, words.text(is_hers=is_hers), user_id=user_id if is_hers else None)
                 for is_hers in portion
             ]
-            await store.write(lambda tx, filed=filed, to=archive: archives.insert_passages(tx, to, filed))  # type: ignore[misc]
+            await store.write(lambda tx, filed=filed, to=archive: insert_passages(tx, to, filed))  # type: ignore[misc]
         for kind, owner in (("messages", state.agent.id), ("passages", archive.id)):
-            while await store.write(lambda tx, kind=kind, owner=owner: indexed.merge(tx, kind, owner)):  # type: ignore[misc]
+            while await store.write(lambda tx, kind=kind, owner=owner: partitions.merge(tx, kind, owner)):  # type: ignore[misc]
                 pass
     # Merges of a running server are done by its worker, and there is none here.
     await store.write(_end_merges)

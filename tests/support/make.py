@@ -15,6 +15,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Actor, Scope
 from ricordo.domain.tool import Tool
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory.edit_context import EditContext
+from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
 from ricordo.storage.store import Store, Transaction
 from tests.support.clock import START
@@ -196,7 +197,7 @@ async def stored_agent(
         system = message(one, one.system, "system", created_at=one.created_at)
         agents.insert_one(tx, one, tags)
         conversations.insert_one(tx, conversation(one, window=(system.id,), message_count=1))
-        messages.insert_all(tx, [system])
+        insert_messages(tx, [system])
         if with_blocks:
             own = chain("agent", one.id)
             placed = [replace(block, chain_id=own.id) for block in with_blocks]
@@ -217,7 +218,7 @@ async def stored_messages(store: Store, *new: Message) -> list[Message]:
     """Store and index messages; returns them as they read back, with their seq."""
 
     def work(tx: Transaction) -> list[Message]:
-        messages.insert_all(tx, new)
+        insert_messages(tx, new)
         return messages.by_ids(tx, [one.id for one in new])
 
     return await store.write(work)
@@ -231,7 +232,7 @@ async def stored_archive(
 
     def work(tx: Transaction) -> Archive:
         archives.insert_one(tx, new, owner=owner.id)
-        return archives.insert_passages(tx, new, [passage(new, text, **fields) for text in texts])
+        return insert_passages(tx, new, [passage(new, text, **fields) for text in texts])
 
     return await store.write(work)
 

@@ -23,10 +23,10 @@ from ricordo.app import open_runtime
 from ricordo.domain.message import CompactionPart, ImagePart, Message, Part, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.runtime import Runtime
+from ricordo.search.index import MessageFilter
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, messages
 from ricordo.storage.paging import Page
-from ricordo.storage.search import MessageFilter
 from ricordo.storage.store import Transaction
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext

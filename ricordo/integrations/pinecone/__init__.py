@@ -23,7 +23,7 @@ from ricordo.integrations.vector_service import (
     ranked,
     slices,
 )
-from ricordo.storage.vector_index import VectorFilter, VectorRecord
+from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
 _MOST_VECTORS, _MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024

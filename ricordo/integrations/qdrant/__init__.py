@@ -25,7 +25,7 @@ from ricordo.integrations.vector_service import (
     ranked,
     slices,
 )
-from ricordo.storage.vector_index import VectorFilter, VectorRecord
+from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 T = TypeVar("T")
 _MOST_POINTS, _MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default

@@ -25,7 +25,7 @@ from ricordo.integrations.vector_service import (
     ranked,
     slices,
 )
-from ricordo.storage.vector_index import VectorFilter, VectorRecord
+from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 _PLACE = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
 # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.

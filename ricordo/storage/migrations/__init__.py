@@ -11,8 +11,8 @@ from sqlalchemy import Connection, inspect, text
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
+from ricordo.storage import search_tables as _search_tables  # noqa: F401 - it declares tables
 from ricordo.storage.columns import metadata
-from ricordo.storage.index import tables as _index_tables  # noqa: F401 - it declares tables
 from ricordo.storage.tables import organizations, users
 
 Migration = Callable[[Connection], None]

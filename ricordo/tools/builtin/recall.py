@@ -10,8 +10,8 @@ from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
 from ricordo.memory.duplicates import KnownPassage, Likeness, most_alike, standing_like
 from ricordo.memory.working import PassageDraft
+from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.messages import searchable_text
-from ricordo.storage.search import MessageFilter, PassageFilter
 from ricordo.tools.toolbox import ToolContext
 
 PAGE_SIZE = 5

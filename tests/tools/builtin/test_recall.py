@@ -9,6 +9,7 @@ import pytest
 from ricordo.domain.clock import to_micros
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.prompt.packaging import heartbeat_event
+from ricordo.search.index import insert_passages
 from ricordo.storage import archives
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
@@ -349,7 +350,7 @@ async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: Sql
     archive = await make.stored_archive(store, nina.state.agent)
     moments = {"on the 19th": at(2026, 1, 20, 7, 30), "on the 20th": at(2026, 1, 20, 8)}
     passages = [make.passage(archive, f"Tea {text}.", created_at=moment) for text, moment in moments.items()]
-    await store.write(lambda tx: archives.insert_passages(tx, archive, passages))
+    await store.write(lambda tx: insert_passages(tx, archive, passages))
     await nina.save()
     assert await filed(nina, "tea", end_datetime="2026-01-19") == ["Tea on the 19th."]
     assert await filed(nina, "tea", start_datetime="2026-01-20", end_datetime="2026-01-20") == ["Tea on the 20th."]
@@ -434,7 +435,7 @@ async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages
     archive = await make.stored_archive(store, nina.state.agent)
     owners = {"Ada loves jasmine tea.": "user-ada", "Bea loves jasmine tea too.": "user-bea", "Jasmine grows.": None}
     new = [make.passage(archive, text, user_id=owner) for text, owner in owners.items()]
-    await store.write(lambda tx: archives.insert_passages(tx, archive, new))
+    await store.write(lambda tx: insert_passages(tx, archive, new))
     await nina.save()
     nina.scope = replace(nina.scope, subject_id="user-bea")
     assert set(await filed(nina, "jasmine")) == {"Bea loves jasmine tea too.", "Jasmine grows."}

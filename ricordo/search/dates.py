@@ -1,0 +1,257 @@
+"""Times that a question names: "in May 2023", "7.5.2023", "last week", as ranges to compare with the time of a message.
+
+Eight languages. A doubtful word is not a time: "may I", "march on", "2022 steps" name nothing. Days are days in UTC.
+The names of months, days and spans are in `calendar_words.py`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+
+from ricordo.search.calendar_words import (
+    ALONE_ONLY_AFTER,
+    AMBIGUOUS,
+    COUNTED,
+    EVERY,
+    MONTHS,
+    NEVER_ALONE,
+    NUMBERS,
+    PREPOSITIONS,
+    RELATIVE,
+    SEASONS,
+    THINGS,
+    WEEKDAYS,
+)
+from ricordo.search.words import language_of
+
+YEARS_BACK: Final = 5  # a month without a year is meant in one of this year and the five before
+QUERY_LENGTH: Final = 1_000  # characters of a question that are read
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Days = tuple[date, date]  # half-open
+_Reader = Callable[[re.Match[str], date, bool], list[Days]]
+
+
+# Any word stands where a month may: the tables say what it is, which is faster than patterns of all their words.
+_WORD = r"[^\W\d_]+(?:-feira)?"
+_YEAR = r"(?P<year>(?:19|20)\d\d)(?![\d.,:%-]*\d|%|\w)"
+_DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?P<ordinal>(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
+_OF = r"(?:\s+(?:of|de|del|di|do)\b)?"
+_TAIL = rf"(?:,?{_OF}\s+{_YEAR})"
+_LAST = (
+    r"(?P<last>last|this|past|letzte[nrms]?|diese[nrms]?|vorige[nrms]?|vorig|afgelopen"
+    r"|(?:во? )?прошл(?:ом|ую|ыи|ое|ым|ои|ого)|scors[oa])\s+"
+)
+_AFTER = r"\s+(?:dernier|derniere|pasad[oa]|scors[oa]|passad[oa])(?!\w)"
+_AGO = r"\s+(?:ago|fa|atras|geleden|назад)(?!\w)"
+_AMOUNT = rf"(?P<amount>\d{{1,5}}|{_WORD})\s+(?:of\s+)?(?P<unit>{_WORD})(?!\w)"
+_EARLY = (
+    r"(?:(?:the|early|late|mid|anfang|ende|mitte|debut|fin|principios|finales|inizio|begin|eind|начале|конце)[\s-]+)?"
+)
+_BEFORE = re.compile(rf"(?<!\w)(?P<preposition>{'|'.join(sorted(PREPOSITIONS, key=len, reverse=True))})\s+{_EARLY}$")
+_WORD_BEFORE = re.compile(r"([^\W\d_]+)\s+$")
+_WORD_AFTER = re.compile(r"\s+([^\W\d_]+)")
+_HIER = re.compile(r"(?<![\w-])hier(?!\w)")
+_NAME_INSIDE = re.compile(r"\S\s+(?:May|March|Mars|Mar|Marco)\b")
+_YEAR_FIRST = re.compile(
+    r"(?<![\w.])(?P<year>(?:19|20)\d\d)(?P<by>[-/.])(?P<first>\d\d?)(?P=by)(?P<second>\d\d?)(?![\d-])"
+)
+
+
+def named_times(query: str, now: int) -> list[tuple[int, int]]:
+    """The ranges [start, end) in µs UTC that a question names, in order; without a year only what began before `now` (µs UTC)."""
+    text = _fold(query[:QUERY_LENGTH])
+    if "hier" in text and language_of(query) == "fr":
+        text = _HIER.sub("yesterday", text)  # in German and Dutch it means "here"
+    today = (_EPOCH + timedelta(microseconds=now)).date()
+    is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
+    found: list[tuple[int, list[Days]]] = []
+    for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
+        # What one pattern has read is blank for the next, so that "7 May 2023" does not name the whole of May as well.
+        for match in list(pattern.finditer(text)):
+            if days := read(match, today, is_written_as_name):
+                found.append((match.start(), days))
+                text = text[: match.start()] + "\x00" * (match.end() - match.start()) + text[match.end() :]
+    ordered = [days for _, group in sorted(found, key=lambda item: item[0]) for days in group]
+    return [(_microseconds(start), _microseconds(end)) for start, end in dict.fromkeys(ordered)]
+
+
+def _microseconds(day: date) -> int:
+    return (datetime.combine(day, time(), UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _fold(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    marks_apart = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in marks_apart if not unicodedata.combining(letter)).replace("’", "'")
+
+
+def _month_of(year: int, month: int, months: int = 1) -> Days:
+    """The days of this many months from the given one on; a month below 1 lies in the year before."""
+    start, end = year * 12 + month - 1, year * 12 + month - 1 + months
+    return date(start // 12, start % 12 + 1, 1), date(end // 12, end % 12 + 1, 1)
+
+
+def _day_of(year: int, month: int, day: int) -> list[Days]:
+    try:
+        start = date(year, month, day)
+    except ValueError:
+        return []
+    return [(start, start + timedelta(days=1))]
+
+
+def _preposition(match: re.Match[str]) -> str:
+    """The word right before a match that says a time follows; "" if none does."""
+    before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
+    return before["preposition"] if before else ""
+
+
+def _counts_things(match: re.Match[str]) -> bool:
+    """Whether the number at the end of a match is one of steps, people, miles."""
+    after = _WORD_AFTER.match(match.string, match.end())
+    return after is not None and after[1] in THINGS
+
+
+def _recent_years(today: date) -> Iterator[int]:
+    yield from range(today.year, today.year - YEARS_BACK - 1, -1)
+
+
+def _numbers(match: re.Match[str], _: date, __: bool) -> list[Days]:
+    """2023-05-07, 7.5.2023; 5/7/2023 is the fifth of July for some and the seventh of May for others: both."""
+    year, first, second = int(match["year"]), int(match["first"]), int(match["second"])
+    if match.re is _YEAR_FIRST:
+        return _day_of(year, first, second)
+    days = _day_of(year, second, first)
+    return days + [day for day in _day_of(year, first, second) if day not in days] if match["by"] == "/" else days
+
+
+def _year_and_month(match: re.Match[str], _: date, __: bool) -> list[Days]:
+    month = int(match["number"])
+    return [_month_of(int(match["year"]), month)] if 1 <= month <= 12 else []
+
+
+def _day_and_month(match: re.Match[str], today: date, is_name: bool) -> list[Days]:
+    name, day = match["word"], int(match["day"])
+    if name not in MONTHS:
+        return []
+    if match["year"]:
+        return _day_of(int(match["year"]), MONTHS[name], day)
+    is_meant = name not in AMBIGUOUS or is_name or match["ordinal"] or _preposition(match)
+    if not is_meant or (match.end() == match.end("day") and _counts_things(match)):
+        return []
+    days = [found for year in _recent_years(today) for found in _day_of(year, MONTHS[name], day)]
+    return [found for found in days if found[0] <= today]
+
+
+def _with_year(match: re.Match[str], _: date, __: bool) -> list[Days]:
+    """May 2023, summer 2023."""
+    word, year = match["word"], int(match["year"])
+    if _counts_things(match):
+        return []
+    if word in MONTHS:
+        return [_month_of(year, MONTHS[word])]
+    return _season_of(year, word) if word in SEASONS else []
+
+
+def _season_of(year: int, season: str) -> list[Days]:
+    """Northern seasons; the winter of a year is the one it began with and the one it ended with."""
+    if SEASONS[season] == 12:
+        return [_month_of(year, 0, 3), _month_of(year, 12, 3)]
+    return [_month_of(year, SEASONS[season], 3)]
+
+
+def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
+    """Last May, last summer, last Monday: the latest that has begun, of seasons that is over, of days before today."""
+    word, years = match["word"], (today.year, today.year - 1)
+    if word in WEEKDAYS:
+        return [_span(today, "day", (today.weekday() - WEEKDAYS[word] - 1) % 7 + 1)]
+    if word in SEASONS:
+        seasons = [days for year in years for days in reversed(_season_of(year, word))]
+        return [days for days in seasons if days[1] <= today][:1]
+    if word not in MONTHS or (word in AMBIGUOUS and match["last"] in ("this", "past")):  # "this may be"
+        return []
+    return [days for days in (_month_of(year, MONTHS[word]) for year in years) if days[0] <= today][:1]
+
+
+def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
+    """A month after a preposition, in every recent year; a weekday, the last one, today included."""
+    word = match[0]
+    if word in WEEKDAYS:
+        before = _WORD_BEFORE.search(match.string, max(0, match.start() - 20), match.start())
+        is_repeated = before is not None and before[1] in EVERY
+        return [] if is_repeated else [_span(today, "day", (today.weekday() - WEEKDAYS[word]) % 7)]
+    if word not in MONTHS or word in NEVER_ALONE:
+        return []
+    preposition = _preposition(match)
+    if not preposition or preposition not in ALONE_ONLY_AFTER.get(word, {preposition}):
+        return []
+    days = [_month_of(year, MONTHS[word]) for year in _recent_years(today)]
+    return [found for found in days if found[0] <= today]
+
+
+def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
+    is_time = _preposition(match) and not _counts_things(match)
+    return [_month_of(int(match["year"]), 1, 12)] if is_time else []
+
+
+def _relative(match: re.Match[str], today: date, _: bool) -> list[Days]:
+    name, count = next((kind, count) for kind, count, words in RELATIVE if re.fullmatch(words, match[0]))
+    return [_span(today, name, count)]
+
+
+def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
+    amount = match["amount"]
+    kind = next((kind for kind, words in COUNTED if re.fullmatch(words, match["unit"])), "")
+    count = int(amount) if amount.isdecimal() else NUMBERS.get(amount)
+    limit = {"day": 36_500, "week": 5_200, "month": 1_200, "year": 100}.get(kind, 0)
+    return [_span(today, kind, count)] if count is not None and count <= limit else []
+
+
+def _span(today: date, kind: str, count: int) -> Days:
+    """The day, week (from Monday), weekend, month or year that lies this many before today's."""
+    monday = today - timedelta(days=today.weekday())
+    match kind:
+        case "day":
+            start = today - timedelta(days=count)
+            return start, start + timedelta(days=1)
+        case "week":
+            start = monday - timedelta(weeks=count)
+            return start, start + timedelta(weeks=1)
+        case "weekend":
+            start = monday + timedelta(days=5) - timedelta(weeks=count)
+            return start, start + timedelta(days=2)
+        case "month":
+            return _month_of(today.year, today.month - count)
+        case _:
+            return _month_of(today.year - count, 1, 12)
+
+
+# In this order: what one has read, the next do not see.
+_READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
+    (_YEAR_FIRST, _numbers),
+    (
+        re.compile(
+            r"(?<![\w.])(?P<first>\d\d?)(?P<by>[./-])\s?(?P<second>\d\d?)(?P=by)\s?(?P<year>(?:19|20)\d\d)(?![\d-])(?!\.\d)"
+        ),
+        _numbers,
+    ),
+    (re.compile(r"(?<![\w.-])(?P<year>(?:19|20)\d\d)-(?P<number>\d\d)(?![\w-])"), _year_and_month),
+    (re.compile(rf"(?<!\w){_DAY}{_OF}\s*(?P<word>{_WORD})\b\.?{_TAIL}?"), _day_and_month),
+    (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?\s+(?:the\s+)?{_DAY}(?![\d.:,%]*\d|%|\w){_TAIL}?"), _day_and_month),
+    (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?{_TAIL}"), _with_year),
+    (re.compile(rf"(?<!\w)(?:{'|'.join(words for _, __, words in RELATIVE)})(?!\w)"), _relative),
+    (re.compile(rf"(?<!\w){_LAST}(?P<word>{_WORD})(?!\w)"), _last_one),
+    (re.compile(rf"(?<!\w)(?P<word>{_WORD})(?P<last>{_AFTER})"), _last_one),
+    (re.compile(rf"(?<!\w)(?:vor|hace|ha|il y a)\s+{_AMOUNT}"), _counted_back),
+    (re.compile(rf"(?<!\w){_AMOUNT}{_AGO}"), _counted_back),
+    (re.compile(rf"(?<![\w-]){_WORD}(?![\w'-])"), _word_alone),
+    (re.compile(rf"(?<!\w){_YEAR}"), _year_alone),
+]
+_DIGIT = re.compile(r"\d")
+# Those that can find something where there is no digit: most questions have none.
+_READERS_OF_WORDS: Final = [
+    (pattern, read) for pattern, read in _READERS if read in (_relative, _last_one, _counted_back, _word_alone)
+]

@@ -1,0 +1,258 @@
+"""One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
+
+Statements: one for the spaces, tails and those postings that are not remembered; one where documents were merged, and one where
+vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other words.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sqlalchemy import String, bindparam, or_, select
+from sqlalchemy import cast as cast_to
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.passage import Relevance
+from ricordo.search import fusion, scoring
+from ricordo.search.cache import memory_of
+from ricordo.search.dates import QUERY_LENGTH, named_times
+from ricordo.search.fusion import Similar
+from ricordo.search.partition_view import Bools, View, join_views, view_of
+from ricordo.search.query import Conditions, Found, Hit, Query
+from ricordo.search.reader import SpaceRow, decoded, joined_postings, read_index, some_of
+from ricordo.search.records import Documents, read_documents
+from ricordo.search.scoring import Integers, Posting
+from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities
+from ricordo.search.words import infix, other_forms, query_terms, related_terms
+from ricordo.search.write_buffer import ROLES, fingerprint, label_term
+from ricordo.storage.search_tables import search_postings, search_terms
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import jobs
+
+MOST_INFIXES = 8
+MOST_VARIANTS = 64
+# A word inside another, inflected otherwise or near in meaning is a weaker sign than the word itself.
+VARIANT_WEIGHT = 0.5
+# Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
+COMPARED = 1000
+_DAY = 24 * 60 * 60 * SECOND
+
+
+def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Conditions, limit: int) -> Found:
+    """The best documents of these spaces that meet the conditions."""
+    owners = tuple(dict.fromkeys(owners))
+    if not owners or limit < 1:
+        return Found()
+    words = query_terms(query.text)
+    forms = [*other_forms(query.text), *related_terms(query.related, words)]
+    search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
+    may = search.allowed(wanted)
+    if not words:
+        return Found(tuple(_newest(search.view, may, limit)))
+    postings = search.postings_of(words, forms)
+    documents = search.view.documents
+    lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
+    similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
+    if query.mode == "vector" and similar is None:
+        # Nothing is embedded, or no model can be asked: words are better than no answer.
+        lexical = scoring.lexical(documents, postings)
+    times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
+    scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
+    best = fusion.top(documents, scored, may, limit)
+    ranks = fusion.ranks(best, may, lexical, similar)
+    mode = query.mode if similar is not None or query.mode == "fts" else "fts"
+    hits = [
+        Hit(int(search.view.records["number"][p]), Relevance(round(float(scored[p]), 6), by_words, by_vector, mode))
+        for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
+    ]
+    return Found(tuple(hits), missing)
+
+
+class _Search:
+    """What one search has read."""
+
+    def __init__(self, tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> None:
+        self._tx = tx
+        snapshot = read_index(tx, owners, terms)
+        self._spaces = snapshot.spaces
+        self._rows = rows = {space.owner_id: space for space in snapshot.spaces}
+        memory = memory_of(tx)
+        self._owners = [owner for owner in owners if owner in rows or owner in snapshot.tails]
+        views = [
+            view_of(memory, row := rows.get(owner), _records(row, snapshot.documents), snapshot.tails.get(owner, []))
+            for owner in self._owners
+        ]
+        self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
+        self.view = join_views(memory, self._owners, views)
+        self._postings = snapshot.postings
+
+    def posting(self, term: str) -> Posting:
+        """Where the term stands: positions in the joined view."""
+        merged = [(s, self._postings[s.seq, term]) for s in self._spaces if (s.seq, term) in self._postings]
+        return self.view.posting(self._placed(merged), term)
+
+    def _placed(self, found: Sequence[tuple[SpaceRow, Posting]]) -> Posting:
+        """The postings of several spaces as positions in the joined view."""
+        placed = []
+        for space, posting in found:
+            start = self._starts[self._owners.index(space.owner_id)]
+            placed.append(replace(posting, positions=posting.positions + start) if start else posting)
+        return joined_postings(placed)
+
+    def allowed(self, wanted: Conditions) -> Bools | None:
+        """Which positions meet the conditions; None for all, where nothing is gone."""
+        if wanted.roles and all(role in wanted.roles for role in self.view.roles):
+            wanted = replace(wanted, roles=())  # most filters by role leave nothing out
+        if wanted == Conditions() and self.view.documents.is_whole:
+            return None
+        records = self.view.records
+        may = self.view.alive.copy()
+        if wanted.thread is not None:
+            held = records["thread"] == fingerprint(wanted.thread)
+            for thread, newest in wanted.shared:
+                held |= (records["thread"] == fingerprint(thread)) & (records["number"] <= newest)
+            may &= held
+        if wanted.user_id is not None:
+            may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
+        if wanted.roles:
+            may &= self._of_role(wanted.roles)
+        if wanted.start is not None:
+            may &= records["created_at"] >= wanted.start
+        if wanted.end is not None:
+            may &= records["created_at"] <= wanted.end
+        if wanted.tags:
+            tags = set(wanted.tags)
+            carried = np.zeros(len(may), dtype=np.int64)
+            for tag in tags:
+                carried[self.posting(label_term(tag)).positions] += 1
+            may &= carried >= (len(tags) if wanted.all_tags else 1)
+        # Without a mask everything is quicker.
+        return None if self.view.documents.is_whole and may.all() else may
+
+    def _of_role(self, roles: Sequence[str]) -> Bools:
+        """Which positions have one of these roles."""
+        own = self.view.records["role"]
+        held: Bools = np.zeros(len(own), dtype=np.bool_)
+        for role in self.view.roles & set(roles):
+            held |= own == ROLES.index(role)
+        return held
+
+    def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
+        """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
+        found = {word: self.view.spread(self.posting(word), word) for word in words}
+        known = [posting for posting in found.values() if len(posting.positions)]
+        absent = [word for word, posting in found.items() if not len(posting.positions)]
+        variants = [*self._variants(absent), *(self.view.spread(self.posting(form), form) for form in forms)]
+        return known + [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
+
+    def _variants(self, absent: Sequence[str]) -> list[Posting]:
+        """The postings of words that hold an absent one, one for each absent word: parts of compounds, beginnings of words."""
+        inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
+        if not inner:
+            return []
+        in_tail = {part: [term for term in self.view.tail if part in term and term[0] > "\x1f"] for part in inner}
+        merged = self._read_variants(inner)
+        together = []
+        for part in inner:
+            placed = self._placed(merged.get(part, []))
+            waiting = (self.view.waiting(term) for term in in_tail[part][:MOST_VARIANTS])
+            posting = joined_postings([placed, *filter(None, waiting)])
+            posting = some_of(posting, self.view.alive[posting.positions])
+            if len(posting.positions):
+                together.append(_once(posting))
+        return together
+
+    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[SpaceRow, Posting]]]:
+        by_seq = {space.seq: space for space in self._spaces}
+        found: dict[str, list[tuple[SpaceRow, Posting]]] = {}
+        values = {"spaces": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
+        for row in self._tx.all(_containing(len(inner)), values):
+            for part in inner:
+                if part in row.term:
+                    found.setdefault(part, []).append((by_seq[row.space], decoded({0: row.data})))
+        return found
+
+    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similar | None, frozenset[str]]:
+        """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
+        missing = {s.embedding for s in self._spaces if s.embedding and s.vectors and s.embedding not in query.vectors}
+        usable = [space for space in self._spaces if space.embedding in query.vectors]
+        vectors = read_vectors(self._tx, usable)
+        parts = []
+        for place, owner in enumerate(self._owners):
+            start = self._starts[place]
+            here = slice(start, self._starts[place + 1])
+            space = self._rows.get(owner)
+            if owner in query.nearest:
+                found = _from_outside(self.view.documents.number[here], query.nearest[owner])
+            elif space and space.seq in vectors:
+                asked = np.asarray(query.vectors[str(space.embedding)], dtype=np.float32)
+                found = _compare(vectors[space.seq], asked, None if may is None else may[here], lexical[here])
+            else:
+                continue
+            parts.append(Similar(found.positions + start, found.values) if start else found)
+        similar = fusion.joined(parts)
+        if not self.view.documents.is_whole:
+            similar = similar.where(self.view.alive)
+        return (similar if len(similar) else None), frozenset(filter(None, missing))
+
+
+def _records(space: SpaceRow | None, records: Mapping[int, Documents]) -> Documents:
+    return records[space.seq] if space else read_documents(b"")
+
+
+@lru_cache(maxsize=256)
+def _times(text: str, day: int) -> list[tuple[int, int]]:
+    """The times a question names: the same all day, and one question is asked of messages and of archives."""
+    return named_times(text, day * _DAY)
+
+
+def _once(posting: Posting) -> Posting:
+    """Several words' postings as those of one: each position once, with the most that one of the words gives it."""
+    order = np.lexsort((posting.times, posting.named, posting.positions))
+    positions = posting.positions[order]
+    return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
+
+
+def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similar:
+    least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
+    hits = lexical >= least if least > 0 else lexical > 0
+    return similarities(vectors, asked, may, hits if may is None else hits & may)
+
+
+def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similar:
+    """The similarities by position that an outside index gave by the numbers of documents."""
+    values = {number: similarity for number, similarity in nearest if not math.isnan(similarity)}
+    known = np.array(sorted(values), dtype=np.int64)
+    # Where nothing was changed the numbers ascend: looking through a million of them would take as long as all the rest.
+    if (numbers[1:] > numbers[:-1]).all():
+        places = np.searchsorted(numbers, known)
+        places = places[places < len(numbers)]
+        places = places[np.isin(numbers[places], known)]
+    else:
+        places = np.flatnonzero(np.isin(numbers, known))
+    return Similar(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
+
+
+def _newest(view: View, may: Bools | None, limit: int) -> list[Hit]:
+    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, limit)
+    return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
+
+
+@lru_cache(maxsize=MOST_INFIXES)
+def _containing(count: int) -> Any:
+    """The postings of terms that hold one of so many parts."""
+    parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
+    held = or_(*(search_terms.c.term.contains(part) for part in parts))
+    spaces = each(bindparam("spaces", type_=jobs.c.payload.type))
+    terms = (
+        select(search_terms.c.space, search_terms.c.term)
+        .where(search_terms.c.space.op("IN")(spaces), held)
+        .limit(MOST_VARIANTS * count)
+        .subquery()
+    )
+    return select(search_postings.c.space, search_postings.c.term, search_postings.c.data).join(
+        terms, (search_postings.c.space == terms.c.space) & (search_postings.c.term == terms.c.term)
+    )

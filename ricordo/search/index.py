@@ -1,0 +1,212 @@
+"""The search index as the rest of the package uses it: store and index, take out, find.
+
+A partition is all that one search looks through, named by its owner: an agent's messages, an archive's passages. Filters apply
+before the limit; a query is data, never syntax. How the index works is in the other modules of this folder; most need numpy,
+which a start does not wait for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, select
+
+from ricordo.domain.message import Message
+from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.scope import Scope
+from ricordo.search import schedule, write_buffer
+from ricordo.search.query import Conditions, Found, Hit, Query, SearchMode
+from ricordo.search.write_buffer import Entry
+from ricordo.storage import archives, messages
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import messages as messages_table
+from ricordo.storage.tables import passages, passages_tags
+
+Kind = Literal["messages", "passages"]
+__all__ = ["Found", "Hit", "MessageFilter", "PassageFilter", "Query", "SearchMode"]
+
+_IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
+_INDEXED_MESSAGES = select(
+    messages_table.c.id,
+    messages_table.c.agent_id.label("owner_id"),
+    messages_table.c.organization_id,
+    messages_table.c.text,
+    messages_table.c.created_at,
+    messages_table.c.conversation_id,
+    messages_table.c.user_id,
+    messages_table.c.role,
+    messages_table.c.name,
+).where(messages_table.c.id.op("IN")(_IDS), messages_table.c.text != "")
+_INDEXED_PASSAGES = select(
+    passages.c.id,
+    passages.c.archive_id.label("owner_id"),
+    passages.c.organization_id,
+    passages.c.text,
+    passages.c.created_at,
+    passages.c.user_id,
+).where(passages.c.id.op("IN")(_IDS))
+_LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
+# "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name somebody.
+_SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
+
+    With `user_id` those about this user and those about nobody in particular. `shared` is what a thread that was forked shares
+    with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
+    """
+
+    agent_ids: tuple[str, ...]
+    conversation_id: str | None = None
+    roles: tuple[str, ...] = ()
+    user_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+    shared: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassageFilter:
+    """Which passages of these archives may be found; times and `user_id` as for messages."""
+
+    archive_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    user_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
+    """Store messages of one agent and index their text: two statements however many they are."""
+    if new:
+        index_messages(tx, [row for row in messages.insert_all(tx, new) if row["text"]])
+
+
+def insert_archive(
+    tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
+) -> Archive:
+    """Store a new archive of an agent with its first passages, and index them; returns it with count and tags."""
+    stored = archives.redacted(holding)
+    after = archives.insert_one(tx, archive, owner=owner, holding=stored)
+    index_passages(tx, stored)
+    return after
+
+
+def insert_passages(
+    tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
+) -> Archive:
+    """Store and index passages of one archive; returns the archive with its new count and tags.
+
+    Raises NotFound where the archive was deleted, or is not attached to the agent that is named.
+    """
+    after, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
+    index_passages(tx, stored)
+    return after
+
+
+def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str) -> None:
+    """Delete a passage of one of these archives, and take it out of the index; raises NotFound."""
+    archive, passage = archives.lock_passage(tx, scope, attached, passage_id)
+    unindex_passages(tx, [passage_id])
+    archives.delete_passage(tx, archive, passage)
+
+
+def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Make messages of one agent findable by the values of their rows, in the transaction that stored them."""
+    if rows:
+        entries = [message_entry(row) for row in rows]
+        _put(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
+
+
+def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
+    """Make stored passages of one archive findable, in the transaction that stored them.
+
+    Those stored together count as parts of one text: a hit on one lifts the ones beside it.
+    """
+    if new:
+        thread = new[0].id
+        entries = [passage_entry(p.id, p.text, p.created_at, p.user_id, p.tags, thread) for p in new]
+        _put(tx, "passages", new[0].archive_id, new[0].organization_id, entries)
+
+
+def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
+    """Take these messages out of the index, before they are deleted."""
+    rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
+    for (owner, organization), entries in _by_owner(rows, lambda row: message_entry(row._asdict())).items():
+        _put(tx, "messages", owner, organization, entries, is_gone=True)
+
+
+def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
+    """Take these passages out of the index, before they are deleted."""
+    tags = tags_of(tx, ids)
+
+    def entry(row: Any) -> Entry:
+        return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
+
+    for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
+        _put(tx, "passages", owner, organization, entries, is_gone=True)
+
+
+def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
+    """The tags of these passages, by the ids of those that have some."""
+    tags: dict[str, list[str]] = {}
+    for row in tx.all(_LABELS, {"ids": list(ids)}):
+        tags.setdefault(row.passage_id, []).append(row.tag)
+    return tags
+
+
+def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> Found:
+    """The best matching messages; a query without a word gives the newest."""
+    from ricordo.search import engine
+
+    conditions = Conditions(
+        thread=wanted.conversation_id,
+        shared=wanted.shared,
+        user_id=wanted.user_id,
+        roles=wanted.roles,
+        start=wanted.start,
+        end=wanted.end,
+    )
+    return engine.find(tx, wanted.agent_ids, query, conditions, limit)
+
+
+def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> Found:
+    """The best matching passages; a query without a word gives the newest."""
+    from ricordo.search import engine
+
+    conditions = Conditions(
+        user_id=wanted.user_id, tags=wanted.tags, all_tags=wanted.all_tags, start=wanted.start, end=wanted.end
+    )
+    return engine.find(tx, wanted.archive_ids, query, conditions, limit)
+
+
+def message_entry(row: Mapping[str, Any]) -> Entry:
+    """How a message is indexed, by the values of its row."""
+    speaker, thread = row["name"] or "", row["conversation_id"]
+    return Entry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
+
+
+def passage_entry(
+    id: str, text: str, created_at: int, user_id: str | None, tags: tuple[str, ...], thread: str | int
+) -> Entry:
+    """How a passage is indexed; passages of one thread count as parts of one text."""
+    said = _SPEAKER.match(text)
+    return Entry(id, text, created_at, thread, user_id, speaker=said[1] if said else "", labels=tags)
+
+
+def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[Entry]]:
+    grouped: dict[tuple[str, str], list[Entry]] = {}
+    for row in rows:
+        grouped.setdefault((row.owner_id, row.organization_id), []).append(entry(row))
+    return grouped
+
+
+def _put(
+    tx: Transaction, kind: Kind, owner_id: str, organization_id: str, entries: Sequence[Entry], *, is_gone: bool = False
+) -> None:
+    write_buffer.put(tx, kind, owner_id, entries, is_gone=is_gone)
+    schedule.note(tx, kind, owner_id, organization_id, len(entries))

@@ -1,0 +1,219 @@
+"""A space as one search sees it: its merged documents and its tail as one row of arrays, with postings for a query's terms.
+
+The last view of a space is kept. Where documents came since, or were merged, it goes on from there; where some are gone, it is
+made anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ricordo.search import growing, scoring
+from ricordo.search.cache import Memory
+from ricordo.search.reader import SpaceRow, decoded, joined_postings, keep_documents, some_of
+from ricordo.search.records import (
+    POSTING,
+    Documents,
+    Postings,
+    document_records,
+    occurrences,
+    read_documents,
+)
+from ricordo.search.scoring import Posting, Spread
+from ricordo.search.write_buffer import ROLES, TailRow, unpack
+
+Bools = npt.NDArray[np.bool_]
+# A term that at least this share of the documents hold, as the name of who speaks, is worked out for all of them and kept.
+SPREAD_SHARE = 1 / 16
+LEAST_SPREAD = 4096
+MOST_SPREADS = 4
+_NO_POSTINGS = np.empty(0, dtype=POSTING)
+# What a view takes for each document beside its record: its documents and their layout, and its spreads.
+_BESIDE = 48 + 5 * MOST_SPREADS
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet.
+
+    None has another role than `roles`. `spreads` are of terms asked for that many hold; they go with the view.
+    """
+
+    records: Documents
+    documents: scoring.Documents
+    tail: Mapping[str, Postings]
+    roles: frozenset[str]
+    spreads: dict[str, Spread] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> Bools:
+        """Which positions hold a document that is still there."""
+        return self.documents.alive
+
+    def posting(self, merged: Posting, term: str) -> Posting:
+        """Where the term stands, in ascending position as far as documents were merged in order."""
+        waiting = self.waiting(term)
+        together = joined_postings([merged, waiting]) if waiting else merged
+        # Postings of documents that are gone leave the blobs with the next merge; until then they are passed over here.
+        return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
+
+    def spread(self, posting: Posting, term: str) -> Posting:
+        """The posting of a term of this view, worked out for all documents where so many hold it that this is worth keeping."""
+        if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
+            return posting
+        spread = self.spreads.get(term)
+        if spread is None:
+            spread = self.spreads[term] = scoring.spread_of(self.documents, posting)
+            for oldest in list(self.spreads)[:-MOST_SPREADS]:
+                self.spreads.pop(oldest, None)
+        return replace(posting, spread=spread)
+
+    def waiting(self, term: str) -> Posting | None:
+        """Where the term stands in the tail."""
+        records = self.tail.get(term)
+        return None if records is None else decoded({0: records.tobytes()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A view, and what it was made of: so many merged documents, and rows of the tail by their numbers.
+
+    `space` is None before the first merge. `is_plain` says that each of these rows is one more document, in their order.
+    `columns` is what more are appended to.
+    """
+
+    space: int | None
+    generation: int
+    merged: int
+    rows: tuple[int, ...]
+    is_plain: bool
+    view: View
+    columns: growing.Columns | None = None
+
+
+def view_of(memory: Memory, space: SpaceRow | None, records: Documents, tail: Sequence[Any]) -> View:
+    """The view of one space, from its merged documents and the rows of its tail."""
+    place = ("view", space.owner_id if space else tail[0].name)
+    number, generation = (space.seq, space.generation) if space else (None, 0)
+    rows = tuple([row.space for row in tail])
+    known: _Kept | None = memory.get(place)
+    if known and (known.space not in (number, None) or known.generation != generation):
+        known = None
+    if known and (known.merged, known.rows) == (len(records), rows):
+        return known.view
+    view, is_plain, columns = (known and _continued(known, records, tail, rows)) or _made(records, tail)
+    kept = _Kept(number, generation, len(records), rows, is_plain, view, columns)
+    memory.put(place, kept, view.records.nbytes + _BESIDE * len(view.records))
+    if space:
+        keep_documents(memory, space, view.records[: len(records)])
+    return view
+
+
+def _made(merged: Documents, tail: Sequence[Any]) -> tuple[View, bool, growing.Columns | None]:
+    rows = [unpack(row.space, row.number, row.data) for row in tail]
+    came: dict[int, TailRow] = {}
+    gone: set[int] = set()
+    for row in rows:
+        if not row.is_gone:
+            came[row.document] = row
+        elif came.pop(row.document, None) is None:
+            gone.add(row.document)
+    added = list(came.values())
+    records = np.concatenate([merged, document_records(added)]) if added else merged
+    alive = records["alive"] == 1
+    if gone:
+        alive[: len(merged)] &= ~np.isin(merged["number"], list(gone))
+    view = View(records, scoring.documents_of(records, alive), _postings(added, len(merged)), _roles(records))
+    return view, len(added) == len(rows), None
+
+
+def _continued(
+    known: _Kept, merged: Documents, tail: Sequence[Any], numbers: tuple[int, ...]
+) -> tuple[View, bool, growing.Columns | None] | None:
+    """What was known with the documents that came since; None where more happened than that."""
+    view, count = known.view, len(merged)
+    overlap = min(count, len(view.records))
+    taken = overlap - known.merged
+    waiting = known.rows[max(taken, 0) :]
+    if taken < 0 or (count > known.merged and not known.is_plain) or numbers[: len(waiting)] != waiting:
+        return None
+    if merged[known.merged : overlap].tobytes() != view.records[known.merged : overlap].tobytes():
+        return None
+    rows = [unpack(row.space, row.number, row.data) for row in tail[len(waiting) :]]
+    held = set(view.records["number"][count:].tolist())
+    if any(row.is_gone for row in rows) or len(held | {row.document for row in rows}) < len(held) + len(rows):
+        return None
+    new = joined([merged[overlap:], document_records(rows)])
+    columns, documents, records = known.columns, view.documents, view.records
+    if len(new):
+        grown = growing.extended(documents, columns or growing.columns_of(documents, records), new)
+        if grown is None:
+            return None
+        documents, columns, records = grown
+    postings = _beyond(view.tail, count) if taken else dict(view.tail)
+    for term, found in _postings(rows, len(records) - len(rows)).items():
+        postings[term] = joined([postings[term], found]) if term in postings else found
+    return View(records, documents, postings, view.roles | _roles(new)), known.is_plain, columns
+
+
+def _roles(records: Documents) -> frozenset[str]:
+    """The roles that these have."""
+    counted = np.bincount(records["role"], minlength=len(ROLES))
+    return frozenset(role for role, count in zip(ROLES, counted.tolist(), strict=True) if count)
+
+
+def _postings(rows: Sequence[TailRow], position: int) -> dict[str, Postings]:
+    """Where terms stand in these rows, the first of which has this position."""
+    postings: dict[str, list[tuple[int, int]]] = {}
+    for here, row in enumerate(rows, position):
+        for term, times in occurrences(row).items():
+            postings.setdefault(term, []).append((here, times))
+    return {term: np.array(found, dtype=POSTING) for term, found in postings.items()}
+
+
+def _beyond(tail: Mapping[str, Postings], position: int) -> dict[str, Postings]:
+    """The postings of documents from this position on: the others were merged."""
+    left = {term: found for term, found in tail.items() if found["position"][-1] >= position}
+    return {term: found[found["position"] >= position] for term, found in left.items()}
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Postings (or records of another kind) one after the other; as bytes, since field by field takes ten times as long."""
+    held = [array for array in arrays if len(array)]
+    if len(held) < 2:
+        return held[0] if held else (arrays[0] if arrays else _NO_POSTINGS)
+    return np.frombuffer(b"".join([array.tobytes() for array in held]), dtype=held[0].dtype)
+
+
+def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> View:
+    """Several spaces as one, in their order: searched together, they share what makes a word rare."""
+    if len(views) == 1:
+        return views[0]
+    place = ("joined views", tuple(owners))
+    known = memory.get(place)
+    if known and all(before is view for before, view in zip(known[0], views, strict=True)):
+        same: View = known[1]
+        return same
+    starts = np.cumsum([0, *(len(view.records) for view in views)])
+    records = joined([read_documents(b""), *(view.records for view in views)])
+    alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
+    tail: dict[str, Postings] = {}
+    for view, start in zip(views, starts, strict=False):
+        for term, postings in view.tail.items():
+            placed = moved(postings, start)
+            tail[term] = joined([tail[term], placed]) if term in tail else placed
+    together = View(
+        records, scoring.documents_of(records, alive), tail, frozenset[str]().union(*(view.roles for view in views))
+    )
+    memory.put(place, (tuple(views), together), records.nbytes + _BESIDE * len(records))
+    return together
+
+
+def moved(postings: Postings, start: int) -> Postings:
+    """The postings of a space whose documents begin at this position of a joined view."""
+    placed = postings.copy()
+    placed["position"] += np.uint32(start)
+    return placed

@@ -1,0 +1,276 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ricordo.search import calendar_words, dates
+from ricordo.search.dates import named_times
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(year: int, month: int, day: int, hour: int = 0) -> int:
+    return (datetime(year, month, day, hour, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+NOW = micros(2026, 11, 18, 15)  # a Wednesday
+
+
+def named(query: str) -> list[str]:
+    """The named ranges as `first day..last day`."""
+    days = [
+        (EPOCH + timedelta(microseconds=start), EPOCH + timedelta(microseconds=end - 1))
+        for start, end in named_times(query, NOW)
+    ]
+    return [f"{first:%Y-%m-%d}..{last:%Y-%m-%d}" for first, last in days]
+
+
+def day(text: str) -> list[str]:
+    return [f"{text}..{text}"]
+
+
+def test_a_range_is_half_open_in_microseconds():
+    assert named_times("on 7 May 2023", NOW) == [(micros(2023, 5, 7), micros(2023, 5, 8))]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "on 7 May 2023",
+            "May 7, 2023",
+            "may 7th 2023",
+            "the 7th of May, 2023",
+            "2023-05-07",
+            "2023/5/7",
+            "7.5.2023",
+            "07.05.2023",
+        ),
+        *(
+            "am 7. Mai 2023",
+            "le 7 mai 2023",
+            "el 7 de mayo de 2023",
+            "il 7 maggio 2023",
+            "em 7 de maio de 2023",
+            "op 7 mei 2023",
+        ),
+        *("7 мая 2023 года", "7-5-2023", "7 MAY 2023?", "(7 May 2023)"),
+    ],
+)
+def test_a_day_is_named_in_many_ways(query):
+    assert named(query) == day("2023-05-07")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        *(
+            (query, "2023-05-01..2023-05-31")
+            for query in ("in May 2023", "2023-05", "May of 2023", "im Mai 2023", "en mai 2023", "mayo de 2023")
+        ),
+        *(
+            (query, "2023-03-01..2023-03-31")
+            for query in ("in March 2023", "im März 2023", "en mars 2023", "em março de 2023", "в марте 2023")
+        ),
+        *(
+            (query, "2022-01-01..2022-12-31")
+            for query in (
+                "in 2022",
+                "in early 2022?",
+                "since 2022",
+                "im Jahr 2022",
+                "en 2022",
+                "nel 2022",
+                "в 2022 году",
+            )
+        ),
+        *(
+            (query, "2022-06-01..2022-08-31")
+            for query in ("summer 2022", "the summer of 2022", "im Sommer 2022", "l'été 2022", "летом 2022")
+        ),
+        ("fall 2021", "2021-09-01..2021-11-30"),
+        ("le 1er août 2022", "2022-08-01..2022-08-01"),
+        ("29 February 2024", "2024-02-29..2024-02-29"),
+        ("in December 2022", "2022-12-01..2022-12-31"),
+    ],
+)
+def test_months_seasons_and_years(query, expected):
+    assert named(query) == [expected]
+
+
+def test_a_winter_is_both_that_touch_its_year():
+    assert named("winter 2022") == ["2021-12-01..2022-02-28", "2022-12-01..2023-02-28"]
+
+
+def test_with_slashes_both_orders_are_meant_where_both_are_days():
+    assert named("5/7/2023") == day("2023-07-05") + day("2023-05-07")
+    assert named("5/13/2023") == day("2023-05-13")
+    assert named("5/5/2023") == day("2023-05-05")
+
+
+def test_several_times_come_in_the_order_of_the_question():
+    assert named("Between March 2022 and 3 July 2023, or in 2019?") == [
+        "2022-03-01..2022-03-31",
+        "2023-07-03..2023-07-03",
+        "2019-01-01..2019-12-31",
+    ]
+
+
+@pytest.mark.parametrize(
+    "query", ["in June", "What did we do in June?", "im Juni", "en juin", "em junho", "a giugno", "in juni", "в июне"]
+)
+def test_a_month_without_a_year_is_that_of_this_year_and_five_before(query):
+    assert named(query) == [f"{year}-06-01..{year}-06-30" for year in range(2026, 2020, -1)]
+
+
+def test_a_month_that_is_not_here_yet_is_of_the_years_before():
+    assert named("in December") == [f"{year}-12-01..{year}-12-31" for year in range(2025, 2020, -1)]
+
+
+def test_a_day_without_a_year_is_that_of_the_recent_years():
+    assert named("on June 7") == [f"{year}-06-07..{year}-06-07" for year in range(2026, 2020, -1)]
+    assert named("Tell me about May 7") == [f"{year}-05-07..{year}-05-07" for year in range(2026, 2020, -1)]
+    assert named("on 29 February") == day("2024-02-29")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        *(
+            (query, "2026-11-17..2026-11-17")
+            for query in ("yesterday", "gestern", "ayer", "ieri", "ontem", "gisteren", "вчера", "last night")
+        ),
+        *(
+            (query, "2026-11-18..2026-11-18")
+            for query in ("today", "heute", "aujourd’hui", "hoy", "oggi", "hoje", "vandaag", "сегодня")
+        ),
+        *(
+            (query, "2026-11-16..2026-11-16")
+            for query in ("the day before yesterday", "vorgestern", "позавчера", "last Monday", "lundi dernier")
+        ),
+        *(
+            (query, "2026-11-09..2026-11-15")
+            for query in ("last week", "letzte Woche", "la semaine dernière", "la semana pasada", "settimana scorsa")
+        ),
+        *(
+            (query, "2026-11-09..2026-11-15")
+            for query in ("semana passada", "vorige week", "на прошлой неделе", "a week ago", "vor einer Woche")
+        ),
+        *(
+            (query, "2026-10-01..2026-10-31")
+            for query in ("last month", "letzten Monat", "le mois dernier", "el mes pasado", "mês passado")
+        ),
+        *(
+            (query, "2026-10-01..2026-10-31")
+            for query in ("il mese scorso", "vorige maand", "в прошлом месяце", "last October")
+        ),
+        *(
+            (query, "2025-01-01..2025-12-31")
+            for query in ("last year", "letztes Jahr", "l'année dernière", "el año pasado", "в прошлом году")
+        ),
+        *(
+            (query, "2026-11-15..2026-11-15")
+            for query in ("3 days ago", "vor drei Tagen", "il y a trois jours", "hace 3 días", "tre giorni fa")
+        ),
+        *(
+            (query, "2026-11-15..2026-11-15")
+            for query in ("há três dias", "drie dagen geleden", "три дня назад", "last Sunday")
+        ),
+        *(
+            (query, "2026-11-13..2026-11-13")
+            for query in ("on Friday", "am Freitag", "vendredi", "el viernes", "venerdì", "sexta-feira", "в пятницу")
+        ),
+        ("on Wednesday", "2026-11-18..2026-11-18"),
+        ("last Wednesday", "2026-11-11..2026-11-11"),
+        ("last weekend", "2026-11-14..2026-11-15"),
+        ("this week", "2026-11-16..2026-11-22"),
+        ("last summer", "2026-06-01..2026-08-31"),
+        ("last December", "2025-12-01..2025-12-31"),
+        ("a couple of months ago", "2026-09-01..2026-09-30"),
+        ("14 months ago", "2025-09-01..2025-09-30"),
+        ("Qu'avons-nous fait hier avec les enfants ?", "2026-11-17..2026-11-17"),
+    ],
+)
+def test_times_relative_to_now(query, expected):
+    assert named(query) == [expected]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "",
+            "What did Caroline say?",
+            "May I come in?",
+            "I may march 7 miles",
+            "this may be it",
+            "they march on",
+            "may 7 people come",
+        ),
+        *(
+            "I ran 2022 steps",
+            "in 2022 steps",
+            "for 2000 people",
+            "march 2000 miles",
+            "room 2022",
+            "the 1990s",
+            "in the 1990s",
+            "GPT-4",
+            "3.14",
+        ),
+        *(
+            "version 1.2.2023.4",
+            "2023-13-45",
+            "31.2.2023",
+            "99999 years ago",
+            "99999999999 days ago",
+            "in 20225",
+        ),
+        *(
+            "Is he on Mars?",
+            "a letter of Marco",
+            "every Friday",
+            "jeden Montag",
+            "on Fridays",
+            "Wer ist hier?",
+            "the fall of Rome",
+            "in sept",
+        ),
+        *("marching", "Augustine", "an hour ago", "call 2023-05-07-11"),
+    ],
+)
+def test_what_only_looks_like_a_time_names_none(query):
+    assert named(query) == []
+
+
+def test_a_day_that_is_none_still_names_its_month():
+    assert named("30 February 2023") == ["2023-02-01..2023-02-28"]
+
+
+@given(
+    st.text()
+    | st.text("0123456789./- ", max_size=60)
+    | st.lists(st.sampled_from("in may last 7 2023 2000 days ago on the of monday vor hier est le".split())).map(
+        " ".join
+    ),
+    st.integers(0, micros(2090, 1, 1)),
+)
+@example("in may " * 1_000, NOW)
+@example("\ud800 \x00 ٣ мая ٢٠٢٣, ² days ago ①", NOW)
+def test_every_question_gives_ranges_with_an_end_after_the_start(query, now):
+    found = named_times(query, now)
+    assert len(found) == len(set(found))
+    assert all(start < end for start, end in found)
+
+
+def test_the_tables_are_spelled_as_questions_are_folded():
+    tables = (
+        *(calendar_words.MONTHS, calendar_words.WEEKDAYS, calendar_words.SEASONS, calendar_words.NUMBERS),
+        *(calendar_words.PREPOSITIONS, calendar_words.THINGS, calendar_words.EVERY),
+    )
+    assert {word for table in tables for word in table if dates._fold(word) != word} == set()
+    assert (
+        calendar_words.MONTHS.keys()
+        >= calendar_words.AMBIGUOUS | calendar_words.NEVER_ALONE | calendar_words.ALONE_ONLY_AFTER.keys()
+    )

@@ -1,0 +1,144 @@
+"""Taking documents out of a space in small writes: nothing of them is left, nothing else is lost, also after a kill in between."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from ricordo.search import index, partitions, removing
+from ricordo.search.index import MessageFilter
+from ricordo.search.query import Query
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support import make
+
+AGENT = make.agent(id="agent-1")
+
+
+async def filled(store: SqliteStore, count: int = 40) -> list[str]:
+    """An agent with so many merged messages, of which each has a word of its own; their ids."""
+    await make.stored_agent(store, AGENT)
+    new = [make.message(AGENT, f"Tea and rain, only{number} indeed", id=f"message-{number}") for number in range(count)]
+    await make.stored_messages(store, *new)
+    await store.write(merge_all)
+    return [one.id for one in new]
+
+
+def merge_all(tx: Transaction) -> None:
+    while partitions.merge(tx, "messages", AGENT.id):
+        pass
+
+
+async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
+    """Delete messages, so that they wait to be taken out."""
+
+    def work(tx: Transaction) -> None:
+        index.unindex_messages(tx, ids)
+        for id in ids:
+            tx.run(text("DELETE FROM messages WHERE id = :id"), {"id": id})
+
+    await store.write(work)
+
+
+async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
+    """Do it, but not more than so many writes; returns how many there were."""
+    writes = 0
+    while leaving := await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096)):
+        for step in leaving.steps():
+            made = await store.read(step.make)
+            assert made is not None
+            state: Any = made.state
+            for write in made.writes:
+                if writes == most_writes:
+                    return writes
+                state = await store.write(lambda tx, s=state, w=write: removing.write(tx, AGENT.id, s, w))  # type: ignore[misc]
+                assert state is not None
+                writes += 1
+    return writes
+
+
+async def hits(store: SqliteStore, words: str) -> set[str]:
+    """The messages that these words find."""
+
+    def work(tx: Transaction) -> set[str]:
+        found = index.find_messages(tx, Query(words), MessageFilter((AGENT.id,)), 100)
+        numbers = {hit.document for hit in found.hits}
+        return {row.id for row in tx.all(text("SELECT id, seq FROM messages")) if row.seq in numbers}
+
+    return await store.read(work)
+
+
+async def terms(store: SqliteStore) -> set[str]:
+    """The words that the index has postings of, or knows."""
+    rows = await store.read(
+        lambda tx: tx.all(text("SELECT term FROM search_postings UNION SELECT term FROM search_terms"))
+    )
+    return {row.term for row in rows}
+
+
+async def test_what_was_deleted_leaves_nothing_and_the_rest_is_found(store: SqliteStore) -> None:
+    ids = await filled(store)
+    await forget(store, ids[:25])
+    await take_out(store)
+    assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
+    assert await hits(store, "tea") == set(ids[25:])
+    assert await hits(store, "only7") == set()
+    space = await store.read(lambda tx: partitions.space_of(tx, AGENT.id))
+    assert (space.documents, space.gone) == (40, 25)
+    assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_tail"))) == []
+
+
+@pytest.mark.parametrize("kills_after", [0, 1, 2, 3])
+async def test_killed_after_any_write_it_is_done_again_to_the_same_end(store: SqliteStore, kills_after: int) -> None:
+    ids = await filled(store)
+    await forget(store, ids[:25])
+    assert await take_out(store, kills_after) == kills_after
+    assert await hits(store, "tea") == set(ids[25:])
+    await take_out(store)
+    assert await hits(store, "rain") == set(ids[25:])
+    assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
+    space = await store.read(lambda tx: partitions.space_of(tx, AGENT.id))
+    assert space.gone == 25
+
+
+async def test_a_document_that_came_and_went_in_the_tail_is_left_to_a_merge(store: SqliteStore) -> None:
+    ids = await filled(store)
+    await make.stored_messages(store, make.message(AGENT, "Tea in the tail", id="message-new"))
+    await forget(store, ["message-new", ids[0]])
+    leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
+    assert leaving is not None
+    assert len(leaving.rows) == 1
+    await take_out(store)
+    await store.write(merge_all)
+    assert await hits(store, "tea") == set(ids[1:])
+
+
+async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: SqliteStore) -> None:
+    ids = await filled(store)
+
+    def rewrite(tx: Transaction) -> None:
+        index.unindex_messages(tx, ids[:1])
+        tx.run(text("UPDATE messages SET text = 'Coffee now' WHERE id = 'message-0'"))
+        rows = tx.all(text("SELECT * FROM messages WHERE id = 'message-0'"))
+        index.index_messages(tx, [row._asdict() for row in rows])
+
+    await store.write(rewrite)
+    await take_out(store)
+    await store.write(merge_all)
+    assert await hits(store, "only0") == set()
+    assert "message-0" in await hits(store, "coffee")  # with those beside it
+
+
+async def test_nothing_is_written_where_the_space_changed_since_it_was_read(store: SqliteStore) -> None:
+    ids = await filled(store)
+    await forget(store, ids[:3])
+    leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
+    assert leaving is not None
+    step = next(leaving.steps())
+    made = await store.read(step.make)
+    assert made is not None
+    await store.write(lambda tx: tx.run(text("UPDATE search_spaces SET generation = generation + 1")))
+    assert await store.write(lambda tx: removing.write(tx, AGENT.id, made.state, made.writes[0])) is None
+    await take_out(store)
+    assert await hits(store, "tea") == set(ids[3:])

@@ -1,0 +1,209 @@
+"""The index as a whole: whatever was said, changed, forgotten and merged, a search finds what a search by hand would find."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.domain.message import Message
+from ricordo.search import fusion, index, partition_view, scoring
+from ricordo.search.engine import _from_outside
+from ricordo.search.flush import merge
+from ricordo.search.index import Found, MessageFilter, Query, insert_messages
+from ricordo.search.records import document_records, occurrences
+from ricordo.search.words import query_terms
+from ricordo.search.write_buffer import Entry, pack, unpack
+from ricordo.storage import conversations, messages
+from ricordo.storage.store import Store, Transaction
+from tests.conftest import BOTH
+from tests.support import make
+from tests.support.clock import START
+
+WORDS = ("tea", "rain", "Lisbon", "violin", "bread", "harbour", "snow")
+NAMES = (None, "Anna", "Bert Lisbon")
+HOUR = 3_600_000_000
+DATABASES = BOTH
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
+moments = st.integers(0, 40).map(lambda hours: START + hours * HOUR)
+
+
+@dataclass(frozen=True)
+class Say:
+    thread: int
+    text: str
+    name: str | None
+    role: str
+    at: int
+    user: str | None
+
+
+@dataclass(frozen=True)
+class Forget:
+    which: int
+
+
+@dataclass(frozen=True)
+class Merge:
+    most: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """A search in between: what it remembers must be brought up to date by the next one."""
+
+
+says = st.builds(
+    Say,
+    st.integers(0, 1),
+    texts,
+    st.sampled_from(NAMES),
+    st.sampled_from(("user", "assistant")),
+    moments,
+    st.sampled_from((None, "user-1")),
+)
+operations = st.lists(
+    st.one_of(
+        says,
+        says,
+        says,
+        says,
+        st.builds(Forget, st.integers(0, 50)),
+        st.builds(Merge, st.integers(1, 9)),
+        st.just(Look()),
+    ),
+    max_size=40,
+)
+filters = st.builds(
+    dict,
+    conversation_id=st.sampled_from((None, None, "conv-other")),
+    roles=st.sampled_from(((), ("user",), ("user", "assistant"))),
+    user_id=st.sampled_from((None, None, "user-1")),
+    start=st.none() | moments,
+    end=st.none() | moments,
+)
+
+
+def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) -> list[tuple[int, float]]:
+    """The best of these messages and their scores, from their texts alone: no blob, no tail, no cache."""
+    rows = [
+        unpack(0, m.seq, pack(Entry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or "")))
+        for m in kept
+    ]
+    if not rows:
+        return []
+    records = document_records(rows)
+    documents = scoring.documents_of(records, np.ones(len(rows), dtype=bool))
+    counts = [occurrences(row) for row in rows]
+    postings = []
+    for word in query_terms(query):
+        found = [(place, count[word]) for place, count in enumerate(counts) if word in count]
+        values = np.array([times for _, times in found], dtype=np.uint8)
+        places = np.array([place for place, _ in found], dtype=np.int64)
+        postings.append(scoring.Posting(places, values & np.uint8(127), values >= 128))
+    may = np.array([allows(message, wanted) for message in kept])
+    lexical = scoring.lexical(documents, [posting for posting in postings if len(posting.positions)])
+    scores = fusion.fuse(documents, lexical, spoken=fusion.speaks(documents, postings), may=may)
+    best = fusion.top(documents, scores, may & (scores > 0), limit)
+    return [(kept[place].seq, round(float(scores[place]), 6)) for place in best.tolist()]
+
+
+def allows(message: Message, wanted: MessageFilter) -> bool:
+    return (
+        wanted.conversation_id in (None, message.conversation_id)
+        and (wanted.user_id is None or message.user_id in (None, wanted.user_id))
+        and (not wanted.roles or message.role in wanted.roles)
+        and (wanted.start is None or message.created_at >= wanted.start)
+        and (wanted.end is None or message.created_at <= wanted.end)
+    )
+
+
+def found(hits: Found) -> list[tuple[int, float]]:
+    return [(hit.document, hit.relevance.score) for hit in hits.hits]
+
+
+async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(
+        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
+    ) -> None:
+        # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
+        monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
+        agent = (await make.stored_agent(store)).agent
+        other = make.conversation(agent, id=f"conv-{agent.id}-other")
+        await store.write(lambda tx: conversations.insert_one(tx, other))
+        threads = (conversations.default_id(agent.id), other.id)
+        kept: list[Message] = []
+        if conditions["conversation_id"]:
+            conditions = {**conditions, "conversation_id": other.id}
+        wanted = MessageFilter((agent.id,), **conditions)  # type: ignore[arg-type]
+
+        def look(tx: Transaction) -> Found:
+            return index.find_messages(tx, Query(query), wanted, limit)
+
+        for step in program:
+            match step:
+                case Say():
+                    said = make.message(
+                        agent,
+                        step.text,
+                        step.role,  # type: ignore[arg-type]
+                        conversation_id=threads[step.thread],
+                        created_at=step.at,
+                        name=step.name,
+                        user_id=step.user,
+                    )
+                    await store.write(lambda tx, said=said: insert_messages(tx, [said]))  # type: ignore[misc]
+                    (stored,) = await store.read(lambda tx, said=said: messages.by_ids(tx, [said.id]))  # type: ignore[misc]
+                    kept.append(stored)
+                case Forget(which) if kept:
+                    gone = kept.pop(which % len(kept))
+                    await store.write(lambda tx, gone=gone: index.unindex_messages(tx, [gone.id]))  # type: ignore[misc]
+                case Merge(most):
+                    await store.write(lambda tx, most=most: merge(tx, "messages", agent.id, most))  # type: ignore[misc]
+                case Look():
+                    await store.read(look)
+        expected = by_hand(kept, query, wanted, limit)
+        unmerged = found(await store.read(look))
+        assert [document for document, _ in unmerged] == [document for document, _ in expected]
+        assert [score for _, score in unmerged] == pytest.approx([score for _, score in expected], abs=2e-6)
+        while await store.write(lambda tx: merge(tx, "messages", agent.id)):
+            pass
+        merged = await store.read(look)
+        assert {document for document, _ in found(merged)} == {
+            d for d, _ in by_hand(kept, query, wanted, limit)
+        } or len(merged.hits) == limit
+        assert [s for _, s in found(merged)] == pytest.approx(
+            [s for _, s in by_hand(kept, query, wanted, limit)], abs=2e-6
+        )
+
+    await run_examples(check)
+
+
+async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
+    """Hypothesis runs plain functions, so the examples are drawn by one and checked here, on the test's own loop."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+
+    @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, partition_view.LEAST_SPREAD)))
+    def draw(
+        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit, least), loop).result(60)
+
+    await asyncio.to_thread(draw)
+
+
+@pytest.mark.parametrize("numbers", [[3, 5, 8, 9, 12], [5, 3, 12, 9, 8]], ids=["in order", "restored in another order"])
+def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(numbers: list[int]) -> None:
+    nearest = [(12, 0.9), (3, 0.5), (4, 0.8), (100, 0.7), (8, float("nan"))]
+    found = _from_outside(np.array(numbers), nearest)
+    assert sorted(zip(np.array(numbers)[found.positions].tolist(), found.values.tolist(), strict=True)) == [
+        (3, 0.5),
+        (12, pytest.approx(0.9)),
+    ]
+    assert (np.diff(found.positions) > 0).all()
+    assert len(_from_outside(np.array(numbers), [])) == 0
+    assert len(_from_outside(np.array([], dtype=np.int64), nearest)) == 0

@@ -1,0 +1,193 @@
+"""What words, vectors, speakers and times make of a score together, and the order it gives."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.search import fusion
+from ricordo.search.fusion import (
+    Similar,
+    common_of,
+    focus,
+    fuse,
+    ranks,
+    speaks,
+    top,
+)
+from ricordo.search.scoring import Documents, Posting, documents_of
+
+RECORD = np.dtype(
+    [("number", "<i8"), ("created_at", "<i8"), ("thread", "<u8"), ("length", "<u4"), ("alive", "u1"), ("asks", "u1")]
+)
+
+
+def documents(
+    count: int, *, thread: int | None = None, created_at: list[int] | None = None, asks: tuple[int, ...] = ()
+) -> Documents:
+    """So many documents, each alone or all in one thread."""
+    times = created_at or list(range(count))
+    rows = [(n + 1, times[n], thread or n + 1, 10, 1, n in asks) for n in range(count)]
+    records = np.array(rows, dtype=RECORD)
+    return documents_of(records, records["alive"] == 1)
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+NONE = float("nan")
+
+
+def likeness(*values: float) -> Similar:
+    """Similarities by position, NONE where none is known."""
+    known = np.flatnonzero(~np.isnan(values))
+    return Similar(known, floats(*values)[known])
+
+
+def test_without_similarities_the_order_is_that_of_the_words() -> None:
+    assert fuse(documents(3), floats(2, 8, 0)).tolist() == [0.25, 1.0, 0.0]
+
+
+def test_without_a_hit_by_words_the_order_is_that_of_the_similarities() -> None:
+    found = fuse(documents(4), floats(0, 0, 0, 0), likeness(0.2, 0.9, NONE, 0.4))
+    assert found.argsort().tolist() == [2, 0, 3, 1]
+    assert found[1] == 1
+    assert found[2] == 0
+
+
+def test_words_and_similarities_both_have_their_say() -> None:
+    found = fuse(documents(4), floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1))
+    assert found[1] > found[0] > found[2] > found[3] > 0
+
+
+def test_a_document_without_a_vector_yet_keeps_its_score_by_words() -> None:
+    found = fuse(documents(3), floats(4, 2, 0), likeness(NONE, 0.5, 0.4))
+    assert found[0] == pytest.approx(1 - fusion.SIMILARITY_SHARE)
+
+
+def test_only_unknown_similarities_are_as_none_at_all() -> None:
+    lexical = floats(3, 1, 0)
+    assert fuse(documents(3), lexical, likeness(NONE, NONE, NONE)).tolist() == fuse(documents(3), lexical).tolist()
+
+
+def test_one_known_similarity_is_enough_to_be_found() -> None:
+    assert fuse(documents(2), floats(0, 0), likeness(NONE, -0.3)).tolist() == [0, 1]
+
+
+def test_similar_neighbours_help_in_the_same_talk_only() -> None:
+    similar = likeness(0.9, 0.5, 0.1, 0.5, 0.1)
+    together = fuse(documents(5, thread=1), np.zeros(5, dtype=np.float32), similar)
+    assert together[1] > together[3]
+    apart = fuse(documents(5), np.zeros(5, dtype=np.float32), similar)
+    assert apart[1] == apart[3]
+
+
+def test_what_the_named_person_says_and_what_was_said_then_comes_first() -> None:
+    spoken = np.array([False, True, False])
+    found = fuse(documents(3, created_at=[0, 10, 20]), floats(5, 5, 5), None, [(20, 30)], spoken)
+    assert found[2] > found[1] > found[0]
+
+
+def test_times_are_half_open_and_count_once_where_they_overlap() -> None:
+    found = fuse(documents(3, created_at=[0, 10, 20]), floats(1, 1, 1), None, [(0, 20), (10, 20)])
+    assert found[0] == found[1] > found[2]
+
+
+def test_a_question_comes_after_an_equally_good_statement() -> None:
+    found = fuse(documents(2, asks=(0,)), floats(1, 1))
+    assert found[1] > found[0] > 0
+
+
+def test_documents_that_may_not_be_found_do_not_change_how_the_others_compare() -> None:
+    may = np.array([False, True, True])
+    found = fuse(documents(3), floats(100, 2, 1), likeness(0.9, 0.1, 0.3), may=may)
+    alone = fuse(documents(2), floats(2, 1), likeness(0.1, 0.3))
+    assert found[1:].tolist() == pytest.approx(alone.tolist())
+
+
+def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
+    name = Posting(np.array([0, 2]), np.array([1, 0], dtype=np.uint8), np.array([False, True]))
+    spoken = speaks(documents(3), [name])
+    assert spoken is not None
+    assert spoken.tolist() == [False, False, True]
+    assert speaks(documents(3), [Posting(np.array([0]), np.array([1], dtype=np.uint8), np.array([False]))]) is None
+
+
+def test_the_best_come_first_and_of_equals_the_newest() -> None:
+    found = documents(5, created_at=[5, 9, 7, 7, 1])
+    everything = np.ones(5, dtype=np.bool_)
+    assert top(found, floats(1, 1, 1, 1, 2), everything, 4).tolist() == [4, 1, 3, 2]
+    assert top(found, floats(1, 1, 1, 1, 2), everything, 99).tolist() == [4, 1, 3, 2, 0]
+    assert top(found, floats(1, 1, 1, 1, 2), ~everything, 4).tolist() == []
+    assert top(found, floats(1, 1, 1, 1, 2), everything, 0).tolist() == []
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
+    k=st.integers(0, 12),
+)
+def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int) -> None:
+    found = documents(len(rows), created_at=[created for _, created, _ in rows])
+    expected = sorted(
+        (n for n, row in enumerate(rows) if row[0] and row[2]), key=lambda n: (rows[n][0], rows[n][1], n), reverse=True
+    )
+    mask = np.array([row[2] for row in rows])
+    scores = floats(*(row[0] for row in rows))
+    assert top(found, scores, mask, k).tolist() == expected[:k]
+    assert top(found, scores * mask, None, k).tolist() == expected[:k]
+
+
+def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> None:
+    may = np.array([True, True, False, True])
+    lexical, similar = floats(3, 0, 9, 3), likeness(0.1, NONE, 0.9, 0.4)
+    best = np.array([3, 0, 1])
+    assert ranks(best, may, lexical, similar) == [(1, 1), (1, 2), (None, None)]
+    assert ranks(best, may, floats(0, 0, 0, 0), similar) == [(None, 1), (None, 2), (None, None)]
+    assert ranks(best, may, lexical, likeness(NONE, NONE, NONE, NONE)) == [(1, None), (1, None), (None, None)]
+    assert ranks(best, may, lexical, None) == [(1, None), (1, None), (None, None)]
+
+
+def spread(count: int, seed: int = 7) -> np.ndarray:
+    """Vectors that share a mean, differ much in three directions, and little in the rest."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(count, 32)) * np.array([9, 6, 4] + [1] * 29) + 5
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+
+
+def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> None:
+    rows = spread(500)
+    common = common_of(rows)
+    assert common is not None
+    exact = np.linalg.svd(rows.astype(np.float64) - rows.astype(np.float64).mean(axis=0))[2][:3]
+    assert np.abs(np.linalg.svd(common.directions @ exact.T)[1]) == pytest.approx([1, 1, 1], abs=1e-3)
+    assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
+
+
+def test_a_focused_query_has_nothing_left_of_what_is_common() -> None:
+    common = common_of(spread(500))
+    assert common is not None
+    focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
+    assert focused.dtype == np.float32
+    assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
+
+
+def test_the_same_vectors_have_the_same_in_common_and_many_are_only_sampled() -> None:
+    first, second = common_of(spread(9000)), common_of(spread(9000))
+    assert first is not None
+    assert second is not None
+    assert first.directions.tolist() == second.directions.tolist()
+
+
+@pytest.mark.parametrize("rows", [spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)])
+def test_too_few_vectors_have_nothing_in_common_and_the_query_stays_as_it_is(rows: np.ndarray) -> None:
+    assert common_of(rows) is None
+    query = floats(0.6, 0.8)
+    assert focus(query, None) is query
+
+
+@pytest.mark.parametrize("rows", [np.zeros((200, 8), dtype=np.float16), np.tile(floats(0.6, 0.8, 0, 0, 0), (200, 1))])
+def test_equal_vectors_do_no_harm(rows: np.ndarray) -> None:
+    common = common_of(rows)
+    assert common is not None
+    assert np.isfinite(focus(np.ones(rows.shape[1], dtype=np.float32), common)).all()

@@ -1,0 +1,258 @@
+"""Search: filters before the limit, queries as data, any language, and forgetting. For the rest see `index/`."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from ricordo.domain.passage import Passage
+from ricordo.search import index
+from ricordo.search.flush import merge
+from ricordo.search.index import (
+    Hit,
+    MessageFilter,
+    PassageFilter,
+    Query,
+    insert_messages,
+    insert_passages,
+    unindex_messages,
+)
+from ricordo.storage import archives, messages
+from ricordo.storage.search_tables import search_postings, search_tail, search_terms
+from ricordo.storage.store import Store, Transaction
+from tests.support import make
+from tests.support.clock import START
+
+# None of them is a stop word in any language: three words with two "dog" count as Danish, where that means "however".
+WORDS = ("tiger", "fox", "owl", "elk", "zebra")
+TAGS = ("red", "green", "blue")
+some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
+times = st.integers(0, 5)
+moments = st.none() | times
+
+
+def at(moment: int | None) -> int | None:
+    return None if moment is None else START + moment
+
+
+def find_messages(tx: Transaction, query: str, agent_id: str, limit: int = 5) -> list[Hit]:
+    return list(index.find_messages(tx, Query(query), MessageFilter((agent_id,)), limit).hits)
+
+
+def message_ids(tx: Transaction, query: str, agent_id: str, limit: int = 5) -> list[str]:
+    return [m.id for m in messages.by_numbers(tx, [h.document for h in find_messages(tx, query, agent_id, limit)])]
+
+
+async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    tags = st.lists(st.sampled_from(TAGS), unique=True, max_size=3).map(tuple)
+    filed = st.lists(st.tuples(some_words, st.integers(0, 2), tags, times, st.booleans()), max_size=25)
+    conditions = st.tuples(st.lists(st.integers(0, 2), max_size=3), tags, st.booleans(), moments, moments)
+
+    def matches(passage: Passage, query: str, wanted: PassageFilter) -> bool:
+        shared = set(passage.tags) & set(wanted.tags)
+        return (
+            passage.archive_id in wanted.archive_ids
+            and (not wanted.tags or (shared == set(wanted.tags) if wanted.all_tags else bool(shared)))
+            and (wanted.start is None or passage.created_at >= wanted.start)
+            and (wanted.end is None or passage.created_at <= wanted.end)
+            and bool(set(query.split()) & set(passage.text.split()))
+        )
+
+    async def check(filed: list, query: str, conditions: tuple, limit: int) -> None:  # type: ignore[type-arg]
+        shelves = [await make.stored_archive(store, agent, name=name) for name in ("one", "two", "three")]
+        looked_through, tags, all_tags, start, end = conditions
+        wanted = PassageFilter(tuple(shelves[n].id for n in looked_through), tags, all_tags, None, at(start), at(end))
+        made = []
+        for words, shelf, carried, moment, merges in filed:
+            passage = make.passage(shelves[shelf], words, tags=carried, created_at=START + moment)
+            made.append(passage)
+            await store.write(lambda tx, p=passage, s=shelves[shelf]: insert_passages(tx, s, [p]))  # type: ignore[misc]
+            if merges:
+                await store.write(lambda tx, s=shelves[shelf]: merge(tx, "passages", s.id))  # type: ignore[misc]
+
+        def look(tx: Transaction) -> tuple[list[Hit], list[str]]:
+            hits = list(index.find_passages(tx, Query(query), wanted, limit).hits)
+            return hits, [p.id for p in archives.passages_by_numbers(tx, [hit.document for hit in hits])]
+
+        hits, ids = await store.read(look)
+        expected = {passage.id for passage in made if matches(passage, query, wanted)}
+        assert len(ids) == len(set(ids)) == min(limit, len(expected))
+        assert set(ids) <= expected
+        scores = [hit.relevance.score for hit in hits]
+        assert scores == sorted(scores, reverse=True)
+
+    loop = asyncio.get_running_loop()
+
+    @given(filed, some_words, conditions, st.integers(1, 8))
+    def draw(filed: list, query: str, conditions: tuple, limit: int) -> None:  # type: ignore[type-arg]
+        asyncio.run_coroutine_threadsafe(check(filed, query, conditions, limit), loop).result(60)
+
+    await asyncio.to_thread(draw)
+
+
+ODD = (
+    "AND OR NOT NEAR ( ) \" ' * ^ : - + { } [ ] , . ; % _ \\ / < > = ! ? # $ & | ~ ` @ \x00 \n \t 🍵 👩‍👩‍👧 é ß İ ı ſ 名前 "
+    'हिन्दी e\u0301 \u202e \ufeff text: NEAR( rowid tea* "tea" messages_fts 1 ²'
+).split(" ")
+
+
+async def test_any_query_is_data(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    (tea,) = await make.stored_messages(store, make.message(agent, "green tea"))
+    anything = st.text(max_size=40) | st.lists(st.sampled_from(ODD), max_size=8).map(" ".join)
+
+    def check(tx: Transaction) -> None:
+        @given(anything)
+        def holds(query: str) -> None:
+            assert message_ids(tx, query + " tea", agent.id) == [tea.id]
+            find_messages(tx, query, agent.id)
+            index.find_passages(tx, Query(query), PassageFilter(("archive-1",)), 5)
+
+        holds()
+
+    await store.read(check)
+
+
+async def test_a_message_is_found_by_each_of_its_words_in_any_language(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    said = (
+        "Straße",
+        "İstanbul",
+        "STRASSE",
+        "re\u0301sume\u0301",
+        "naïve",
+        "ΣΊΣΥΦΟΣ",
+        "Чай",
+        "名前",
+        "snake_case",
+        "it's",
+        "don\u2019t",
+        "42",
+        "e-mail",
+        "a\x00b",
+        "🍵 Tee",
+    )
+    stored = await make.stored_messages(store, *(make.message(agent, text) for text in said))
+    for message in stored:
+        found = await store.read(lambda tx, query=message.text: message_ids(tx, query, agent.id, 20))  # type: ignore[misc]
+        assert message.id in found, message.text
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("We talked about gardens", "garden"),
+        ("Her résumé lies here", "RESUME"),
+        ("Her résumé lies here", "re\u0301sume\u0301"),
+        ("snake_case it is", "snake"),
+        ("It says 'AND' there", "and there"),
+        ("Who are you", "who are you"),
+    ],
+)
+async def test_words_match_in_other_forms_and_common_words_when_nothing_else_is_asked(
+    store: Store, said: str, asked: str
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    later = START + 86_400_000_000
+    (message, _) = await make.stored_messages(
+        store, make.message(agent, said), make.message(agent, "Nothing else.", created_at=later)
+    )
+    assert await store.read(lambda tx: message_ids(tx, asked, agent.id)) == [message.id]
+
+
+async def test_common_words_are_no_reason_to_find_a_message(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    _, tea = await make.stored_messages(
+        store,
+        make.message(agent, "What is the time?"),
+        make.message(agent, "Tea is hot.", created_at=START + 86_400_000_000),
+    )
+    assert await store.read(lambda tx: message_ids(tx, "what is the tea?", agent.id)) == [tea.id]
+
+
+async def test_the_message_with_more_of_the_words_comes_first(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    one, both, _ = await make.stored_messages(
+        store,
+        make.message(agent, "Green things"),
+        make.message(agent, "Green tea", created_at=START + 24 * 3600 * 1_000_000),
+        make.message(agent, "Something else", created_at=START + 48 * 3600 * 1_000_000),
+    )
+    hits = await store.read(lambda tx: find_messages(tx, "green tea", agent.id))
+    assert [hit.document for hit in hits] == [both.seq, one.seq]
+    assert hits[0].relevance.score > hits[1].relevance.score > 0
+    assert [hit.relevance.fts_rank for hit in hits] == [1, 2]
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", "\x00", "_", '"""', "* *"])
+async def test_a_query_without_a_word_gives_the_newest(store: Store, query: str) -> None:
+    agent = (await make.stored_agent(store)).agent
+    stored = await make.stored_messages(
+        store, *(make.message(agent, str(moment), created_at=START + moment) for moment in (3, 9, 1, 9))
+    )
+    archive = await make.stored_archive(store, agent, "older", "newer")
+    newest = await store.read(lambda tx: message_ids(tx, query, agent.id, 3))
+    assert newest == [stored[3].id, stored[1].id, stored[0].id]
+    found = await store.read(lambda tx: index.find_passages(tx, Query(query), PassageFilter((archive.id,)), 1))
+    texts = await store.read(lambda tx: archives.passages_by_numbers(tx, [hit.document for hit in found.hits]))
+    assert [passage.text for passage in texts] == ["newer"]
+
+
+async def test_forgotten_messages_leave_no_word_in_the_index(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    kept, secret = await make.stored_messages(
+        store, make.message(agent, "plain tea"), make.message(agent, "secret tea", name="Zebedee")
+    )
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: unindex_messages(tx, [secret.id]))
+    assert await store.read(lambda tx: message_ids(tx, "secret", agent.id)) == []
+    assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [kept.id]
+    await store.write(lambda tx: merge(tx, "messages", agent.id))
+
+    def left(tx: Transaction) -> list[str]:
+        postings = {row.term for row in tx.all(select(search_postings.c.term))}
+        assert postings == {row.term for row in tx.all(select(search_terms.c.term))}
+        assert tx.all(select(func.count()).select_from(search_tail))[0][0] == 0
+        return sorted(postings)
+
+    assert await store.read(left) == ["plain", "tea"]
+    assert await store.read(lambda tx: message_ids(tx, "secret Zebedee", agent.id)) == []
+
+
+async def test_a_unit_that_is_rolled_back_leaves_nothing_to_find(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+
+    def work(tx: Transaction) -> None:
+        insert_messages(tx, [make.message(agent, "never said")])
+        assert find_messages(tx, "said", agent.id)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await store.write(work)
+    await make.stored_messages(store, make.message(agent, "something other"))
+    assert await store.read(lambda tx: find_messages(tx, "said", agent.id)) == []
+
+
+async def test_a_system_message_is_never_found(store: Store) -> None:
+    agent = (await make.stored_agent(store, make.agent(system="Speak of dragons."))).agent
+    for query in ("dragons", ""):
+        assert await store.read(lambda tx, query=query: find_messages(tx, query, agent.id)) == []  # type: ignore[misc]
+
+
+async def test_of_a_very_long_text_the_beginning_is_found_and_the_merge_goes_on(store: Store) -> None:
+    agent = (await make.stored_agent(store)).agent
+    book = " ".join(f"word{number}" for number in range(30_000))
+    long, short = await make.stored_messages(
+        store,
+        make.message(agent, book),
+        make.message(agent, "short tea", created_at=START + 86_400_000_000),
+    )
+    for _merged in range(2):
+        assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
+        assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
+        # Each in a transaction of its own, as the first has so many words.
+        assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 1
+    assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 0

@@ -1,0 +1,375 @@
+"""Keeping the index in order: merges, vectors, another model on live data, outside indexes, and what a kill leaves."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import ModelError
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.registry import Models
+from ricordo.memory.recall import FoundPassage, Recall
+from ricordo.search import index, index_jobs, partitions
+from ricordo.search.index import PassageFilter, delete_passage, insert_passages
+from ricordo.search.index_jobs import Indexing
+from ricordo.search.schedule import LONG_TAIL, MERGE, MERGE_DELAY
+from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.search.write_buffer import TailRow, unpack
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import archives
+from ricordo.storage.search_tables import search_spaces, search_tail, search_vectors
+from ricordo.storage.store import Store
+from ricordo.storage.tables import jobs
+from tests.support import make
+from tests.support.clock import ManualClock
+
+
+def unheard(_done: int, _total: int) -> None:
+    pass
+
+
+class Outside:
+    """A vector index that keeps all in memory and says what it was asked."""
+
+    name = "qdrant"
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, str], dict[int, VectorRecord]] = {}
+
+    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+        self.held.setdefault((space, model), {}).update({record.document: record for record in records})
+
+    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
+        for document in documents:
+            self.held.get((space, model), {}).pop(document, None)
+
+    async def drop(self, space: str, model: str) -> None:
+        self.held.pop((space, model), None)
+
+    async def search(
+        self, space: str, model: str, vector: Sequence[float], limit: int, _wanted: VectorFilter
+    ) -> list[tuple[int, float]]:
+        scored = [
+            (document, sum(a * b for a, b in zip(record.vector, vector, strict=True)))
+            for document, record in self.held.get((space, model), {}).items()
+        ]
+        return sorted(scored, key=lambda one: -one[1])[:limit]
+
+    async def close(self) -> None:
+        pass
+
+
+class Library:
+    """An archive of numbered notes, with models to embed them."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
+        self.store = store
+        self.embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
+        self.embedder, self.other = ScriptedEmbedder(), ScriptedEmbedder(name="other", dimensions=32)
+        self.embedders.add(self.embedder)
+        self.embedders.add(self.other)
+        self.outside = Outside()
+        self.indexing = Indexing(store, self.embedders, {"qdrant": self.outside})
+        self.recall = Recall(store, self.embedders, {"qdrant": self.outside})
+
+    async def merge(self, owner_id: str) -> None:
+        await self.indexing.merge(self._job(owner_id), unheard)
+
+    async def embed(self, owner_id: str) -> None:
+        await self.indexing.embed(self._job(owner_id), unheard)
+
+    def _job(self, owner_id: str) -> Job:
+        return Job("search", LOCAL_ORGANIZATION, {"kind": partitions.kind_of(owner_id), "owner_id": owner_id})
+
+    async def find(self, archive_id: str, query: str) -> list[FoundPassage]:
+        return await self.recall.passages(query, PassageFilter((archive_id,)), 3)
+
+    async def waiting(self, kind: str) -> list[Job]:
+        rows = await self.store.read(
+            lambda tx: tx.all(select(jobs).where(jobs.c.kind == kind, jobs.c.status == "waiting").order_by(jobs.c.seq))
+        )
+        return [Job(kind, row.organization_id, row.payload, not_before=row.not_before) for row in rows]
+
+
+@pytest.fixture
+def library(store: Store, tmp_path: Path) -> Library:
+    return Library(store, tmp_path)
+
+
+async def test_the_first_text_asks_for_a_merge_after_a_while_and_a_long_tail_at_once(
+    library: Library, clock: ManualClock
+) -> None:
+    state = await make.stored_agent(library.store)
+    await make.stored_messages(library.store, make.message(state.agent, "one"), make.message(state.agent, "two"))
+    (asked,) = await library.waiting(MERGE)
+    assert asked.payload == {"kind": "messages", "owner_id": state.agent.id}
+    assert abs(asked.not_before - clock.now() - MERGE_DELAY) < 1_000_000
+    await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_TAIL)))
+    assert len(await library.waiting(MERGE)) == 1
+    assert (await library.waiting(MERGE))[0].not_before <= clock.now()
+
+
+async def test_a_merge_empties_the_tail_and_asks_for_vectors(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
+    await library.merge(archive.id)
+    await library.merge(archive.id)
+    tail = await library.store.read(lambda tx: tx.all(select(search_tail)))
+    assert tail == []
+    assert [job.payload for job in await library.waiting(partitions.EMBED)] == [{"owner_id": archive.id}]
+
+
+async def test_a_merge_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(800)))
+    done: list[int] = []
+    has_begun = asyncio.Event()
+
+    def note(rows: int, _total: int) -> None:
+        done.append(rows)
+        has_begun.set()
+
+    merging = asyncio.create_task(replace(library.indexing, pause=0.15).merge(library._job(archive.id), note))
+    await has_begun.wait()
+    more = [make.passage(archive, f"more {n}") for n in range(100)]
+    await library.store.write(lambda tx: insert_passages(tx, archive, more))
+    await merging
+    assert done[1:] == [900]
+
+
+async def test_of_two_merges_of_the_same_rows_one_writes(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
+    first, second = [
+        await library.store.read(lambda tx: partitions.packed(tx, "passages", archive.id)) for _ in range(2)
+    ]
+    assert first is not None
+    assert second is not None
+    assert await library.store.write(lambda tx: partitions.write_packed(tx, first))
+    assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
+    await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "milk")]))
+    assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
+    await library.merge(archive.id)
+    assert {hit.passage.text for hit in await library.find(archive.id, "milk")} >= {"milk"}
+    found = await library.recall.passages("tea coffee milk", PassageFilter((archive.id,)), 9, "fts")
+    assert sorted(hit.passage.text for hit in found) == ["coffee", "milk", "tea"]
+
+
+async def test_a_word_that_left_a_space_and_comes_again_is_found_inside_others_again(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "Donaudampfschifffahrt", "tea")
+    await library.merge(archive.id)
+    for _ in range(2):
+        hit, *_ = await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
+        assert hit.passage.text == "Donaudampfschifffahrt"
+        await library.store.write(
+            lambda tx, hit=hit: delete_passage(tx, Scope(), [archive], hit.passage.id)  # type: ignore[misc]
+        )
+        await library.merge(archive.id)
+        assert await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts") == []
+        again = make.passage(archive, "Donaudampfschifffahrt")
+        await library.store.write(lambda tx, again=again: insert_passages(tx, archive, [again]))  # type: ignore[misc]
+        await library.merge(archive.id)
+
+
+async def test_every_document_is_embedded_once(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    texts = [f"note {n}" for n in range(600)]
+    archive = await make.stored_archive(library.store, state.agent, *texts)
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    await library.embed(archive.id)
+    assert sorted(text for call in library.embedder.asked for text in call) == sorted(texts)
+    assert max(len(call) for call in library.embedder.asked) <= index_jobs.EMBEDDED_AT_ONCE
+    assert [hit.passage.text for hit in await library.find(archive.id, "note 417")][:1] == ["note 417"]
+
+
+async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
+    await library.merge(archive.id)
+    first = library.embedder.embed
+    calls = 0
+
+    async def dies_on_the_second(texts: Sequence[str], **options: object) -> list[list[float]]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise asyncio.CancelledError
+        return await first(texts)
+
+    library.embedder.embed = dies_on_the_second  # type: ignore[assignment, method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await library.embed(archive.id)
+    assert (await library.find(archive.id, "note 3"))[0].relevance.vector_rank is not None
+    library.embedder.embed = first  # type: ignore[method-assign]
+    library.embedder.asked.clear()
+    await library.embed(archive.id)
+    assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - index_jobs.EMBEDDED_AT_ONCE
+
+
+async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "note")
+    await library.merge(archive.id)
+    library.embedder.fails(ModelError("llm_error", "It is away."))
+    with pytest.raises(ModelError):
+        await library.embed(archive.id)
+    await library.embed(archive.id)
+    assert (await library.find(archive.id, "note"))[0].relevance.vector_rank == 1
+
+
+async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_vector_for_good(library: Library) -> None:
+    # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)))
+    await library.merge(archive.id)
+    made, asked = library.embedder.embed, 0
+
+    async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
+        nonlocal asked
+        asked += 1
+        if any(text.strip() for text in texts):
+            raise ModelError("llm_bad_request", "There is no such model.")
+        return await made(texts)
+
+    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    with pytest.raises(ModelError, match="no such model"):
+        await library.embed(archive.id)
+    assert asked < 5
+    library.embedder.embed = made  # type: ignore[method-assign]
+    await library.embed(archive.id)
+    assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
+
+
+async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)), "forbidden")
+    await library.merge(archive.id)
+    made = library.embedder.embed
+
+    async def refuses(texts: Sequence[str], **options: object) -> list[list[float]]:
+        if "forbidden" in texts:
+            raise ModelError("llm_bad_request", "This text is against the rules.")
+        return await made(texts)
+
+    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    await library.embed(archive.id)
+    assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
+    assert (await library.find(archive.id, "forbidden"))[0].passage.text == "forbidden"
+    (space,) = await library.store.read(lambda tx: tx.all(select(search_spaces)))
+    assert space.vectors == 41
+
+
+async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    seen: list[str] = []
+    library.other.delay = 0.02
+    library.embedders._settings = library.embedders._settings.model_copy(update={"embedding": "scripted/other"})
+    switching = asyncio.create_task(library.embed(archive.id))
+    while not switching.done():
+        hits = await library.find(archive.id, "note 417")
+        assert hits[0].passage.text == "note 417"
+        assert hits[0].relevance.vector_rank is not None
+        seen.append(hits[0].relevance.mode)
+        await asyncio.sleep(0.005)
+    await switching
+    assert set(seen) == {"hybrid"}
+    (space,) = await library.store.read(lambda tx: tx.all(select(search_spaces)))
+    assert (space.embedding, space.vectors) == ("scripted/other", 600)
+    models = await library.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
+    assert [row.embedding for row in models] == ["scripted/other"]
+    library.embedder.asked.clear()
+    assert (await library.find(archive.id, "note 5"))[0].passage.text == "note 5"
+    assert library.embedder.asked == []
+
+
+async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "one")
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    library.embedders.add(ScriptedEmbedder(dimensions=48))
+    await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "two")]))
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    rows = await library.store.read(lambda tx: tx.all(select(search_vectors)))
+    assert [(row.dimensions, len(row.data)) for row in rows] == [(48, 2 * 48 * 2)]
+    assert (await library.find(archive.id, "two"))[0].passage.text == "two"
+
+
+async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "one", "two", "three")
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    hits = await library.find(archive.id, "two")
+    await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
+    await library.merge(archive.id)
+    (row,) = await library.store.read(lambda tx: tx.all(select(search_vectors)))
+    width = row.dimensions * 2
+    assert [set(row.data[n * width : (n + 1) * width]) == {0} for n in range(3)] == [False, True, False]
+
+
+async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = make.archive("Outside", vector_db="qdrant")
+    await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
+    new = [make.passage(archive, text, tags=("red",)) for text in ("jasmine tea", "a walk")]
+    await library.store.write(lambda tx: insert_passages(tx, archive, new))
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    held = library.outside.held[archive.id, "scripted/embedder"]
+    assert [record.tags for record in held.values()] == [("red",), ("red",)]
+    hits = await library.find(archive.id, "jasmine")
+    assert hits[0].passage.text == "jasmine tea"
+    assert hits[0].relevance.vector_rank == 1
+    await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
+    await library.merge(archive.id)
+    assert len(held) == 1
+
+
+async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualClock) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "one")
+    await library.merge(archive.id)
+    await make.stored_messages(library.store, make.message(state.agent, "said"))
+    await library.store.write(lambda tx: tx.run(jobs.delete().where(jobs.c.seq > 0), {"unused": 0}))
+    await library.indexing.sweep(Job(partitions.SWEEP, LOCAL_ORGANIZATION), unheard)
+    assert [job.payload["owner_id"] for job in await library.waiting(MERGE)] == [state.agent.id]
+    assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [archive.id]
+
+
+async def test_a_merge_looks_only_at_what_it_packs_for_what_must_leave_an_outside_index(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await make.stored_agent(library.store)
+    archive = make.archive("Outside", vector_db="qdrant")
+    await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
+    new = [make.passage(archive, text) for text in ("jasmine tea", "a walk")]
+    await library.store.write(lambda tx: insert_passages(tx, archive, new))
+    await library.merge(archive.id)
+    await library.embed(archive.id)
+    later = [make.passage(archive, f"note {number}") for number in range(600)]
+    await library.store.write(lambda tx: insert_passages(tx, archive, later))
+    await library.store.write(lambda tx: index.unindex_passages(tx, [new[0].id]))
+    looked_at: list[int] = []
+
+    def unpacked(seq: int, document: int, data: bytes) -> TailRow:
+        looked_at.append(seq)
+        return unpack(seq, document, data)
+
+    monkeypatch.setattr(partitions, "unpack", unpacked)
+    await library.merge(archive.id)
+    # Once before the deleted one is taken out, and once before the others are packed.
+    assert len(looked_at) == 601 + 600
+    assert len(library.outside.held[archive.id, "scripted/embedder"]) == 1

@@ -1,0 +1,489 @@
+"""Vectors in PostgreSQL, beyond the contract of every index: approximate indexes, what a kill leaves, and where there is none."""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import Unavailable
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.registry import Models
+from ricordo.memory.recall import Recall
+from ricordo.search import partitions, pgvector, pgvector_builder
+from ricordo.search.index import PassageFilter, insert_passages
+from ricordo.search.index_jobs import Indexing
+from ricordo.search.pgvector import PgVectorIndex, index_of
+from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, Place, Plan
+from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import archives
+from ricordo.storage.postgres import PostgresStore, open_postgres
+from ricordo.storage.sqlite import open_sqlite
+from tests.support import make
+from tests.support.clock import ManualClock
+from tests.support.postgres import name_in, server
+
+DATABASES = ("postgresql",)
+LIMIT = 10  # seconds
+ANY = VectorFilter()
+# From forty vectors on, and never by itself: a test says when.
+SLOW = Plan(least=40, quiet=3600, again=3600)
+QUICK = Plan(least=40, quiet=0, again=0)
+Rows = list[tuple[Any, ...]]
+
+
+def unit(seed: int, dimension: int = 8) -> list[float]:
+    numbers = random.Random(seed)  # noqa: S311 - nothing secret
+    values = [numbers.gauss(0, 1) for _ in range(dimension)]
+    length = math.sqrt(sum(value * value for value in values))
+    return [value / length for value in values]
+
+
+def records(count: int, dimension: int = 8) -> list[VectorRecord]:
+    """The last ten are the only ones with a tag."""
+    return [
+        VectorRecord(n, unit(n, dimension), n, tags=("rare",) if n > count - 10 else ()) for n in range(1, count + 1)
+    ]
+
+
+def run(sql: str) -> Rows:
+    return server().run(sql, name_in(server().shared_database()))
+
+
+def indexes() -> dict[str, bool]:
+    """The approximate indexes by name, and whether each can be used."""
+    ours = "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relname ^@ "
+    return dict(run(f"{ours}'{PREFIX}' ORDER BY relname"))
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110 - in the database
+            await asyncio.sleep(0.01)
+
+
+async def documents(
+    index: PgVectorIndex, space: str = "archive-1", seed: int = 1, limit: int = 10, wanted: VectorFilter = ANY
+) -> list[int]:
+    return [document for document, _ in await index.search(space, "model", unit(seed), limit, wanted)]
+
+
+@pytest.fixture
+def _no_index_stays() -> Iterator[None]:
+    yield
+    for name in indexes():
+        run(f'DROP INDEX "{name}"')
+
+
+@pytest.fixture
+async def index(store: PostgresStore, _no_index_stays: None) -> AsyncIterator[PgVectorIndex]:
+    made = PgVectorIndex(store, SLOW)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def asked(store: PostgresStore) -> list[str]:
+    """The statements of the store that searched, each `near` (by the index) or `exact`."""
+    seen: list[str] = []
+
+    def note(sql: str) -> None:
+        if "ORDER BY embedding" in sql:
+            seen.append("near" if "halfvec" in sql else "exact")
+
+    store.statements.observers.append(note)
+    return seen
+
+
+# --- the approximate index ---
+
+
+async def test_a_space_that_has_grown_gets_an_index_of_its_own_once_it_is_quiet(store: PostgresStore) -> None:
+    index = PgVectorIndex(store, QUICK)
+    await index.upsert("archive-1", "model", records(39))
+    await index.upsert("archive-2", "model", records(45))
+    await until(lambda: list(indexes().values()) == [True])
+    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+    await index.upsert("archive-1", "model", records(40))
+    await until(lambda: list(indexes().values()) == [True, True])
+    await index.close()
+    for name in indexes():
+        run(f'DROP INDEX "{name}"')
+
+
+async def test_an_exact_search_of_a_large_space_asks_for_its_index(
+    store: PostgresStore, index: PgVectorIndex, asked: list[str]
+) -> None:
+    await index.upsert("archive-1", "model", records(50))
+    other = PgVectorIndex(store, SLOW)  # as after a restart: nobody writes any more
+    assert (await documents(other))[0] == 1
+    await until(lambda: list(indexes().values()) == [True])
+    assert (await documents(other))[0] == 1
+    assert asked == ["exact", "near"]
+    await other.close()
+
+
+async def test_postgresql_searches_by_the_index_that_was_built_for_it(index: PgVectorIndex) -> None:
+    await index.upsert("archive-1", "model", records(3000))
+    await index.upsert("archive-2", "model", records(50))
+    assert await index.build("archive-1", "model", 8)
+    store, place = index._store, Place("archive-1", "model", 8)
+    values = pgvector._values(place, unit(1), 10, ANY)
+
+    def plan(statement: Any) -> Callable[[Any], str]:
+        sql = text("EXPLAIN " + statement.element.text)
+        return lambda tx: "\n".join(row[0] for row in tx.connection.execute(sql, values))
+
+    assert place.index in await store.read(plan(pgvector._near(8)))
+    assert PREFIX not in await store.read(plan(pgvector._NEAREST))
+
+
+async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similarities(
+    index: PgVectorIndex, asked: list[str]
+) -> None:
+    await index.upsert("archive-1", "model", records(400))
+    index._builder._looked[Place("archive-1", "model", 8)] = (
+        time.monotonic()
+    )  # or the first search would ask for the index
+    before = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
+    assert await index.build("archive-1", "model", 8)
+    after = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
+    assert asked == ["exact"] * 20 + ["near"] * 20
+    found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
+    assert found >= 195  # with equal similarities, or they would not be the same pairs
+    assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
+
+
+async def test_a_filter_counts_before_the_limit_of_the_index_too(index: PgVectorIndex, asked: list[str]) -> None:
+    await index.upsert("archive-1", "model", records(3000))
+    assert await index.build("archive-1", "model", 8)
+    wanted = VectorFilter(start=1500)  # half of them: those are found on the way through the index
+    assert min(await documents(index, wanted=wanted)) >= 1500
+    assert len(await documents(index, wanted=wanted)) == 10
+    assert asked == ["near", "near"]
+
+
+async def test_where_a_filter_admits_few_they_are_compared_exactly(index: PgVectorIndex, asked: list[str]) -> None:
+    await index.upsert("archive-1", "model", records(3000))
+    assert await index.build("archive-1", "model", 8)
+    for wanted in (VectorFilter(tags=("rare",)), VectorFilter(tags=("rare",), all_tags=True), VectorFilter(start=2991)):
+        assert sorted(await documents(index, wanted=wanted)) == list(range(2991, 3001))
+    assert asked == ["exact"] * 3
+
+
+async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
+    index: PgVectorIndex, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await index.upsert("archive-1", "model", records(600))
+    assert await index.build("archive-1", "model", 8)
+    monkeypatch.setattr(pgvector, "_ENOUGH", 0)  # as where PostgreSQL expects more than there are
+    assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(range(591, 601))
+    assert asked == ["near", "exact"]
+
+
+async def test_more_than_an_index_gives_at_once_is_found_exactly(index: PgVectorIndex, asked: list[str]) -> None:
+    await index.upsert("archive-1", "model", records(600))
+    assert await index.build("archive-1", "model", 8)
+    assert sorted(await documents(index, limit=501)) == sorted(set(await documents(index, limit=501)))
+    assert len(await documents(index, limit=700)) == 600
+    assert set(asked) == {"exact"}
+
+
+async def test_what_comes_and_goes_after_the_build_is_found_and_found_no_more(index: PgVectorIndex) -> None:
+    await index.upsert("archive-1", "model", records(100))
+    assert await index.build("archive-1", "model", 8)
+    await index.upsert("archive-1", "model", [VectorRecord(500, unit(500), 1), VectorRecord(7, unit(7777), 1)])
+    await index.remove("archive-1", "model", [1])
+    assert (await documents(index, seed=500))[0] == 500
+    assert (await documents(index, seed=7777))[0] == 7
+    assert 1 not in await documents(index, limit=200)
+
+
+async def test_too_few_vectors_get_no_index_and_a_second_build_changes_nothing(index: PgVectorIndex) -> None:
+    await index.upsert("archive-1", "model", records(39))
+    assert not await index.build("archive-1", "model", 8)
+    assert indexes() == {}
+    await index.upsert("archive-1", "model", records(40))
+    assert await index.build("archive-1", "model", 8)
+    (number,) = run("SELECT relfilenode FROM pg_class WHERE relname ^@ 'search_pgvector_'")
+    assert await index.build("archive-1", "model", 8)
+    assert run("SELECT relfilenode FROM pg_class WHERE relname ^@ 'search_pgvector_'") == [number]
+
+
+@pytest.mark.parametrize(
+    "space", ["it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"]
+)
+async def test_any_name_of_a_space_and_a_model_is_safe_in_the_index(index: PgVectorIndex, space: str) -> None:
+    await index.upsert(space, space, records(50))
+    assert await index.build(space, space, 8)
+    assert (await index.search(space, space, unit(3), 10, ANY))[0][0] == 3
+    await index.drop(space, space)
+    assert indexes() == {}
+    assert run("SELECT count(*) FROM agents") == [(0,)]
+
+
+async def test_dropping_a_space_drops_its_index_and_no_other(index: PgVectorIndex) -> None:
+    for space in ("archive-1", "archive-2"):
+        await index.upsert(space, "model", records(1200))
+        assert await index.build(space, "model", 8)
+    await index.drop("archive-1", "model")
+    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+    assert run("SELECT DISTINCT space FROM search_pgvector") == [("archive-2",)]
+    assert await documents(index) == []
+    assert len(await documents(index, "archive-2")) == 10
+
+
+async def test_a_model_whose_dimension_changed_is_searched_by_the_new_one_and_the_old_index_goes(
+    index: PgVectorIndex,
+) -> None:
+    await index.upsert("archive-1", "model", records(50))
+    assert await index.build("archive-1", "model", 8)
+    await index.upsert("archive-1", "model", records(45, dimension=12))
+    assert (await index.search("archive-1", "model", unit(2, 12), 60, ANY))[0][0] == 2
+    assert len(await index.search("archive-1", "model", unit(2, 12), 60, ANY)) == 45
+    assert sorted(await documents(index, limit=60)) == [46, 47, 48, 49, 50]
+    await index.remove("archive-1", "model", list(range(46, 51)))
+    assert await index.build("archive-1", "model", 12)
+    assert list(indexes()) == [Place("archive-1", "model", 12).index]
+
+
+async def test_vectors_too_long_for_an_index_are_searched_exactly(store: PostgresStore) -> None:
+    index = PgVectorIndex(store, Plan(least=1, quiet=0, again=0))
+    await index.upsert("archive-1", "model", [VectorRecord(1, unit(1, 4001), 1)])
+    assert [hit[0] for hit in await index.search("archive-1", "model", unit(1, 4001), 5, ANY)] == [1]
+    await index.close()
+    assert indexes() == {}
+
+
+# --- kills, and several at once ---
+
+
+async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
+    store: PostgresStore, index: PgVectorIndex, asked: list[str]
+) -> None:
+    await index.upsert("archive-1", "model", records(50))
+    with psycopg.connect(server().url(name_in(server().shared_database()))) as old:
+        # Building waits for whoever began before it, so it stands when it is stopped.
+        old.execute("SELECT count(*) FROM search_pgvector")
+        old.execute("LOCK TABLE search_pgvector IN ROW EXCLUSIVE MODE")
+        assert (await documents(index))[0] == 1
+        await until(lambda: list(indexes().values()) == [False])
+        await asyncio.wait_for(index.close(), LIMIT)
+    assert list(indexes().values()) == [False]
+    other = PgVectorIndex(store, SLOW)
+    assert (await documents(other))[0] == 1
+    await until(lambda: list(indexes().values()) == [True])
+    assert asked == ["exact", "exact"]
+    await other.close()
+
+
+async def test_of_two_servers_one_builds_and_the_other_goes_on(
+    store: PostgresStore, index: PgVectorIndex, clock: ManualClock, tmp_path: Path
+) -> None:
+    other_store = open_postgres(server().shared_database(), connections=2, clock=clock, backups=tmp_path)
+    other = PgVectorIndex(other_store, SLOW)
+    await asyncio.gather(
+        *(each.upsert("archive-1", "model", list(reversed(records(300)))) for each in (index, other, index, other))
+    )
+    outcomes = await asyncio.gather(*(each.build("archive-1", "model", 8) for each in (index, other)))
+    assert any(outcomes)
+    assert list(indexes().values()) == [True]
+    assert len(await documents(other, limit=400)) == 300
+    await other.close()
+    await other_store.close()
+
+
+async def test_while_somebody_builds_a_space_can_be_dropped_and_its_index_goes_later(index: PgVectorIndex) -> None:
+    await index.upsert("archive-1", "model", records(50))
+    await index.upsert("archive-2", "model", records(50))
+    assert await index.build("archive-1", "model", 8)
+    with psycopg.connect(server().url(name_in(server().shared_database())), autocommit=True) as builder:
+        builder.execute(f"SELECT pg_advisory_lock({BUILDING_LOCK})".encode())
+        assert not await index.build("archive-2", "model", 8)
+        await index.drop("archive-1", "model")
+    assert await documents(index) == []
+    assert await index.build("archive-2", "model", 8)
+    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+
+
+async def test_where_shared_memory_is_short_one_process_builds_alone(
+    index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, seen = pgvector_builder._run, list[str]()
+
+    def short_of_room(connection: Any, statement: str) -> Any:
+        seen.append(statement.partition(" ON ")[0].partition('"')[0])
+        if sum(one.startswith("CREATE INDEX") for one in seen) == 1 and statement.startswith("CREATE INDEX"):
+            raise DBAPIError(statement, None, psycopg.errors.DiskFull())
+        return original(connection, statement)
+
+    monkeypatch.setattr(pgvector_builder, "_run", short_of_room)
+    await index.upsert("archive-1", "model", records(50))
+    assert await index.build("archive-1", "model", 8)
+    created = [place for place, one in enumerate(seen) if one.startswith("CREATE INDEX")]
+    assert len(created) == 2
+    assert seen[created[1] - 1] == "SET max_parallel_maintenance_workers = 0"
+
+
+async def test_a_build_that_fails_is_told_and_searches_go_on(
+    index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pgvector_builder, "_LINKS", 1)  # PostgreSQL takes two at least
+    await index.upsert("archive-1", "model", records(50))
+    with pytest.raises(Unavailable, match=r"pgvector did not do it: value 1 out of bounds"):
+        await index.build("archive-1", "model", 8)
+    index._builder._looked.clear()
+    with caplog.at_level(logging.WARNING, "ricordo.search.pgvector_builder"):
+        assert (await documents(index))[0] == 1
+        await until(lambda: "an index of vectors was not built" in caplog.text)
+    assert (await documents(index))[0] == 1
+
+
+# --- values ---
+
+
+async def test_a_vector_of_zeros_is_kept_and_never_found(index: PgVectorIndex) -> None:
+    await index.upsert("archive-1", "model", [*records(60), VectorRecord(99, [0.0] * 8, 1)])
+    assert 99 not in await documents(index, limit=100)
+    assert await index.search("archive-1", "model", [0.0] * 8, 10, ANY) == []
+    assert await index.build("archive-1", "model", 8)
+    assert len(await documents(index, limit=100)) == 60
+    assert await index.search("archive-1", "model", [0.0] * 8, 10, ANY) == []
+
+
+async def test_numbers_that_are_none_are_refused_with_a_sentence_and_nothing_is_kept(index: PgVectorIndex) -> None:
+    with pytest.raises(Unavailable, match=r"pgvector did not do it: NaN not allowed in vector\. See that"):
+        await index.upsert("archive-1", "model", [VectorRecord(1, unit(1), 1), VectorRecord(2, [math.nan] * 8, 1)])
+    assert await documents(index) == []
+
+
+async def test_a_search_does_not_change_how_later_transactions_are_planned(store: PostgresStore) -> None:
+    index = PgVectorIndex(store, SLOW)
+    before = await asyncio.gather(*(store.read(_settings) for _ in range(8)))
+    await asyncio.gather(*(documents(index) for _ in range(8)))
+    assert set(before) == {"auto"}
+    assert set(await asyncio.gather(*(store.read(_settings) for _ in range(8)))) == {"auto"}
+    await index.close()
+
+
+def _settings(tx: Any) -> str:
+    return str(tx.connection.exec_driver_sql("SHOW plan_cache_mode").scalar_one())
+
+
+# --- where it can be had ---
+
+
+@pytest.fixture
+def humble() -> Iterator[str]:
+    """The address of a new database whose user may make tables in it, but no extension."""
+    server().run("CREATE ROLE humble LOGIN")
+    server().run("CREATE DATABASE humble OWNER humble")
+    yield server().url("humble").replace("postgres@", "humble@")
+    server().run("DROP DATABASE humble WITH (FORCE)")
+    server().run("DROP ROLE humble")
+
+
+async def test_without_the_extension_the_database_works_and_it_is_had_once_somebody_installs_it(
+    humble: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_postgres(humble, connections=2, backups=tmp_path)
+    with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
+        assert await index_of(store) == {}
+    assert "let an administrator run CREATE EXTENSION vector" in caplog.text
+    with pytest.raises(Unavailable, match="pgvector did not do it"):
+        await PgVectorIndex(store).upsert("archive-1", "model", records(1))
+    server().run("CREATE EXTENSION vector", "humble")
+    found = await asyncio.gather(index_of(store), index_of(store))
+    assert [list(one) for one in found] == [["pgvector"], ["pgvector"]]
+    index = found[0]["pgvector"]
+    await index.upsert("archive-1", "model", records(3))
+    assert (await index.search("archive-1", "model", unit(2), 1, ANY))[0][0] == 2
+    for one in found:
+        await one["pgvector"].close()
+    await store.close()
+
+
+async def test_an_extension_that_is_too_old_is_not_used_and_the_log_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server().new_database()
+    server().run("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'", name_in(url))
+    store = open_postgres(url, connections=1, backups=tmp_path)
+    with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
+        assert await index_of(store) == {}
+    assert "pgvector 0.7.4 is too old" in caplog.text
+    await store.close()
+    server().drop(url)
+
+
+async def test_an_extension_out_of_reach_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server().new_database(empty=True)
+    server().run("CREATE SCHEMA apart", name_in(url))
+    server().run("CREATE EXTENSION vector SCHEMA apart", name_in(url))
+    store = open_postgres(url, connections=1, backups=tmp_path)
+    with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
+        assert await index_of(store) == {}
+    assert "lies in a schema of the search path" in caplog.text
+    await store.close()
+    server().drop(url)
+
+
+async def test_on_postgresql_with_the_extension_it_is_there_at_once_and_on_sqlite_never(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    assert list(await index_of(store)) == ["pgvector"]
+    file = open_sqlite(tmp_path / "ricordo.db")
+    assert await index_of(file) == {}
+    await file.close()
+
+
+# --- the whole way ---
+
+
+def unheard(_done: int, _total: int) -> None:
+    pass
+
+
+async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: PostgresStore, tmp_path: Path) -> None:
+    embedders = Models(
+        Settings(data_dir=tmp_path, find_local_models=False, embedding="scripted/embedder"),
+        ProviderSettings.model_construct(),
+        [],
+    ).embedders
+    embedders.add(ScriptedEmbedder())
+    available = await index_of(store)
+    indexing, recall = Indexing(store, embedders, available), Recall(store, embedders, available)
+    state = await make.stored_agent(store)
+    texts = [f"note {n} on tea" for n in range(60)]
+    archive = make.archive("Outside", vector_db="pgvector")
+    passages = [make.passage(archive, text) for text in texts]
+    await store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
+    await store.write(lambda tx: insert_passages(tx, archive, passages))
+    job = Job("search", LOCAL_ORGANIZATION, {"kind": partitions.kind_of(archive.id), "owner_id": archive.id})
+    await indexing.merge(job, unheard)
+    await indexing.embed(job, unheard)
+    assert run("SELECT count(*), min(space) FROM search_pgvector") == [(60, archive.id)]
+
+    async def found(query: str) -> Sequence[Any]:
+        return await recall.passages(query, PassageFilter((archive.id,)), 3, "vector")
+
+    hits = await found("note 17 on tea")
+    assert hits[0].passage.text == texts[17]
+    assert {hit.relevance.mode for hit in hits} == {"vector"}
+    run("DELETE FROM search_pgvector")
+    # Words are better than no answer.
+    assert {hit.relevance.mode for hit in await found("note 17 on tea")} == {"fts"}
+    await available["pgvector"].close()

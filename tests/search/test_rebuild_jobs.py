@@ -1,0 +1,301 @@
+"""Building an index anew: whatever was damaged is found again, and nothing that happens meanwhile is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select, update
+
+from ricordo.domain.job import Job
+from ricordo.domain.passage import Archive
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import ModelError
+from ricordo.search import index, partitions, rebuild
+from ricordo.search.index import MessageFilter, delete_passage, insert_passages
+from ricordo.search.index_jobs import Indexing
+from ricordo.search.rebuild_jobs import reembed, reindex
+from ricordo.storage import agents, archives, conversations, gone
+from ricordo.storage.paging import Page
+from ricordo.storage.search_tables import (
+    search_documents,
+    search_postings,
+    search_spaces,
+    search_tail,
+    search_terms,
+    search_vectors,
+)
+from ricordo.storage.store import Store, Transaction
+from tests.search.test_index_jobs import Library, unheard
+from tests.support import make
+
+TABLES = (search_spaces, search_tail, search_documents, search_postings, search_terms, search_vectors)
+QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")
+Found = list[tuple[str, float]]
+
+
+class Shelf(Library):
+    """An agent with messages, and an archive of which some passages came together; merged, embedded, with a tail."""
+
+    agent_id: str
+    archive: Archive
+
+    async def fill(self) -> None:
+        state = await make.stored_agent(self.store)
+        agent, self.agent_id = state.agent, state.agent.id
+        texts = [f"note {n} of {('rain in Lisbon', 'jasmine tea', 'a violin')[n % 3]}" for n in range(120)]
+        await make.stored_messages(self.store, *(make.message(agent, one, created_at=n) for n, one in enumerate(texts)))
+        self.archive = await make.stored_archive(self.store, agent, *texts[:40], tags=("first",))
+        await self.add("Tuesday in the harbour.", "A violin was heard.")
+        for owner_id in (self.agent_id, self.archive.id):
+            await self.merge(owner_id)
+            await self.embed(owner_id)
+        await self.add("Wednesday: jasmine.", "Lisboa again.")
+
+    async def add(self, *texts: str) -> None:
+        new = [make.passage(self.archive, text) for text in texts]
+        await self.store.write(lambda tx: insert_passages(tx, self.archive, new))
+
+    async def everything(self, mode: index.SearchMode = "hybrid") -> list[Found]:
+        found = []
+        for query in QUERIES:
+            said = await self.recall.messages(query, MessageFilter((self.agent_id,)), 20, mode)
+            known = await self.recall.passages(query, index.PassageFilter((self.archive.id,)), 20, mode)
+            found.append([(hit.message.text, hit.relevance.score) for hit in said])
+            found.append([(hit.passage.text, hit.relevance.score) for hit in known])
+        return found
+
+    async def rebuild(self, *owners: str, vectors_only: bool = False) -> None:
+        for owner_id in owners or (self.agent_id, self.archive.id):
+            job = Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": owner_id})
+            await (reembed if vectors_only else reindex)(self.indexing, job, unheard)
+
+    async def spaces(self) -> set[str]:
+        rows = await self.store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+        return {row.owner_id for row in rows}
+
+    def forget(self) -> None:
+        """What this process remembers of the index, as where another one changed it."""
+        self.store.memory.clear()  # type: ignore[attr-defined]
+
+    async def count(self, table: object) -> int:
+        return len(await self.store.read(lambda tx: tx.all(select(table))))  # type: ignore[call-overload]
+
+
+@pytest.fixture
+async def shelf(store: Store, tmp_path: Path) -> Shelf:
+    filled = Shelf(store, tmp_path)
+    await filled.fill()
+    return filled
+
+
+async def test_a_new_index_finds_what_the_old_one_found(shelf: Shelf) -> None:
+    before = await shelf.everything("fts")
+    assert sum(1 for found in before if found) > 6
+    await shelf.rebuild()
+    assert await shelf.everything("fts") == before
+    by_both = await shelf.everything()
+    await shelf.rebuild()
+    assert await shelf.everything() == by_both
+    assert await shelf.spaces() == {shelf.agent_id, shelf.archive.id}
+    assert await shelf.count(search_tail) == 0
+
+
+@pytest.mark.parametrize("damaged", ["deleted", "garbage"])
+async def test_what_was_damaged_is_found_again_with_the_same_scores(shelf: Shelf, damaged: str) -> None:
+    await shelf.rebuild()
+    before = await shelf.everything()
+
+    def damage(tx: Transaction) -> None:
+        for table in TABLES if damaged == "deleted" else ():
+            tx.run(delete(table))
+        for table in (search_postings, search_vectors) if damaged == "garbage" else ():
+            tx.run(update(table).values(data=b"\0" * 1024))
+
+    messages_before = before[::2]
+    await shelf.store.write(damage)
+    shelf.forget()
+    await shelf.rebuild()
+    assert (await shelf.everything())[::2] == messages_before
+    if damaged == "garbage":  # which passages came together is kept in the index alone
+        assert await shelf.everything() == before
+
+
+async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each batch of the new index something happens to the documents that it has seen and to those it has not."""
+    monkeypatch.setattr(rebuild, "AT_ONCE", 10)
+    kept = {f"meanwhile {n}" for n in range(2, 4)}
+    store, archive = shelf.store, shelf.archive
+    whole = Page(limit=100, order="asc")
+    first, *_, last = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], whole))
+
+    class Meddling:
+        """The store, in which somebody else is at work."""
+
+        clock = store.clock
+        done = 0
+
+        async def read(self, work):  # type: ignore[no-untyped-def]
+            result = await store.read(work)
+            if isinstance(result, rebuild.Portion) and not self.done:
+                self.done += 1
+                await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
+                for gone_id in (first.id, last.id, await self._id_of("meanwhile 1")):
+                    await store.write(lambda tx, id=gone_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
+            return result
+
+        async def _id_of(self, text: str) -> str:
+            return (await shelf.find(archive.id, text))[0].passage.id
+
+        async def write(self, work):  # type: ignore[no-untyped-def]
+            return await store.write(work)
+
+    meddling = Indexing(Meddling(), shelf.embedders, {})  # type: ignore[arg-type]
+    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": archive.id}), unheard)
+    for _ in range(2):
+        rows = await shelf.recall.passages("", index.PassageFilter((archive.id,)), 100)
+        texts = [row.passage.text for row in rows]
+        assert len(texts) == len(set(texts)) == 44 - 2 + 2
+        assert kept <= set(texts)
+        assert not {first.text, last.text, "meanwhile 1"} & set(texts)
+        found = await shelf.recall.passages("meanwhile", index.PassageFilter((archive.id,)), 5, "fts")
+        assert {row.passage.text for row in found} == kept
+        await shelf.merge(archive.id)
+
+
+async def test_searches_find_everything_while_the_index_is_built(shelf: Shelf) -> None:
+    before = await shelf.everything()
+    for vectors_only in (False, True):
+        building = asyncio.create_task(shelf.rebuild(shelf.agent_id, vectors_only=vectors_only))
+        searches = 0
+        while not building.done():
+            assert (await shelf.everything())[::2] == before[::2]
+            searches += 1
+        await building
+        assert searches
+        assert (await shelf.everything())[::2] == before[::2]
+
+
+async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(shelf: Shelf) -> None:
+    before = await shelf.everything()
+    for vectors_only in (False, True):
+        shelf.embedder.fails(ModelError("llm_error", "The model is away."))
+        with pytest.raises(ModelError):
+            await shelf.rebuild(shelf.agent_id, vectors_only=vectors_only)
+        assert (await shelf.everything())[::2] == before[::2]
+        await shelf.rebuild(shelf.agent_id, vectors_only=vectors_only)
+        assert (await shelf.everything())[::2] == before[::2]
+        assert await shelf.spaces() == {shelf.agent_id, shelf.archive.id}
+
+
+async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
+    before = await shelf.everything()
+    await shelf.store.write(lambda tx: tx.run(update(search_vectors).values(data=bytes(64 * 2))))
+    shelf.forget()
+    assert await shelf.everything() != before
+    for _ in range(2):
+        await shelf.rebuild(vectors_only=True)
+        shelf.forget()
+        assert await shelf.everything() == before
+    rows = await shelf.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
+    assert [row.embedding for row in rows] == ["scripted/embedder"]
+
+
+async def test_vectors_that_nobody_has_yet_are_made(shelf: Shelf) -> None:
+    before = await shelf.everything()
+    await shelf.store.write(lambda tx: tx.run(delete(search_vectors)))
+    await shelf.store.write(lambda tx: tx.run(update(search_spaces).values(embedding=None, vectors=0)))
+    shelf.forget()
+    await shelf.rebuild(vectors_only=True)
+    assert await shelf.everything() == before
+
+
+async def test_an_owner_that_goes_meanwhile_leaves_nothing(shelf: Shelf) -> None:
+    store, id = shelf.store, shelf.archive.id
+    await store.write(lambda tx: gone.hide_archive(tx, Scope(), id))
+    await shelf.rebuild(id)
+    while await store.write(lambda tx: gone.remove_portion(tx, "archive", id)):
+        pass
+    assert await shelf.spaces() == {shelf.agent_id}
+    await shelf.rebuild(id)
+    assert await shelf.spaces() == {shelf.agent_id}
+
+
+class Interrupted:
+    """A store in which something happens right before one of the writes, by its number."""
+
+    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self.clock, self.read, self._store = store.clock, store.read, store
+        self._left, self._meanwhile = write, meanwhile
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        """Write, but let it happen first where its time has come."""
+        self._left -= 1
+        if self._left == -1:
+            await self._meanwhile()
+        return await self._store.write(work)
+
+
+# What is left of an older index, two portions of messages, the vectors, the taking over, and what it leaves.
+@pytest.mark.parametrize("write", range(6))
+async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    monkeypatch.setattr(rebuild, "AT_ONCE", 70)
+
+    async def delete_it() -> None:
+        await shelf.store.write(lambda tx: gone.hide_agent(tx, Scope(), shelf.agent_id))
+        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "agent", shelf.agent_id)):
+            pass
+
+    meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
+    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
+    assert await shelf.store.read(lambda tx: partitions.home_of(tx, shelf.agent_id)) is None
+    assert await shelf.spaces() == {shelf.archive.id}
+    rows = await shelf.store.read(lambda tx: tx.all(select(search_tail.c.owner_id).distinct()))
+    assert {row.owner_id for row in rows} <= {shelf.archive.id}
+
+
+@pytest.mark.parametrize("write", range(6))
+async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    monkeypatch.setattr(rebuild, "AT_ONCE", 70)
+    agent = (await shelf.store.read(lambda tx: agents.load(tx, Scope(), shelf.agent_id))).agent
+    side = make.conversation(agent, id="conv-side")
+    await shelf.store.write(lambda tx: conversations.insert_one(tx, side))
+    secrets = [make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10) for n in range(12)]
+    await make.stored_messages(shelf.store, *secrets)
+    await shelf.merge(shelf.agent_id)
+
+    async def delete_it() -> None:
+        await shelf.store.write(lambda tx: gone.hide_thread(tx, Scope(), "conv-side"))
+        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "thread", "conv-side")):
+            pass
+
+    meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
+    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
+    for _ in range(2):
+        assert await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
+        assert len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts")) == 120
+        await shelf.merge(shelf.agent_id)
+    terms = select(search_terms.c.term).where(search_terms.c.term == "zebra")
+    assert await shelf.store.read(lambda tx: tx.all(terms)) == []
+
+
+async def test_a_space_is_built_by_one_job_that_excludes_its_merges(store: Store) -> None:
+    state = await make.stored_agent(store)
+    id = state.agent.id
+    one = await store.write(lambda tx: rebuild.ask(tx, id, LOCAL_ORGANIZATION))
+    again = await store.write(lambda tx: rebuild.ask(tx, id, LOCAL_ORGANIZATION))
+    vectors = await store.write(lambda tx: rebuild.ask(tx, id, LOCAL_ORGANIZATION, vectors_only=True))
+    assert one.id == again.id != vectors.id
+    assert one.key == vectors.key == id
+    assert {job.kind for job in await store.read(lambda tx: rebuild.read_jobs(tx, [one.id, vectors.id]))} == {
+        rebuild.REINDEX,
+        rebuild.REEMBED,
+    }

@@ -1,0 +1,210 @@
+"""Scores by words, against a scorer so plain that it is obviously right."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.search.scoring import PAUSE, Documents, Posting, documents_of, lexical
+from ricordo.search.words import is_question
+
+RECORD = np.dtype(
+    [("number", "<i8"), ("created_at", "<i8"), ("thread", "<u8"), ("length", "<u4"), ("alive", "u1"), ("asks", "u1")]
+)
+MINUTE = 60_000_000
+
+
+@dataclass
+class Turn:
+    """A document as a person would note it down; `words` maps a term to how often it stands there."""
+
+    thread: int
+    created_at: int
+    length: int
+    words: dict[str, int]
+    speaker: str = ""
+    is_alive: bool = True
+
+
+def documents(turns: list[Turn]) -> Documents:
+    rows = [(n, t.created_at, t.thread, t.length, t.is_alive, 0) for n, t in enumerate(turns)]
+    records = np.array(rows, dtype=RECORD)
+    return documents_of(records, records["alive"] == 1)
+
+
+def posting(turns: list[Turn], term: str, weight: float = 1.0) -> Posting:
+    found = [
+        (n, turn.words.get(term, 0), turn.speaker == term)
+        for n, turn in enumerate(turns)
+        if turn.is_alive and (turn.words.get(term) or turn.speaker == term)
+    ]
+    return Posting(
+        np.array([n for n, _, _ in found], dtype=np.uint32),
+        np.array([times for _, times, _ in found], dtype=np.uint8),
+        np.array([named for _, _, named in found], dtype=np.bool_),
+        weight,
+    )
+
+
+def scores(turns: list[Turn], *terms: str) -> list[float]:
+    return [float(score) for score in lexical(documents(turns), [posting(turns, term) for term in terms])]
+
+
+def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[float]:
+    """The same by loops: who is beside whom, how much each hit counts there, and the formula."""
+    sessions: list[list[int]] = []
+    alive = [n for n, turn in enumerate(turns) if turn.is_alive]
+    for n in sorted(alive, key=lambda n: (turns[n].thread, turns[n].created_at, n)):
+        before = turns[sessions[-1][-1]] if sessions else None
+        is_new = (
+            turns[n].thread == 0
+            or before is None
+            or before.thread != turns[n].thread
+            or turns[n].created_at - before.created_at > PAUSE
+        )
+        sessions.append([n]) if is_new else sessions[-1].append(n)
+    places = {n: (session, place) for session in sessions for place, n in enumerate(session)}
+
+    def beside(n: int, reach: int) -> list[tuple[int, int]]:
+        session, place = places[n]
+        return [
+            (abs(other - place), session[other]) for other in range(len(session)) if 0 < abs(other - place) <= reach
+        ]
+
+    around = {n: 1 + turns[n].length + sum(turns[other].length for _, other in beside(n, 2)) for n in alive}
+    mean = sum(around.values()) / len(around) if around else 1
+    total = [0.0] * len(turns)
+    for term, weight in weighted_terms.items():
+        holders = [n for n in alive if turns[n].words.get(term) or turns[n].speaker == term]
+        rarity = math.log(1 + 10 * (max(len(alive) - len(holders) + 0.5, 0.5)) / (len(holders) + 0.5))
+        for n in alive:
+            hits = float(min(turns[n].words.get(term, 0), 8))
+            for distance, other in beside(n, 4):
+                hits += {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}[distance] * min(turns[other].words.get(term, 0), 8)
+            hits += turns[n].speaker == term
+            weakening = 1.2 * (1 - 0.4 + 0.4 * around[n] / mean)
+            total[n] += weight * rarity * 2.2 * hits / (hits + weakening)
+    return total
+
+
+turns_of_talks = st.lists(
+    st.builds(
+        Turn,
+        thread=st.integers(0, 4),
+        created_at=st.integers(0, 40).map(lambda steps: steps * 25 * MINUTE),
+        length=st.integers(0, 60),
+        words=st.dictionaries(st.sampled_from("abc"), st.integers(1, 127), max_size=3),
+        speaker=st.sampled_from(["", "a", "d"]),
+        is_alive=st.sampled_from([True, True, True, False]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(turns=turns_of_talks, few=st.booleans())
+def test_scores_equal_those_of_the_plain_scorer(
+    turns: list[Turn], few: bool, monkeypatch_module: pytest.MonkeyPatch
+) -> None:
+    # Both ways to add a term, over all slots and over the touched ones, are held against it.
+    monkeypatch_module.setattr("ricordo.search.scoring.FEW_HITS", 2.0 if few else 0.0)
+    weighted = {"a": 1.0, "b": 0.5, "d": 1.0, "nowhere": 1.0}
+    found = lexical(documents(turns), [posting(turns, term, weight) for term, weight in weighted.items()])
+    expected = [
+        score if turn.is_alive else 0.0 for score, turn in zip(plain_scores(turns, weighted), turns, strict=True)
+    ]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def talk(*texts: str, thread: int = 1, start: int = 0) -> list[Turn]:
+    return [Turn(thread, start + n * MINUTE, 10, dict.fromkeys(text.split(), 1)) for n, text in enumerate(texts)]
+
+
+def test_a_hit_helps_four_turns_on_both_sides_and_the_nearer_the_more() -> None:
+    found = scores(talk("", "", "", "", "", "word", "", "", "", "", ""), "word")
+    assert found[0] == found[10] == 0
+    assert 0 < found[1] < found[2] < found[3] < found[4] < found[5]
+
+
+def test_a_hit_does_not_reach_into_another_conversation_though_their_turns_take_turns() -> None:
+    one, two = talk("word", "", ""), talk("", "", "", thread=2, start=MINUTE // 2)
+    found = scores([turn for pair in zip(one, two, strict=True) for turn in pair], "word")
+    assert all(score > 0 for score in found[0::2])
+    assert all(score == 0 for score in found[1::2])
+
+
+def test_a_hit_does_not_reach_over_a_long_pause() -> None:
+    before, after = talk("", "word"), talk("", "", start=MINUTE + PAUSE + 1)
+    assert scores(before + after, "word")[2:] == [0, 0]
+
+
+def test_a_hit_reaches_over_a_short_pause() -> None:
+    before, after = talk("", "word"), talk("", "", start=MINUTE + PAUSE)
+    assert all(score > 0 for score in scores(before + after, "word"))
+
+
+def test_documents_without_a_thread_are_nobodys_neighbours() -> None:
+    assert scores(talk("", "word", "", thread=0), "word")[0::2] == [0, 0]
+
+
+def test_turns_stored_out_of_order_are_neighbours_by_their_time() -> None:
+    turns = talk("word", "", "", "", "", "")
+    shuffled = [turns[n] for n in (3, 5, 0, 4, 2, 1)]
+    assert scores(shuffled, "word") == pytest.approx([scores(turns, "word")[n] for n in (3, 5, 0, 4, 2, 1)])
+
+
+def test_where_a_turn_is_gone_its_neighbours_become_each_others() -> None:
+    turns = talk("word", "", "")
+    turns[1].is_alive = False
+    found = scores(turns, "word")
+    assert found[1] == 0
+    assert found[2] == pytest.approx(scores([turns[0], turns[2]], "word")[1])
+
+
+def test_a_rare_word_counts_more_than_a_common_one() -> None:
+    turns = [Turn(n, 0, 10, {"common": 1} if n else {"rare": 1}) for n in range(9)]
+    found = scores(turns, "common", "rare")
+    assert found[0] > found[1] > 0
+
+
+def test_a_word_that_stands_everywhere_still_counts_a_little() -> None:
+    assert min(scores([Turn(n, 0, 10, {"word": 1}) for n in range(3)], "word")) > 0
+
+
+def test_a_speakers_name_counts_for_what_is_said_and_not_for_its_neighbours() -> None:
+    turns = [Turn(1, n * MINUTE, 10, {}, speaker="ann" if n == 1 else "bob") for n in range(3)]
+    found = scores(turns, "ann")
+    assert found[1] > 0 == found[0] == found[2]
+
+
+def test_repeats_beyond_eight_change_nothing_and_never_overflow() -> None:
+    once = [Turn(1, n, 10, {"word": 8}, speaker="word") for n in range(9)]
+    often = [Turn(1, n, 10, {"word": 127}, speaker="word") for n in range(9)]
+    assert scores(once, "word") == scores(often, "word")
+    assert scores(often, "word")[4] > scores(often, "word")[0]
+
+
+def test_an_empty_space_and_a_question_without_hits_give_no_scores() -> None:
+    assert scores([], "word") == []
+    assert scores(talk("", ""), "word") == [0, 0]
+    assert lexical(documents(talk("word")), []).tolist() == [0]
+
+
+@pytest.mark.parametrize("text", ["Is it?", "Is it? ", 'He said: "Is it?"', "本当ですか？", "حقا؟", "Really?!"])
+def test_a_text_that_ends_with_a_question_is_one(text: str) -> None:
+    assert is_question(text)
+
+
+@pytest.mark.parametrize("text", ["", "?!. Yes.", "Is it? I think so.", "!"])
+def test_a_text_that_goes_on_after_its_question_is_none(text: str) -> None:
+    assert not is_question(text)

@@ -1,0 +1,95 @@
+"""Comparing vectors: what the quick ways find is what exact comparison finds."""
+
+import numpy as np
+import pytest
+
+from ricordo.search.fusion import focus
+from ricordo.search.vectors import FEW, LOOKED_AT_AGAIN, Vectors, similarities, vectors_from
+
+
+def rows(count: int, dimensions: int = 64, *, of: int = 40, seed: int = 1) -> np.ndarray:
+    """Vectors of length 1 around so many subjects."""
+    random = np.random.default_rng(seed)
+    subjects = random.normal(size=(of, dimensions))
+    found = subjects[random.integers(0, of, count)] + random.normal(size=(count, dimensions)) * 0.5
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def many() -> Vectors:
+    return vectors_from(rows(FEW + 1000))
+
+
+def exact(many: Vectors, query: np.ndarray) -> np.ndarray:
+    return many.floats(slice(None)) @ focus(query, many.common)
+
+
+def nowhere(count: int) -> np.ndarray:
+    return np.zeros(count, dtype=np.bool_)
+
+
+def test_the_best_of_many_are_looked_at_again_and_compared_exactly(many: Vectors) -> None:
+    for query in many.floats(slice(40)):
+        found = similarities(many, query, None, nowhere(len(many)))
+        assert len(found) == LOOKED_AT_AGAIN
+        expected = exact(many, query)
+        np.testing.assert_allclose(found.values, expected[found.positions], atol=1e-5)
+        assert np.count_nonzero(np.isin(np.argsort(expected)[-10:], found.positions)) >= 9
+
+
+def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_always_is(many: Vectors) -> None:
+    may, also, query = nowhere(len(many)), nowhere(len(many)), many.floats(slice(2))[1]
+    may[::20] = True
+    also[[1, 3]] = True
+    found = similarities(many, query, may, also)
+    assert found.positions.tolist() == sorted({1, 3, *range(0, len(many), 20)})
+    assert len(similarities(many, query, nowhere(len(many)), nowhere(len(many)))) == 0
+
+
+def test_equal_vectors_are_looked_at_again_no_more_often_than_others() -> None:
+    equal = vectors_from(np.tile(rows(1), (FEW + 1, 1)))
+    assert len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal)))) == LOOKED_AT_AGAIN
+
+
+def test_documents_beyond_the_vectors_have_no_similarity(many: Vectors) -> None:
+    found = similarities(many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_))
+    assert found.positions.tolist() == list(range(len(many)))
+    few = vectors_from(rows(20))
+    assert similarities(few, few.floats(slice(1))[0], None, nowhere(25)).positions.tolist() == list(range(20))
+
+
+def test_vectors_of_another_size_than_the_query_are_not_compared(many: Vectors) -> None:
+    assert len(similarities(many, np.ones(3, dtype=np.float32), None, nowhere(len(many)))) == 0
+
+
+def test_bytes_move_a_similarity_by_less_than_what_tells_two_texts_apart(many: Vectors) -> None:
+    halves = rows(FEW + 1000).astype(np.float32)
+    for query in halves[:40]:
+        asked = focus(query, many.common)
+        moved = many.floats(slice(None)) @ asked - halves @ asked
+        assert np.abs(moved).max() < 0.005
+        assert np.abs(moved).mean() < 0.001
+
+
+def test_a_document_that_is_gone_is_near_to_nothing() -> None:
+    with_gone = rows(FEW + 100)
+    with_gone[::3] = 0
+    found = vectors_from(with_gone)
+    similar = similarities(found, with_gone[1].astype(np.float32), None, np.ones(len(found), dtype=np.bool_))
+    assert not similar.values[::3].any()
+
+
+@pytest.mark.parametrize("count", [FEW - 50, FEW, FEW + 3000], ids=["few", "just few", "many"])
+@pytest.mark.parametrize("added", [1, 60, 2000])
+def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(count: int, added: int) -> None:
+    every = rows(count + added)
+    grown = vectors_from(every[count:], vectors_from(every[:count]))
+    assert len(grown) == len(every)
+    together = vectors_from(every)
+    np.testing.assert_allclose(grown.floats(slice(None)), together.floats(slice(None)), atol=1e-3)
+    for query in every[-3:].astype(np.float32):
+        found = similarities(grown, query, None, nowhere(len(grown)))
+        expected = every.astype(np.float32) @ focus(query, grown.common)
+        best = np.argsort(expected)[-10:]
+        assert np.count_nonzero(np.isin(best, found.positions)) >= 9
+        np.testing.assert_allclose(found.values, expected[found.positions], atol=5e-3)
