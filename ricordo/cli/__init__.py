@@ -169,17 +169,6 @@ def move_database(
     migrate_to(url, Choices(force, replace, replace_nul))
 
 
-@memory.command("audit")
-def audit_memory(
-    as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
-    most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
-) -> None:
-    """Look for junk, repetitions, lines that nobody said, secrets and growth in all memory. Changes nothing."""
-    from ricordo.cli.memory import audit_memory as audit
-
-    audit(as_json=as_json, most=most)
-
-
 @memory.command("forget")
 def run_forget(
     user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),

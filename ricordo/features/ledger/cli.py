@@ -1,7 +1,5 @@
 """`ricordo costs`: the ledger as a table, from a running server or from the database itself."""
 
-import asyncio
-from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import typer
@@ -24,6 +22,9 @@ def costs(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Show how many tokens were used, and what they cost where <data>/prices.toml has prices."""
+    import asyncio
+    from datetime import UTC, datetime, timedelta
+
     from ricordo.cli.client import Client, running_server
     from ricordo.errors import Invalid
     from ricordo.features.ledger.queries import Grouping

@@ -23,7 +23,7 @@ def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> No
         "near-duplicate": 0,
         "unsupported": 0,
         "secret": 0,
-        "tainted": 0,
+        "untrusted": 0,
     }
     (finding,) = said["findings"]
     assert (finding["kind"], finding["place"], finding["line"], finding["text"]) == ("junk", "human", 2, "TODO")

@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
-from ricordo.memory.auditing import Audit, audit, junk_in
+from ricordo.features.audit.service import Audit, audit, junk_in
 from ricordo.memory.commit import commit
 from ricordo.memory.working import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages
@@ -98,7 +98,7 @@ async def test_a_version_without_a_step_has_no_source(store: Store) -> None:
     state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
     await wrote(store, state, "human", "Studies mathematics in Turin.", run_id=None, step_id=None)
     (one,) = [one for one in (await audited(store)).findings if one.kind == "unsupported"]
-    assert one.why == "its version names no step"
+    assert one.reason == "its version names no step"
 
 
 async def test_what_users_said_later_supports_nothing(store: Store, clock: Any) -> None:
@@ -120,8 +120,8 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
     )
     await wrote(store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"])
     what = await audited(store)
-    assert found(what, "duplicate", "near-duplicate", "tainted") == [
-        ("tainted", "notes", 0),
+    assert found(what, "duplicate", "near-duplicate", "untrusted") == [
+        ("untrusted", "notes", 0),
         ("duplicate", "notes", 1),
         ("near-duplicate", "other", 1),
     ]
@@ -137,7 +137,7 @@ async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(s
         lambda tx: tx.run(update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22"))
     )
     (one,) = [one for one in (await audited(store)).findings if one.kind == "secret"]
-    assert (one.text, one.why) == ("password: [secret removed: password]", "password")
+    assert (one.text, one.reason) == ("password: [secret removed: password]", "password")
 
 
 async def test_passages_are_looked_through_too(store: Store) -> None:
@@ -147,10 +147,10 @@ async def test_passages_are_looked_through_too(store: Store) -> None:
     await store.write(lambda tx: insert_archive(tx, archive, holding=new))
     what = await audited(store)
     assert what.passages == 4
-    assert found(what, "duplicate", "junk", "tainted") == [
+    assert found(what, "duplicate", "junk", "untrusted") == [
         ("duplicate", new[1].id, 0),
         ("junk", new[2].id, 0),
-        ("tainted", new[3].id, 0),
+        ("untrusted", new[3].id, 0),
     ]
 
 

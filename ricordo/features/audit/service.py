@@ -1,7 +1,7 @@
-"""How good memory is: junk, lines that stand twice, lines that nobody said, secrets, what nobody vouches for, and growth.
+"""The audit of memory: junk, duplicates, unsupported lines, secrets, untrusted content, and growth. It only reads.
 
-Only reads. Whether a line is supported is told by its words: the version that brought it names its step, and what users said in
-that conversation up to then must hold most of them. What a person wrote or approved needs no support.
+A line is supported where most of its words occur in what users said, in the conversation of the step that added it, up to that
+time. What a person wrote or approved needs no support.
 """
 
 import re
@@ -23,12 +23,12 @@ from ricordo.storage import archives, blocks, history, messages
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
 
-Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "tainted"]
-KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "tainted")
-# Of a line's telling words, at least so many were said by users.
+Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
+KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted")
+# The share of a line's words that users must have said.
 _SUPPORTED = 0.5
 _LEAST_WORDS = 2
-_MOST_SAID = 500  # messages of a conversation that are looked through
+_MOST_SAID = 500  # messages of a conversation that are read
 _SHOWN = 80
 _NOTHING = re.compile(
     r"(?i)^[\W_]*(?:todo|tbd|n/?a|none|null|nil|unknown|undefined|empty|placeholder|lorem ipsum.*|\[?(?:insert|fill in)\b.*)?"
@@ -43,19 +43,19 @@ _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to look at: a line (from 1; 0: the whole block) of a block, or a passage by its id. `why` says what it is about."""
+    """One thing to look at: a line of a block (from 1; 0 is the whole block), or a passage by its id; `reason` explains it."""
 
     kind: Kind
     owner: str
     place: str
     line: int
     text: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How one block came to its size: characters when it was made and now, how many versions, and what agents added a version."""
+    """How a block grew: its characters when it was made and now, and its number of versions."""
 
     owner: str
     label: str
@@ -73,7 +73,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was looked at, and what was found."""
+    """How much was read, and what was found."""
 
     blocks: int
     lines: int
@@ -84,7 +84,7 @@ class Audit:
 
 
 def audit(tx: Transaction, scope: Scope) -> Audit:
-    """Look through all blocks and passages of the organisation."""
+    """Check all blocks and passages of the organization."""
     findings: list[Finding] = []
     growth: list[Growth] = []
     lines = count = 0
@@ -117,22 +117,22 @@ def _all_blocks(tx: Transaction, scope: Scope) -> Iterator[Block]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """The lines that say something, with their numbers."""
+    """Return the lines that are not blank, with their numbers."""
     return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _of_block(block: Block, owner: str) -> Iterator[Finding]:
     if block.is_untrusted:
-        yield Finding("tainted", owner, block.label, 0, _short(block.value), "came of what nobody vouches for")
+        yield Finding("untrusted", owner, block.label, 0, _short(block.value), "holds untrusted content")
     for number, line in _lines(block.value):
-        if why := junk_in(line, block.label):
-            yield Finding("junk", owner, block.label, number, _short(line), why)
+        if reason := junk_in(line, block.label):
+            yield Finding("junk", owner, block.label, number, _short(line), reason)
         if kinds := conceal(line).kinds:
             yield Finding("secret", owner, block.label, number, _short(conceal(line).text), ", ".join(kinds))
 
 
 def junk_in(line: str, label: str = "") -> str | None:
-    """Why a line is no memory; None for one that may be."""
+    """Return reason a line is junk; None where it is not."""
     if _NOTHING.match(line):
         return None if _HEADING.match(line) else "says nothing"
     if _OF_A_MODEL.search(line):
@@ -143,15 +143,15 @@ def junk_in(line: str, label: str = "") -> str | None:
 
 
 def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Lines that stand further up in the block, or in a block before it."""
+    """Find lines that occur further up in the block, or in a block before it."""
     texts = {one.label: one.value for one in before}
     kept: list[str] = []
     for number, line in _lines(block.value):
         others = {**texts, block.label: "\n".join(kept)}
-        for standing in repeated("", "", line, others)[:1]:
-            kind: Kind = "duplicate" if standing.is_same else "near-duplicate"
-            where = f"line {standing.line} of {standing.label}" if standing.label != block.label else "a line above it"
-            yield Finding(kind, owner, block.label, number, _short(line), f"as {where}")
+        for known in repeated("", "", line, others)[:1]:
+            kind: Kind = "duplicate" if known.is_same else "near-duplicate"
+            where = f"line {known.line} of {known.label}" if known.label != block.label else "a line above it"
+            yield Finding(kind, owner, block.label, number, _short(line), f"same as {where}")
         kept.append(line)
 
 
@@ -169,31 +169,31 @@ def _unsupported(
         ):
             continue
         if version.step_id is None and version.run_id is None:
-            why = "its version names no step"
+            reason = "its version names no step"
         elif _share(words, _said_before(tx, scope, version, said)) < _SUPPORTED:
-            why = "no user said anything like it before"
+            reason = "no user said anything like it before"
         else:
             continue
-        yield Finding("unsupported", owner, block.label, one.number, _short(one.text), why)
+        yield Finding("unsupported", owner, block.label, one.number, _short(one.text), reason)
 
 
-def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, known: dict[str, set[str]]) -> set[str]:
-    """The words that users had said in the conversation when the version was made."""
+def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, cached: dict[str, set[str]]) -> set[str]:
+    """Return the words that users had said in the conversation before the version was made."""
     key = version.step_id or version.run_id or ""
-    if key not in known:
-        known[key] = set()
+    if key not in cached:
+        cached[key] = set()
         of_run = messages.of_run(tx, version.run_id) if version.run_id else []
         if of_run:
-            thread, end = of_run[0].conversation_id, version.created_at
+            conversation_id, end = of_run[0].conversation_id, version.created_at
             wanted = Page(limit=_MOST_SAID, order="desc", before=None)
-            for message in [*messages.page(tx, scope, wanted, conversation_id=thread, role="user"), *of_run]:
+            for message in [*messages.page(tx, scope, wanted, conversation_id=conversation_id, role="user"), *of_run]:
                 if message.role == "user" and message.created_at <= end and not message.is_event:
-                    known[key].update(terms(message.text))
-    return known[key]
+                    cached[key].update(terms(message.text))
+    return cached[key]
 
 
 def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
-    """What the block's history says of its size; a block of many versions is followed to its first."""
+    """Read how the block grew since its first version."""
     count, first = 0, None
     before: int | None = None
     while page := history.page(tx, block.chain_id, label=block.label, limit=200, before=before):
@@ -226,12 +226,12 @@ def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
     owner, shown = f"archive {passage.archive_id}", _short(passage.text)
     key = " ".join(passage.text.casefold().split())
     if key in seen:
-        yield Finding("duplicate", owner, passage.id, 0, shown, f"as {seen[key]}")
+        yield Finding("duplicate", owner, passage.id, 0, shown, f"same as {seen[key]}")
     seen.setdefault(key, passage.id)
     if passage.is_untrusted:
-        yield Finding("tainted", owner, passage.id, 0, shown, "came of what nobody vouches for")
-    if "\n" not in passage.text and (why := junk_in(passage.text)):
-        yield Finding("junk", owner, passage.id, 0, shown, why)
+        yield Finding("untrusted", owner, passage.id, 0, shown, "holds untrusted content")
+    if "\n" not in passage.text and (reason := junk_in(passage.text)):
+        yield Finding("junk", owner, passage.id, 0, shown, reason)
     if kinds := (hidden := conceal(passage.text)).kinds:
         yield Finding("secret", owner, passage.id, 0, _short(hidden.text), ", ".join(kinds))
 

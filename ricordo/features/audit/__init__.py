@@ -1,0 +1,12 @@
+"""The audit of memory: junk, duplicates, unsupported lines, secrets and growth, on the command line."""
+
+from ricordo.plugins import Commands
+
+
+class _Audit:
+    def commands(self) -> list[Commands]:
+        """`ricordo memory audit`."""
+        return [Commands("memory", "ricordo.features.audit.cli")]
+
+
+plugin = _Audit()
