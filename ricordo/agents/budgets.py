@@ -85,7 +85,7 @@ def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) 
     """Give the agent a budget of so many tokens a day, or none. Raises NotFound, Invalid."""
     if limit is not None and limit < 1:
         raise Invalid("A budget is a number of tokens above 0; null takes it away.")
-    agents.hold(tx, scope, agent_id)
+    agents.lock(tx, scope, agent_id)
     agent = agents.load(tx, scope, agent_id).agent
     settings = {name: value for name, value in agent.settings.items() if name != DAILY_TOKENS}
     if limit is not None:
@@ -107,14 +107,14 @@ def _budgets(
 
 
 def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: int) -> int:
-    known = tx.memory.get((_MEMORY, organization_id))
+    known = tx.cache.get((_MEMORY, organization_id))
     if known:
         day, at, used = known
         if day == today and now - at < _FRESH and used * 100 < limit * BACKGROUND_PERCENT:
             return int(used)
     used = usage.used_since(tx, organization_id, today)
     # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
-    tx.memory[_MEMORY, organization_id] = (today, now, used)
+    tx.cache[_MEMORY, organization_id] = (today, now, used)
     return used
 
 

@@ -51,7 +51,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
     erasure = await asyncio.to_thread(_begin, runtime, scope, user, name)
 
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
-        users.hold(tx, user.id)
+        users.lock(tx, user.id)
         hers, others = erased_agents.judge(tx, scope, user.id) if with_agents else ([], {})
         late = _running(tx, user, threads, hers)
         for run in late:

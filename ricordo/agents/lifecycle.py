@@ -155,8 +155,8 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> 
 
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
     """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
-    agents.hold(tx, scope, agent_id)
-    blocks.hold(tx, block_id)
+    agents.lock(tx, scope, agent_id)
+    blocks.lock(tx, block_id)
     agents.require(tx, scope, agent_id)
     block = blocks.get(tx, scope, block_id)
     attached = blocks.of_agent(tx, agent_id)
@@ -278,7 +278,7 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tu
     """Begin the thread anew; of its old messages, those up to the seq that is returned may remain to be removed."""
     state = agents.load_whole(tx, scope, agent_id)
     conversation = state.conversation
-    conversations.hold(tx, conversation.id)
+    conversations.lock(tx, conversation.id)
     _require_idle(tx, conversation.id)
     # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
     newest = empty_conversation(tx, scope, conversation.id)

@@ -37,7 +37,7 @@ async def remove_thread(runtime: Runtime, scope: Scope, conversation_id: str) ->
     """
 
     def hide(tx: Transaction) -> None:
-        conversations.hold(tx, conversation_id)
+        conversations.lock(tx, conversation_id)
         conversations.require(tx, scope, conversation_id)
         for run in runs.open_runs(tx, conversation_id=conversation_id):
             close_run(tx, run, "cancelled")

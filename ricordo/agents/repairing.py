@@ -86,7 +86,7 @@ def look(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Mending:
 
 def mend(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Mending:
     """Mend the thread, under its lease. Raises Collision where a turn begins in it at this moment."""
-    conversations.hold(tx, conversation_id)
+    conversations.lock(tx, conversation_id)
     before = look(tx, conversation_id, is_alone=is_alone)
     if before.is_busy or not before.found:
         return before

@@ -41,7 +41,7 @@ def close_run(
 
     The call to a model that failed is kept as a step.
     """
-    held = runs.hold(tx, run.id)  # its progress may have been saved since `run` was read
+    held = runs.lock(tx, run.id)  # its progress may have been saved since `run` was read
     if held is None or held.ended_at is not None:
         return None
     now = tx.clock.now()
@@ -86,7 +86,7 @@ def close_run(
 
 def heal(tx: Transaction, run: Run) -> bool:
     """Close a run whose lease has expired: whoever held it is gone. False where it ended, or its lease was renewed."""
-    held = runs.hold(tx, run.id)
+    held = runs.lock(tx, run.id)
     if held is None or held.ended_at is not None or held.lease_expires_at > tx.clock.now():
         return False
     error = {"type": "interrupted", "message": "The server that ran this turn is gone."}

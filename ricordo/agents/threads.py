@@ -155,7 +155,7 @@ def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | No
 
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
     """Deny the calls that wait in the thread, unless a turn has taken up the answer meanwhile; None where none waits."""
-    conversations.hold(tx, conversation_id)
+    conversations.lock(tx, conversation_id)
     conversation = conversations.get(tx, conversation_id)
     if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
         return None
@@ -232,7 +232,7 @@ def _fork(
     tx: Transaction, runtime: Runtime, scope: Scope, conversation_id: str, message_id: str | None, is_hidden: bool
 ) -> Conversation:
     # Nothing is saved in the thread meanwhile, and nobody deletes it before its fork is known.
-    conversations.hold(tx, conversation_id)
+    conversations.lock(tx, conversation_id)
     source = conversations.require(tx, scope, conversation_id)
     state = agents.load(tx, scope, source.agent_id, source.id)
     window = messages.by_ids(tx, source.window)
@@ -325,7 +325,7 @@ def _compiled(
 
 
 def _recompile(tx: Transaction, runtime: Runtime, scope: Scope, conversation_id: str) -> str:
-    conversations.hold(tx, conversation_id)
+    conversations.lock(tx, conversation_id)
     thread, prompt = _compiled(tx, runtime, scope, conversation_id)
     # A turn keeps its system message in memory and saves it with its steps.
     if open_runs := runs.open_runs(tx, conversation_id=thread.id):

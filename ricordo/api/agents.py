@@ -94,7 +94,7 @@ async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
     embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
 
     def change(tx: Transaction) -> AgentState:
-        agents.hold(tx, here.scope, agent_id)
+        agents.lock(tx, here.scope, agent_id)
         agent = agents.load(tx, here.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)

@@ -192,7 +192,7 @@ def _policy_changes(tx: Transaction, block: Block, body: BlockChange) -> dict[st
     if body.policy is not None:
         return {"policy": body.policy} if body.read_only is not None else {"policy": body.policy, "read_only": False}
     if body.read_only is False and block.policy == "read_only":
-        chain = versions.hold(tx, block.chain_id)
+        chain = versions.lock(tx, block.chain_id)
         return {"policy": "propose" if chain and chain.owner_kind == "user" else "direct"}
     return {}
 

@@ -72,7 +72,7 @@ async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Give a tool to the agent; doing it twice is the same as once."""
 
     def work(tx: Transaction) -> AgentState:
-        agents.hold(tx, here.scope, agent_id)
+        agents.lock(tx, here.scope, agent_id)
         state = agents.load_whole(tx, here.scope, agent_id)
         tool = tools.get(tx, here.scope, tool_id)
         if any(attached.id == tool_id for attached in state.tools):
@@ -116,7 +116,7 @@ async def change_approval(
         raise Invalid("Say requires_approval: true or false.")
 
     def work(tx: Transaction) -> AgentState:
-        agents.hold(tx, here.scope, agent_id)
+        agents.lock(tx, here.scope, agent_id)
         state = agents.load_whole(tx, here.scope, agent_id)
         if not any(tool.name == tool_name for tool in state.tools):
             raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")

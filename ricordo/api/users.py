@@ -201,7 +201,7 @@ async def _of_chain(here: Call, user_id: str, read: Any) -> Any:
 
 def _require(tx: Transaction, owned: Owned, label: str, if_match: str | None, if_none_match: str | None = None) -> None:
     if if_match is not None or if_none_match is not None:
-        versions.hold(tx, owned.chain.id)
+        versions.lock(tx, owned.chain.id)
         require_match(owning.find(tx, owned, label), if_match, if_none_match)
 
 

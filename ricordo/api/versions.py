@@ -67,7 +67,7 @@ async def restore(here: Here, block_id: str, body: RestoreBody) -> Response:
     """Make the text that the block had at a version its next version."""
 
     def work(tx: Transaction) -> Block:
-        chains.hold(tx, blocks.get(tx, here.scope, block_id).chain_id)
+        chains.lock(tx, blocks.get(tx, here.scope, block_id).chain_id)
         block = blocks.get(tx, here.scope, block_id)
         version, text = _text_at(tx, block.chain_id, block.label, body.sha)
         if text == block.value:

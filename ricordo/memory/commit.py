@@ -66,11 +66,11 @@ def _hold(
     """
     scope = Scope(state.agent.organization_id)
     if reshapes or (files and edits):
-        agents.hold(tx, scope, state.agent.id)
+        agents.lock(tx, scope, state.agent.id)
     own = versions.of_owner(tx, scope, "agent", state.agent.id) if reshapes else None
     if reshapes or is_mixed:
         chain_ids = {edit.base.chain_id for edit in edits if edit.base.chain_id}
-        versions.hold_all(tx, chain_ids | {own.id} if own else chain_ids)
+        versions.lock_all(tx, chain_ids | {own.id} if own else chain_ids)
     return own
 
 
@@ -195,7 +195,7 @@ def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) ->
         return filed
     # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted or detached the one
     # there was. One transaction at a time does that.
-    agents.hold(tx, Scope(state.agent.organization_id), state.agent.id)
+    agents.lock(tx, Scope(state.agent.organization_id), state.agent.id)
     if filed := _file(tx, state.agent.id, archives.of_agent(tx, state.agent.id), new):
         return filed
     now = tx.clock.now()

@@ -81,7 +81,7 @@ def approve(
         proposals.settle(tx, stuck)
         return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
     written = _apply(tx, chain, block, proposal, outcome.value, metadata)
-    head = versions.hold(tx, chain.id)
+    head = versions.lock(tx, chain.id)
     result = head.head if head and head.head != chain.head else None
     settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
     return Approved(settled, written)
@@ -191,7 +191,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     withdrawn = tuple(
         _settled(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
         for one in waiting
-        if one.chain_id in ours and (proposal := proposals.hold(tx, scope, one.id)).waits
+        if one.chain_id in ours and (proposal := proposals.lock(tx, scope, one.id)).waits
     )
     return Undone(run_id, tuple(done), withdrawn)
 
@@ -207,10 +207,10 @@ EXPIRY = JobHandler("expire_proposals", _expire, every_seconds=EXPIRED_EVERY)
 def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[Chain, Proposal]:
     _require_person(by)
     seen = proposals.get(tx, scope, proposal_id)
-    chain = versions.hold(tx, seen.chain_id)
+    chain = versions.lock(tx, seen.chain_id)
     if chain is None or not _is_callers(chain, scope):
         raise NotFound(f"Proposal with ID {proposal_id} not found")
-    proposal = proposals.hold(tx, scope, proposal_id)
+    proposal = proposals.lock(tx, scope, proposal_id)
     proposal.require_waiting()
     return chain, proposal
 
@@ -273,7 +273,7 @@ def _waiting_of_run(tx: Transaction, scope: Scope, run_id: str) -> list[Proposal
 
 
 def _holds(tx: Transaction, scope: Scope, chain_id: str) -> bool:
-    chain = versions.hold(tx, chain_id)
+    chain = versions.lock(tx, chain_id)
     return chain is not None and _is_callers(chain, scope)
 
 
@@ -284,7 +284,7 @@ def _is_callers(chain: Chain, scope: Scope) -> bool:
 def _undo_block(
     tx: Transaction, chain_id: str, label: str, changed: Sequence[BlockVersion], metadata: ChangeMetadata
 ) -> UndoneBlock:
-    chain = versions.hold(tx, chain_id)
+    chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - it is held
     block = blocks.labelled(tx, chain.id, label)
     text, old_label = block.value if block else None, label

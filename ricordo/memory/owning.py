@@ -82,7 +82,7 @@ def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = 
     new = Chain(new_id("chain"), user.organization_id, "user", user.id)
     if makes:
         # Two first writes at once would make two chains, so the second waits here.
-        users.hold(tx, user.id)
+        users.lock(tx, user.id)
         if chain := versions.of_owner(tx, scope, "user", user.id):
             return Owned(user, chain)
         versions.insert_chain(tx, new)
@@ -335,7 +335,7 @@ def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], metadata:
 
 
 def _held(tx: Transaction, owned: Owned) -> Owned:
-    chain = versions.hold(tx, owned.chain.id)
+    chain = versions.lock(tx, owned.chain.id)
     if chain is None:
         raise NotFound("There is nothing in this memory. Write a block first.")
     return Owned(owned.user, chain)

@@ -88,7 +88,7 @@ def propose(tx: Transaction, draft: Draft, metadata: ChangeMetadata, expires_aft
     What the older proposed in the same run and in other lines goes into the newer, since its author did not see it in the block.
     `expires_after` is in microseconds; None: it waits for ever.
     """
-    chain = versions.hold(tx, draft.chain_id)
+    chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     now = tx.clock.now()

@@ -176,7 +176,7 @@ def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescribe
         return replace(block, description=edit.description)
     _require_same(edit.old, block.label, edit.base)
     _require_free(ground, after, edit.label, block.chain_id or ground.chain_id)
-    if block.chain_id and (chain := versions.hold(ground.tx, block.chain_id)):
+    if block.chain_id and (chain := versions.lock(ground.tx, block.chain_id)):
         # As it is, and with what others are renamed to in this step.
         beside = {one.label: (b"", 0) for one in after.values() if one.chain_id == chain.id and one.id != block.id}
         told_apart = replace(chain, files={**chain.files, **beside}).require_told_apart

@@ -95,7 +95,7 @@ def memory_of(tx: Transaction) -> Memory:
     """This process's memory of the database's spaces; an empty one where the transaction sees what may be rolled back."""
     if tx.has_written:
         return Memory()
-    memory: Memory = tx.memory.setdefault(Memory, Memory())
+    memory: Memory = tx.cache.setdefault(Memory, Memory())
     return memory
 
 

@@ -20,7 +20,7 @@ def note(tx: Transaction, deleted: int) -> None:
     """So many rows leave the tail with this transaction: once it is committed, clear up where they are many by now."""
     if tx.connection.dialect.name != "postgresql":
         return
-    counted: dict[str, int] = tx.memory.setdefault("rows that left the tail", {})
+    counted: dict[str, int] = tx.cache.setdefault("rows that left the tail", {})
     cursor: Any = tx.connection.connection.cursor
 
     def follow() -> None:
@@ -33,4 +33,4 @@ def note(tx: Transaction, deleted: int) -> None:
         except Exception as error:
             log.warning("the search index's tail was not cleared", extra={"reason": str(error).partition("\n")[0]})
 
-    tx.followers.append(follow)
+    tx.after_commit.append(follow)

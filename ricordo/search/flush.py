@@ -217,7 +217,7 @@ def waiting(tx: Transaction, owner_id: str) -> int:
 
 def merge(tx: Transaction, kind: str, owner_id: str, most: int = MERGED_AT_ONCE) -> int:
     """Pack the oldest rows of the space's tail, at most so many, and write them; returns how many there were."""
-    tx.hold(_SPACE, {"owner_id": owner_id})
+    tx.lock(_SPACE, {"owner_id": owner_id})
     while found := packed(tx, kind, owner_id, most):
         if write(tx, found):
             return len(found.rows)
@@ -265,10 +265,10 @@ def _postings(rows: Sequence[TailRow], position: int) -> list[tuple[str, int, by
 
 def _append(tx: Transaction, space: int, generation: int, packed: Packed) -> None:
     tx.run(_APPEND_POSTINGS, [{"space": space, "term": t, "chunk": c, "data": d} for t, c, d in packed.postings])
-    vocabularies: _Vocabularies = tx.memory.setdefault(_Vocabularies, _Vocabularies())
+    vocabularies: _Vocabularies = tx.cache.setdefault(_Vocabularies, _Vocabularies())
     words = vocabularies.beyond(space, generation, packed.words)
     tx.run(_ADD_TERMS, [{"space": space, "term": term} for term in sorted(words)])
-    tx.followers.append(lambda: vocabularies.add(space, generation, words))
+    tx.after_commit.append(lambda: vocabularies.add(space, generation, words))
     tx.run(_APPEND_DOCUMENTS, [{"space": space, **chunk} for chunk in packed.documents])
 
 

@@ -170,7 +170,7 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     """Let the new index serve, unless its owner is gone; `seen` are the rows of the tail that it holds already."""
-    tx.hold(_OWNER_HELD[partitions.kind_of(owner_id)], {"owner_id": owner_id})
+    tx.lock(_OWNER_HELD[partitions.kind_of(owner_id)], {"owner_id": owner_id})
     home = partitions.home_of(tx, owner_id)
     if home is None or home.organization_id == NOBODY:
         return

@@ -23,7 +23,7 @@ class _Noted:
 
 def note(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: int) -> None:
     """So many rows were added to a tail: ask for a merge where it is time."""
-    noted: dict[str, _Noted] = tx.memory.setdefault(_Noted, {})
+    noted: dict[str, _Noted] = tx.cache.setdefault(_Noted, {})
     known = noted.get(owner_id) or _Noted()
     now = tx.clock.now()
     is_long = known.rows + rows >= LONG_TAIL
@@ -33,7 +33,7 @@ def note(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: 
         is_new = ask(tx, kind, owner_id, organization_id, not_before=now if is_long else now + MERGE_DELAY)
         # Rows that come after a merge which comes sooner than in that while must ask again.
         asked = _Noted(0 if is_long else known.rows + rows, now if is_new and not is_long else 0)
-    tx.followers.append(lambda: noted.__setitem__(owner_id, asked))
+    tx.after_commit.append(lambda: noted.__setitem__(owner_id, asked))
 
 
 def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:

@@ -64,7 +64,7 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, meta
     Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
     has twice then.
     """
-    chain = versions.hold(tx, chain_id)
+    chain = versions.lock(tx, chain_id)
     if chain is None:
         raise Conflict("This memory was erased a moment ago. Nothing was changed.")
     if chain.head != adoption.expected:

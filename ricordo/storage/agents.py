@@ -52,7 +52,7 @@ _INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
 _CHANGED = [
     column.name for column in _COLUMNS if column.name not in ("id", "organization_id", "created_by", "created_at")
 ]
-_HELD = (
+_LOCK = (
     select(agents.c.id)
     .where(agents.c.id == bindparam("agent_id"), agents.c.organization_id == bindparam("organization_id"))
     .with_for_update(key_share=True)
@@ -112,12 +112,12 @@ def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
     return str(row.timezone)
 
 
-def hold(tx: Transaction, scope: Scope, agent_id: str) -> None:
+def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
     """Let nobody else change the agent or what is attached to it until this transaction ends.
 
     Whoever reads an agent to change it holds it first; turns go on meanwhile.
     """
-    tx.hold(_HELD, {"agent_id": agent_id, "organization_id": scope.organization_id})
+    tx.lock(_LOCK, {"agent_id": agent_id, "organization_id": scope.organization_id})
 
 
 def page(

@@ -35,7 +35,7 @@ _BY_IDS = _TAGGED.where(
     blocks.c.organization_id == bindparam("organization_id"),
 )
 _LABELLED = _TAGGED.where(blocks.c.chain_id == bindparam("chain_id"), blocks.c.label == bindparam("label"))
-_HELD = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
+_LOCK = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
 # A user's own block that was attached to an agent, and another user talks with it, or nobody in particular.
 _IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
 _IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
@@ -178,14 +178,14 @@ def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
     return {row.id: (row.owner_kind, row.owner_id) for row in rows}
 
 
-def hold(tx: Transaction, id: str) -> None:
+def lock(tx: Transaction, id: str) -> None:
     """Let nobody else change the block until this transaction ends."""
-    tx.hold(_HELD, {"id": id})
+    tx.lock(_LOCK, {"id": id})
 
 
 def is_there(tx: Transaction, id: str) -> bool:
     """Whether there is a block with this id, in whichever organisation; it stays so until this transaction ends."""
-    return tx.first(_HELD, {"id": id}) is not None
+    return tx.first(_LOCK, {"id": id}) is not None
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
@@ -241,7 +241,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
     """
     metadata.require(block.label, block.rule)
     value, metadata = conceal(value).text, metadata_without_secrets(metadata)
-    chain = versions.hold(tx, block.chain_id)
+    chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
     changes = [Change(block.label, value, before=block.value)]
@@ -322,7 +322,7 @@ def _without_secrets(block: Block, before: Block | None = None) -> Block:
 
 def _held(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
     """The chain, held; raises Conflict where it is gone, or one of the new labels, in place of the old one, cannot be in it."""
-    chain = versions.hold(tx, chain_id)
+    chain = versions.lock(tx, chain_id)
     if chain is None:
         raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")
     for label in new:

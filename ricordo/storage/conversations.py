@@ -28,7 +28,7 @@ _BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"), _IS_THERE
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     agents.c.organization_id == bindparam("organization_id")
 )
-_HELD = select(conversations.c.id).where(conversations.c.id == bindparam("id")).with_for_update()
+_LOCK = select(conversations.c.id).where(conversations.c.id == bindparam("id")).with_for_update()
 _IDS_OF_AGENT = select(conversations.c.id).where(conversations.c.agent_id == bindparam("agent_id"))
 _WAITING = _IDS_OF_AGENT.where(conversations.c.last_stop_reason == "requires_approval")
 _INSERT = insert(conversations)
@@ -111,10 +111,10 @@ def default_id(agent_id: str) -> str:
     return "conv-" + agent_id.removeprefix("agent-")
 
 
-def hold(tx: Transaction, id: str) -> None:
+def lock(tx: Transaction, id: str) -> None:
     """Let no run begin in the thread, and nobody change it, until this transaction ends."""
     # A run refers to its thread, and PostgreSQL lets no row refer to one that is held in this way.
-    tx.hold(_HELD, {"id": id})
+    tx.lock(_LOCK, {"id": id})
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:

@@ -228,7 +228,7 @@ def remove_proposals(tx: Transaction, erasure: Erasure, seqs: Sequence[int]) -> 
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in proposed}):
         # Else a version that is being written could count on a text that goes at this moment.
-        versions.hold(tx, chain_id)
+        versions.lock(tx, chain_id)
         trees[chain_id] = [bytes(row.data) for row in tx.all(_TREES, {"chain_id": chain_id})]
     count = tx.run(_DELETE["proposals"], {"ids": list(seqs)})
     values = [

@@ -30,7 +30,7 @@ class FencedStore:
         """As the store does, while the job is held; nobody can take it over before this is committed."""
 
         def fenced(tx: Transaction) -> T:
-            if not jobs.hold(tx, self._job):
+            if not jobs.lock(tx, self._job):
                 raise LeaseLost(f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it.")
             return work(tx)
 

@@ -107,7 +107,7 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 def hide_thread(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Let nobody find the thread, and no turn of it begin; raises NotFound, Conflict for an agent's own thread."""
-    conversations.hold(tx, conversation_id)
+    conversations.lock(tx, conversation_id)
     if conversations.require(tx, scope, conversation_id).is_default:
         raise Conflict(
             "An agent's own thread cannot be deleted. Reset the agent's messages instead, or delete the agent."
@@ -162,7 +162,7 @@ def _remove_rows(tx: Transaction, kind: Kind, owner_id: str) -> bool:
 
 def _remove_of_thread(tx: Transaction, thread_id: str) -> bool:
     """Remove some of what nobody shares; at last the thread itself, and have its parent looked at, which may have waited for it."""
-    conversations.hold(tx, thread_id)
+    conversations.lock(tx, thread_id)
     row = tx.first(_DELETED, {"thread_id": thread_id})
     if row is None:
         return False

@@ -67,7 +67,7 @@ _LEAVE = setter(
     *("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at"),
     where=_IS_HELD,
 )
-_HELD = select(jobs.c.id).where(jobs.c.status == "running", jobs.c.worker == bindparam("held_by"))
+_LOCK = select(jobs.c.id).where(jobs.c.status == "running", jobs.c.worker == bindparam("held_by"))
 # A row that someone holds is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
 _RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
@@ -94,7 +94,7 @@ _BY_ID = select(jobs).where(jobs.c.id == bindparam("id"), jobs.c.organization_id
 
 def on_added(tx: Transaction, ring: Callable[[], None] | None) -> None:
     """Call `ring` in the thread of each transaction of this store that added a job, once it is committed; None: no more."""
-    tx.memory[_BELL] = ring
+    tx.cache[_BELL] = ring
 
 
 def add(tx: Transaction, job: Job) -> Job | None:
@@ -112,8 +112,8 @@ def add(tx: Transaction, job: Job) -> Job | None:
     if tickets.are_used(tx):
         if job.not_before <= now:
             tickets.issue(tx, [job])
-    elif ring := tx.memory.get(_BELL):
-        tx.followers.append(ring)
+    elif ring := tx.cache.get(_BELL):
+        tx.after_commit.append(ring)
     return job
 
 
@@ -121,8 +121,8 @@ def hasten(tx: Transaction, kind: str, key: str) -> None:
     """Let the single job of this kind and key that waits come at once."""
     tx.run(_HASTEN, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
     # On PostgreSQL the sweep for jobs without a ticket finds it.
-    if ring := tx.memory.get(_BELL):
-        tx.followers.append(ring)
+    if ring := tx.cache.get(_BELL):
+        tx.after_commit.append(ring)
 
 
 def is_due(tx: Transaction) -> bool:
@@ -154,10 +154,10 @@ def beat(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping
             for job in running
         ],
     )
-    return {row.id for row in tx.all(_HELD, {"held_by": worker})}
+    return {row.id for row in tx.all(_LOCK, {"held_by": worker})}
 
 
-def hold(tx: Transaction, job: Job) -> bool:
+def lock(tx: Transaction, job: Job) -> bool:
     """Keep the job from being taken over until the transaction ends; False where its worker holds it no more."""
     return tx.first(_THIS_HELD, _fence(job)) is not None
 

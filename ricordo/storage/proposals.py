@@ -19,7 +19,7 @@ from ricordo.storage.tables import proposals
 
 _SELECT = select(proposals)
 _BY_ID = _SELECT.where(proposals.c.id == bindparam("id"), proposals.c.organization_id == bindparam("organization_id"))
-_HELD = select(proposals.c.id).where(proposals.c.id == bindparam("id")).with_for_update()
+_LOCK = select(proposals.c.id).where(proposals.c.id == bindparam("id")).with_for_update()
 _OF_STEP = _SELECT.where(
     proposals.c.step_id == bindparam("step_id"), proposals.c.organization_id == bindparam("organization_id")
 ).order_by(proposals.c.seq)
@@ -106,9 +106,9 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
     return _proposal(tx, row)
 
 
-def hold(tx: Transaction, scope: Scope, id: str) -> Proposal:
+def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
     """One proposal as it is now; nobody else changes it until this transaction ends. Raises NotFound."""
-    tx.hold(_HELD, {"id": id})
+    tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)
 
 

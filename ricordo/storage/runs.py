@@ -38,7 +38,7 @@ _END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.
 _NOTE_CALLBACK = setter(runs, "callback", where=runs.c.id == bindparam("run_id"))
 _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
 _BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
-_HELD = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
+_LOCK = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
 _OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
 # A row that someone holds is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
 _EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(skip_locked=True)
@@ -91,7 +91,7 @@ def end(tx: Transaction, run: Run) -> bool:
 
 def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
     """Note with the run what came of telling its end: `sent_at` in microseconds, `status_code`, `error`."""
-    if run := hold(tx, run_id):
+    if run := lock(tx, run_id):
         tx.run(_NOTE_CALLBACK, {"new_callback": run.callback | dict(changes), "run_id": run_id})
 
 
@@ -105,9 +105,9 @@ def get(tx: Transaction, scope: Scope, id: str) -> Run:
     return _run(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Run", id))
 
 
-def hold(tx: Transaction, run_id: str) -> Run | None:
+def lock(tx: Transaction, run_id: str) -> Run | None:
     """The run as it is now, if it is there; nobody else changes it until this transaction ends."""
-    row = tx.first(_HELD, {"run_id": run_id})
+    row = tx.first(_LOCK, {"run_id": run_id})
     return _run(row) if row else None
 
 
@@ -222,7 +222,7 @@ def context_tokens(tx: Transaction, run_id: str) -> int | None:
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps, whose tokens stay in the ledger; its messages stay. Raises NotFound, Conflict."""
     get(tx, scope, run_id)
-    held = hold(tx, run_id)
+    held = lock(tx, run_id)
     if held is not None and held.ended_at is None:
         raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
     keep_spent(tx, [row.id for row in tx.all(_STEPS_OF_RUN, {"run_id": run_id})])

@@ -40,9 +40,9 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
         cursor: Any = tx.connection.connection.cursor
         # Once this transaction is over, in the thread that writes: there nothing else waits for the lock that this takes.
         if tx.connection.dialect.name == "sqlite":
-            tx.followers.append(lambda: _scrub_sqlite(cursor()))
+            tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:
-            tx.followers.append(lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE])))
+            tx.after_commit.append(lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE])))
 
     begin.__qualname__ = "scrub: VACUUM after an erasure"
     await store.write(begin)
@@ -73,7 +73,7 @@ def _forget_index(tx: Transaction) -> None:
     """Let this process forget the words it remembers of the index; a search reads them again."""
     from ricordo.search.cache import Memory
 
-    tx.memory.pop(Memory, None)
+    tx.cache.pop(Memory, None)
 
 
 def _scrub_sqlite(cursor: Any) -> None:

@@ -28,15 +28,15 @@ class Overtaken(Conflict):
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("_statements", "clock", "connection", "followers", "has_written", "memory")
+    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written")
 
-    def __init__(self, connection: Connection, clock: Clock, statements: Statements, memory: dict[Any, Any]) -> None:
+    def __init__(self, connection: Connection, clock: Clock, statements: Statements, cache: dict[Any, Any]) -> None:
         self.connection = connection
         self.clock = clock
         # What this process remembers of the database, to be fast: never the truth, and gone when the store is closed.
-        self.memory = memory
+        self.cache = cache
         # Called once the transaction is committed, in its thread; not at all where it is rolled back.
-        self.followers: list[Callable[[], None]] = []
+        self.after_commit: list[Callable[[], None]] = []
         # What is read after a write may be rolled back, so nothing may be remembered of it.
         self.has_written = False
         self._statements = statements
@@ -74,7 +74,7 @@ class Transaction:
         rows = self.all(statement, values)
         return rows[0] if rows else None
 
-    def hold(self, statement: Executable, values: Mapping[str, Any]) -> None:
+    def lock(self, statement: Executable, values: Mapping[str, Any]) -> None:
         """Lock the rows of a `with_for_update` until the transaction ends; nothing where only one transaction writes at a time."""
         if self.connection.dialect.name != "sqlite":
             self.all(statement, values)

@@ -31,7 +31,7 @@ _OF_AGENT = (
     .where(agents_tools.c.agent_id == bindparam("agent_id"))
     .order_by(agents_tools.c.seq)
 )
-_HELD = (
+_LOCK = (
     select(organizations.c.id).where(organizations.c.id == bindparam("organization_id")).with_for_update(key_share=True)
 )
 _INSERT, _ATTACH = insert(tools), insert(agents_tools)
@@ -57,9 +57,9 @@ class ToolFilter:
     agent_id: str | None = None
 
 
-def hold(tx: Transaction, scope: Scope) -> None:
+def lock(tx: Transaction, scope: Scope) -> None:
     """Let nobody else who holds them add or change tools of the organisation until this transaction ends."""
-    tx.hold(_HELD, {"organization_id": scope.organization_id})
+    tx.lock(_LOCK, {"organization_id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:

@@ -24,15 +24,15 @@ class Units:
         self.engine = engine
         self.clock = clock
         self.statements = Statements(engine.dialect)
-        self.memory: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
 
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
         with connection.begin():
             self._begin(connection, begin)
-            tx = Transaction(connection, self.clock, self.statements, self.memory)
+            tx = Transaction(connection, self.clock, self.statements, self.cache)
             result = work(tx)
-        for follow in tx.followers:
-            follow()
+        for callback in tx.after_commit:
+            callback()
         return result
 
     def _begin(self, connection: Connection, begin: str) -> None:

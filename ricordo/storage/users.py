@@ -24,7 +24,7 @@ _NAMED = (
     )
     .limit(2)
 )
-_HELD = select(users.c.id).where(users.c.id == bindparam("id")).with_for_update(key_share=True)
+_LOCK = select(users.c.id).where(users.c.id == bindparam("id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
 
 
@@ -63,9 +63,9 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     return user if tx.run(_INSERT, values) else require(tx, scope, name)
 
 
-def hold(tx: Transaction, user_id: str) -> None:
+def lock(tx: Transaction, user_id: str) -> None:
     """Let nobody else hold this user until this transaction ends."""
-    tx.hold(_HELD, {"id": user_id})
+    tx.lock(_LOCK, {"id": user_id})
 
 
 def _require_fit(name: str) -> None:

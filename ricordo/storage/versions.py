@@ -24,7 +24,7 @@ from ricordo.storage.tables import chains, commits, memory_remotes
 _COLUMNS = [column for column in chains.c if column.name != "seq"]
 # Whether there are remotes is told by the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
-_HELD = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
+_LOCK = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
 _OF_OWNER = select(*_COLUMNS).where(
     chains.c.owner_kind == bindparam("owner_kind"),
     chains.c.owner_id == bindparam("owner_id"),
@@ -83,12 +83,12 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
     tx.run(_INSERT, {**_values(chain), "files": _stored_files(chain)})
 
 
-def hold(tx: Transaction, chain_id: str) -> Chain | None:
+def lock(tx: Transaction, chain_id: str) -> Chain | None:
     """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone.
 
     Whoever holds a chain is about to change it, so its remotes follow once that is committed.
     """
-    row = tx.first(_HELD, {"chain_id": chain_id})
+    row = tx.first(_LOCK, {"chain_id": chain_id})
     if row is None:
         return None
     values = row._asdict()
@@ -97,10 +97,10 @@ def hold(tx: Transaction, chain_id: str) -> Chain | None:
     return _chain(values)
 
 
-def hold_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
+def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
     """Hold several chains in the order of their ids, as everyone does, so that no two wait for each other."""
     for chain_id in sorted(set(chain_ids)):
-        hold(tx, chain_id)
+        lock(tx, chain_id)
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:

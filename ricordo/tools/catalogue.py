@@ -12,7 +12,7 @@ from ricordo.tools.toolbox import ServerTool, Toolbox
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     """Bring the stored tools of this organisation up to date with the toolbox."""
-    tools.hold(tx, scope)  # several servers of one database may start at once
+    tools.lock(tx, scope)  # several servers of one database may start at once
     offered = {tool.name: tool for tool in toolbox}
     stored = tools.by_names(tx, scope, list(offered))
     tools.insert_all(tx, [_new(tx, scope, tool) for name, tool in offered.items() if name not in stored])

@@ -153,7 +153,7 @@ async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(sta
     assert not await put_off(stage.runtime, job, asked)
     stage.lines.append(reply(80))
     await stage.say(agent)
-    stage.store.memory.clear()
+    stage.store.cache.clear()
 
     assert await put_off(stage.runtime, job, asked)
     assert await put_off(stage.runtime, job, asked)

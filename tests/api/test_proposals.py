@@ -221,7 +221,7 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
     def work(tx: Transaction) -> None:
         for user in (ada, other):
             owned = owning.open_memory(tx, Scope(), user)
-            versions.hold(tx, owned.chain.id)
+            versions.lock(tx, owned.chain.id)
             block = owning.require(tx, owned, "student")
             metadata = ChangeMetadata(
                 Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id

@@ -370,7 +370,7 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
     def work(tx: Transaction) -> None:
         owned = owning.open_memory(tx, Scope(), user)
         block = owning.require(tx, owned, label)
-        versions.hold(tx, owned.chain.id)
+        versions.lock(tx, owned.chain.id)
         metadata = ChangeMetadata(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
         blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata)
 

@@ -158,7 +158,7 @@ async def test_to_hold_a_memory_without_remotes_costs_one_statement(world: World
     await world.put("Likes tea")
     chain_id = (await world.do(lambda _, owned: owned)).chain.id
     with count_statements(world.store) as counted:  # type: ignore[arg-type]
-        await world.store.write(lambda tx: versions.hold(tx, chain_id))
+        await world.store.write(lambda tx: versions.lock(tx, chain_id))
     assert len(counted.statements) == 1
 
 

@@ -67,7 +67,7 @@ async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monke
     runtime.settings = runtime.settings.model_copy(update={"daily_tokens": 100})
     spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
     await stage.store.write(lambda tx: usage.add_expense(tx, spending))
-    stage.store.memory.clear()
+    stage.store.cache.clear()
     assert not await waits(runtime, job_of(agent))  # no model, or the built-in one
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")
     runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))

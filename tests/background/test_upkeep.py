@@ -96,7 +96,7 @@ class Two:
 
     async def notes(self) -> set[str]:
         """The notes that the index finds by their word."""
-        self.store.memory.clear()  # type: ignore[attr-defined]
+        self.store.cache.clear()  # type: ignore[attr-defined]
         recall = Recall(self.store, self.server().models.embedders)
         hits = await recall.passages("note", PassageFilter((self.archive.id,)), 100, "fts")
         return {hit.passage.text for hit in hits}

@@ -331,7 +331,7 @@ async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_propos
         memory.write(label, f"more of {label}", f"call-{label}")
     if makes_one:
         memory.create("new", "text", None, "call-new")
-    hold, taken = versions.hold, list[str]()
+    hold, taken = versions.lock, list[str]()
 
     def noted(tx: Transaction, chain_id: str) -> Chain | None:
         taken.append(chain_id)

@@ -116,21 +116,21 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_merge_and_anew_after
     await say(store, agent, "tea", "rain tea")
     await store.write(lambda tx: merge(tx, "messages", agent.id))
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
-    here = dict(store.memory)  # type: ignore[attr-defined]
+    here = dict(store.cache)  # type: ignore[attr-defined]
     # Another server knows nothing of what this one remembers, and the other way round.
-    store.memory.clear()  # type: ignore[attr-defined]
+    store.cache.clear()  # type: ignore[attr-defined]
     (gone,) = await say(store, agent, "tea house", minute=5)
     await store.write(lambda tx: merge(tx, "messages", agent.id))
-    ahead = dict(store.memory)  # type: ignore[attr-defined]
-    store.memory.clear()  # type: ignore[attr-defined]
-    store.memory.update(here)  # type: ignore[attr-defined]
+    ahead = dict(store.cache)  # type: ignore[attr-defined]
+    store.cache.clear()  # type: ignore[attr-defined]
+    store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea", "tea house"]
-    store.memory.clear()  # type: ignore[attr-defined]
-    store.memory.update(ahead)  # type: ignore[attr-defined]
+    store.cache.clear()  # type: ignore[attr-defined]
+    store.cache.update(ahead)  # type: ignore[attr-defined]
     await store.write(lambda tx: index.unindex_messages(tx, [gone]))
     await store.write(lambda tx: merge(tx, "messages", agent.id))
-    store.memory.clear()  # type: ignore[attr-defined]
-    store.memory.update(here)  # type: ignore[attr-defined]
+    store.cache.clear()  # type: ignore[attr-defined]
+    store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
 
 

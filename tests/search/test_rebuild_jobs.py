@@ -78,7 +78,7 @@ class Shelf(Library):
 
     def forget(self) -> None:
         """What this process remembers of the index, as where another one changed it."""
-        self.store.memory.clear()  # type: ignore[attr-defined]
+        self.store.cache.clear()  # type: ignore[attr-defined]
 
     async def count(self, table: object) -> int:
         return len(await self.store.read(lambda tx: tx.all(select(table))))  # type: ignore[call-overload]

@@ -392,7 +392,7 @@ async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, othe
     holding, told = threading.Event(), threading.Event()
 
     def hold(tx: Transaction) -> list[Run]:
-        conversations.hold(tx, state.conversation.id)
+        conversations.lock(tx, state.conversation.id)
         holding.set()
         told.wait(LIMIT)
         return runs.open_runs(tx, conversation_id=state.conversation.id)

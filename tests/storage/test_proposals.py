@@ -62,12 +62,12 @@ async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope
     for sent in (one, two):
         read = await store.read(lambda tx, id=sent.id: proposals.get(tx, scope, id))  # type: ignore[misc]
         assert read == replace(sent, chain_id=chain.id)
-        assert await store.write(lambda tx, id=sent.id: proposals.hold(tx, scope, id)) == read  # type: ignore[misc]
+        assert await store.write(lambda tx, id=sent.id: proposals.lock(tx, scope, id)) == read  # type: ignore[misc]
     assert [found.id for found in await store.read(lambda tx: proposals.of_step(tx, scope, "step-1"))] == [one.id]
     elsewhere = Scope(organization_id="org-2")
     assert await store.read(lambda tx: proposals.of_step(tx, elsewhere, "step-1")) == []
     with pytest.raises(NotFound):
-        await store.write(lambda tx: proposals.hold(tx, elsewhere, one.id))
+        await store.write(lambda tx: proposals.lock(tx, elsewhere, one.id))
 
 
 async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: SqliteStore, scope: Scope) -> None:

@@ -26,7 +26,7 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
     assert files(tmp_path, database) == []
     assert [sentence for sentence in left if "log of changes" not in sentence] == []
     # What the process remembers of the index goes too, and is read again.
-    assert await store.read(lambda tx: [key for key in tx.memory if getattr(key, "__name__", "") == "Memory"]) == []
+    assert await store.read(lambda tx: [key for key in tx.cache if getattr(key, "__name__", "") == "Memory"]) == []
 
 
 async def test_a_table_that_is_too_large_is_left_and_named(

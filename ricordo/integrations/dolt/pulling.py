@@ -92,7 +92,7 @@ def take_over(tx: Transaction, remote: Remote, owner: Actor, step: Step) -> None
     Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
     """
     owned = owning.open_memory(tx, Scope(remote.organization_id), owner.id)
-    versions.hold(tx, owned.chain.id)
+    versions.lock(tx, owned.chain.id)
     taking = _Taking(tx, owned, owner, step)
     taking.approve()
     taking.rename()

@@ -36,7 +36,7 @@ def open_branches(tx: Transaction, chain_id: str) -> list[Branch]:
 
 def settle_merged(tx: Transaction, chain_id: str, by: Actor) -> int:
     """Mark the proposals as approved whose commits the owner merged elsewhere; returns how many there were."""
-    chain = versions.hold(tx, chain_id)
+    chain = versions.lock(tx, chain_id)
     merged = [branch for branch in open_branches(tx, chain_id) if exporting.has_commit(tx, chain_id, branch.commit)]
     for branch in merged if chain else ():
         settled = replace(
