@@ -337,7 +337,7 @@ async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_propos
         taken.append(chain_id)
         return hold(tx, chain_id)
 
-    monkeypatch.setattr(versions, "hold", noted)
+    monkeypatch.setattr(versions, "lock", noted)
     assert (await save(store, state, memory)).failed == {}
     first = [id for id in dict.fromkeys(taken) if id in chain_ids]
     assert first == sorted(chain_ids)
