@@ -41,7 +41,6 @@ LEAVING_STORAGE = {
     "storage/erased_rows.py",
     "storage/erased_threads.py",
     "storage/erasing.py",
-    "storage/gone.py",
     "storage/scrubbing.py",
 }
 SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")}

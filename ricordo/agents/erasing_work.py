@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ricordo.agents.deletion import drop_outside
 from ricordo.agents.erasing_files import remove_files
-from ricordo.agents.removal import drop_outside
 from ricordo.agents.threads import recompile
 from ricordo.domain.erasure import Erasure, erasure_of
 from ricordo.domain.ids import unique

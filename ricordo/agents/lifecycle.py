@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ricordo.agents import deletion
 from ricordo.agents.agent_types import Beginning, base_rules, given_messages, initial_messages, traits_of
 from ricordo.agents.custom_prompts import chosen_system
-from ricordo.agents.removal import remove, remove_agent
 from ricordo.agents.request import NewMessage
 from ricordo.agents.threads import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.domain.agent import Agent, AgentState, AgentType
@@ -25,7 +25,6 @@ from ricordo.memory.rotating import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs, tools
-from ricordo.storage.gone import empty_conversation
 from ricordo.storage.store import Transaction
 
 
@@ -97,14 +96,14 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
     """Delete every message of the agent's own thread and begin it anew. Raises NotFound, Busy."""
     state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
-    await remove(runtime, "conversation", state.conversation.id, newest)
+    await deletion.purge(runtime, "messages", state.conversation.id, newest)
     return state
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """Stop the agent's turns and delete it with its threads. Raises NotFound."""
     await cancel_runs(runtime, scope, agent_id)
-    await remove_agent(runtime, scope, agent_id)
+    await deletion.delete_agent(runtime, scope, agent_id)
 
 
 async def cancel_runs(
@@ -275,13 +274,13 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
-    """Begin the thread anew; of its old messages, those up to the seq that is returned may remain to be removed."""
+    """Begin the thread anew; of its old messages, those up to the seq that is returned may remain to be purged."""
     state = agents.load_whole(tx, scope, agent_id)
     conversation = state.conversation
     conversations.lock(tx, conversation.id)
     _require_idle(tx, conversation.id)
     # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
-    newest = empty_conversation(tx, scope, conversation.id)
+    newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
     begun, key = _beginning(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
     insert_messages(tx, begun)

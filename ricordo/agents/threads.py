@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.approvals import CANCELLED
-from ricordo.agents.removal import remove_thread
+from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import close_run, give_up_waiting
 from ricordo.agents.styles import rulebook
 from ricordo.domain.agent import AgentState
@@ -127,7 +127,7 @@ async def delete_thread(runtime: Runtime, scope: Scope, conversation_id: str) ->
     thread = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
     if not thread.is_default:
         await _cancel_open(runtime, scope, conversation_id)
-    await remove_thread(runtime, scope, conversation_id)
+    await delete_conversation(runtime, scope, conversation_id)
 
 
 async def cancel_thread(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Response
 
-from ricordo.agents.removal import remove_archive
+from ricordo.agents.deletion import delete_archive
 from ricordo.api.archive_bodies import ArchiveBody, ArchiveChange, PassageBatchBody, PassageBody, PassageItem
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.routing import Routes
@@ -89,7 +89,7 @@ async def modify(here: Here, archive_id: str, body: ArchiveChange) -> Response:
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
 async def delete(here: Here, archive_id: str) -> Response:
     """Delete an archive with its passages; agents that use it lose it at once."""
-    await remove_archive(here.runtime, here.scope, archive_id)
+    await delete_archive(here.runtime, here.scope, archive_id)
     return Response(status_code=204)
 
 

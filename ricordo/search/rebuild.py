@@ -17,7 +17,7 @@ from ricordo.search.index import message_entry, passage_entry, tags_of
 from ricordo.search.query import Batch
 from ricordo.search.write_buffer import Entry
 from ricordo.storage import jobs
-from ricordo.storage.gone import NOBODY
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.search_tables import search_spaces, search_tail, search_vectors
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, archives, messages, passages
@@ -30,8 +30,8 @@ AT_ONCE = 500
 _JSON = messages.c.parts.type
 _IDS = each(bindparam("ids", type_=_JSON))
 _OWNERS = union_all(
-    select(agents.c.id, agents.c.organization_id).where(agents.c.organization_id != NOBODY),
-    select(archives.c.id, archives.c.organization_id).where(archives.c.organization_id != NOBODY),
+    select(agents.c.id, agents.c.organization_id).where(agents.c.organization_id != DELETED),
+    select(archives.c.id, archives.c.organization_id).where(archives.c.organization_id != DELETED),
 ).subquery()
 _SOME_OWNERS = (
     select(_OWNERS.c.id, _OWNERS.c.organization_id)
@@ -172,7 +172,7 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     """Let the new index serve, unless its owner is gone; `seen` are the rows of the tail that it holds already."""
     tx.lock(_OWNER_HELD[partitions.kind_of(owner_id)], {"owner_id": owner_id})
     home = partitions.home_of(tx, owner_id)
-    if home is None or home.organization_id == NOBODY:
+    if home is None or home.organization_id == DELETED:
         return
     old = partitions.hold_space(tx, owner_id)
     generation = old.generation + 1 if old else 1

@@ -14,8 +14,8 @@ from ricordo.domain.erasure import Erasure
 from ricordo.domain.scope import LOCAL_USER, Scope
 from ricordo.search.dropping import drop_portion
 from ricordo.storage import erasing, usage
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.erased_rows import PORTION
-from ricordo.storage.gone import NOBODY
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (
     agents,
@@ -64,8 +64,8 @@ _SHARED = (
         ),
     )
 )
-_HIDE = update(agents).where(agents.c.id.op("IN")(_IDS)).values(organization_id=NOBODY)
-_HIDE_ARCHIVES = update(archives).where(archives.c.id.op("IN")(_IDS)).values(organization_id=NOBODY)
+_HIDE = update(agents).where(agents.c.id.op("IN")(_IDS)).values(organization_id=DELETED)
+_HIDE_ARCHIVES = update(archives).where(archives.c.id.op("IN")(_IDS)).values(organization_id=DELETED)
 # What is these agents' own, and what is nobody's and attached to none but them.
 _MEMORY = select(chains.c.id, chains.c.head, chains.c.versions).where(
     or_(

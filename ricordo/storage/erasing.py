@@ -31,7 +31,7 @@ from ricordo.errors import NotFound
 from ricordo.search import schedule
 from ricordo.search.partitions import EMBED
 from ricordo.storage import jobs
-from ricordo.storage.gone import NOBODY
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.rows import setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (
@@ -147,11 +147,11 @@ MARKS = (
 # The author of a version is part of its id, so this one stays in others' chains and the receipt says how often.
 REMAINS = (commits.c.author_id,)
 
-_NOBODY = select(organizations.c.seq).where(organizations.c.id == NOBODY)
+_NOBODY = select(organizations.c.seq).where(organizations.c.id == DELETED)
 _HIDE_USER = (
     update(users)
     .where(users.c.id == bindparam("hidden_id"), users.c.organization_id == bindparam("of_organization"))
-    .values(organization_id=NOBODY, identifier=None, name="")
+    .values(organization_id=DELETED, identifier=None, name="")
 )
 _CHAINS = select(chains.c.id, chains.c.head, chains.c.versions).where(
     chains.c.owner_kind == "user", chains.c.owner_id == bindparam("owner_id")
@@ -159,12 +159,12 @@ _CHAINS = select(chains.c.id, chains.c.head, chains.c.versions).where(
 _HIDE_CHAINS = (
     update(chains)
     .where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("of_owner"))
-    .values(owner_id=bindparam("hidden_owner"), organization_id=NOBODY)
+    .values(owner_id=bindparam("hidden_owner"), organization_id=DELETED)
 )
 _IN_CHAIN = select(blocks.c.id).where(blocks.c.chain_id == bindparam("in_chain"))
 _DETACH = agents_blocks.delete().where(agents_blocks.c.block_id.in_(_IN_CHAIN))
 _HIDE_ROWS = [
-    update(table).where(table.c.chain_id == bindparam("in_chain")).values(organization_id=NOBODY)
+    update(table).where(table.c.chain_id == bindparam("in_chain")).values(organization_id=DELETED)
     for table in (blocks, proposals)
 ]
 _DELETED = (
@@ -201,13 +201,13 @@ _EMBEDDING = select(jobs_table.c.id).where(
     jobs_table.c.status == "running",
     jobs_table.c.kind != schedule.MERGE,
 )
-_FORGOTTEN = select(users.c.id).where(users.c.organization_id == NOBODY)
+_FORGOTTEN = select(users.c.id).where(users.c.organization_id == DELETED)
 
 
 def hide(tx: Transaction, scope: Scope, user: User, erasure: Erasure, threads: Sequence[str]) -> Erasure:
     """Let nobody find the user, her memory and these threads of hers; returns it with what will go. Raises NotFound."""
     if tx.first(_NOBODY) is None:
-        tx.run(insert(organizations), {"id": NOBODY, "name": "Deleted, not yet removed", "created_at": tx.clock.now()})
+        tx.run(insert(organizations), {"id": DELETED, "name": "Deleted, not yet removed", "created_at": tx.clock.now()})
     if not tx.run(_HIDE_USER, {"hidden_id": user.id, "of_organization": scope.organization_id}):
         raise NotFound("This user was forgotten a moment ago.")
     hide_threads(tx, threads)

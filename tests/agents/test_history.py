@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.agents import history
+from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.history import PORTION, PastMessage, import_messages
-from ricordo.agents.removal import remove_agent
 from ricordo.domain.clock import to_micros
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ricordo.agents.agent_types import traits_of
+from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.lifecycle import (
     BlockSpec,
     attach_block,
@@ -15,7 +16,6 @@ from ricordo.agents.lifecycle import (
     delete_agent,
     reset_messages,
 )
-from ricordo.agents.removal import remove_agent
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.lifecycle import reset_messages
-from ricordo.agents.removal import remove_thread
 from ricordo.agents.threads import (
     ThreadSpec,
     cancel_thread,
@@ -30,12 +30,12 @@ from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.memory.recall import FoundMessage
 from ricordo.search.index import MessageFilter, insert_messages
-from ricordo.storage import conversations, gone, messages
+from ricordo.storage import conversations, deletion, messages
 from ricordo.storage.paging import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, faults_of, soon
-from tests.agents.test_removal import dying, run_jobs
+from tests.agents.test_deletion import dying, run_jobs
 
 EVERYTHING = Page(limit=1000, order="asc")
 
@@ -399,7 +399,7 @@ async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage
     stage.lines.append(gate.line("Here."))
     turn = await stage.begin(agent)
     await gate.reached()
-    for way in (delete_thread, remove_thread):
+    for way in (delete_thread, delete_conversation):
         with pytest.raises(Conflict, match="Reset the agent's messages instead"):
             await way(stage.runtime, Scope(), own)
     gate.open()
@@ -494,7 +494,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, w
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
     made = await fork(stage, id)
-    await put(stage, agent, id, *((("user", (TextPart(f"later {n}"),))) for n in range(2 * gone.PORTION + 10)))
+    await put(stage, agent, id, *((("user", (TextPart(f"later {n}"),))) for n in range(2 * deletion.PORTION + 10)))
 
     async def delete_both() -> None:
         await delete_thread(stage.runtime, Scope(), id)

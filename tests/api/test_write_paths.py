@@ -74,7 +74,7 @@ DOORS = {
     "storage.proposals.insert_one",
 }
 # Where a turn begins. All that its tools write is saved with the step, as the tests of each tool show.
-SAVING = "agents.saving.save_step"
+SAVING = "agents.step_save.save_step"
 TURNS = {
     *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
     *("api.compacting.compact", "api.compacting.compact_own"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
+from ricordo.agents.deletion import purge_portion
 from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -17,7 +18,7 @@ from ricordo.search import index, partitions, rebuild
 from ricordo.search.index import MessageFilter, delete_passage, insert_passages
 from ricordo.search.index_jobs import Indexing
 from ricordo.search.rebuild_jobs import reembed, reindex
-from ricordo.storage import agents, archives, conversations, gone
+from ricordo.storage import agents, archives, conversations, deletion
 from ricordo.storage.paging import Page
 from ricordo.storage.search_tables import (
     search_documents,
@@ -216,9 +217,9 @@ async def test_vectors_that_nobody_has_yet_are_made(shelf: Shelf) -> None:
 
 async def test_an_owner_that_goes_meanwhile_leaves_nothing(shelf: Shelf) -> None:
     store, id = shelf.store, shelf.archive.id
-    await store.write(lambda tx: gone.hide_archive(tx, Scope(), id))
+    await store.write(lambda tx: deletion.hide_archive(tx, Scope(), id))
     await shelf.rebuild(id)
-    while await store.write(lambda tx: gone.remove_portion(tx, "archive", id)):
+    while await store.write(lambda tx: purge_portion(tx, "archive", id)):
         pass
     assert await shelf.spaces() == {shelf.agent_id}
     await shelf.rebuild(id)
@@ -248,8 +249,8 @@ async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
     monkeypatch.setattr(rebuild, "AT_ONCE", 70)
 
     async def delete_it() -> None:
-        await shelf.store.write(lambda tx: gone.hide_agent(tx, Scope(), shelf.agent_id))
-        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "agent", shelf.agent_id)):
+        await shelf.store.write(lambda tx: deletion.hide_agent(tx, Scope(), shelf.agent_id))
+        while await shelf.store.write(lambda tx: purge_portion(tx, "agent", shelf.agent_id)):
             pass
 
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
@@ -273,8 +274,8 @@ async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
     await shelf.merge(shelf.agent_id)
 
     async def delete_it() -> None:
-        await shelf.store.write(lambda tx: gone.hide_thread(tx, Scope(), "conv-side"))
-        while await shelf.store.write(lambda tx: gone.remove_portion(tx, "thread", "conv-side")):
+        await shelf.store.write(lambda tx: deletion.hide_conversation(tx, Scope(), "conv-side"))
+        while await shelf.store.write(lambda tx: purge_portion(tx, "conversation", "conv-side")):
             pass
 
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.search.index import PassageFilter, Query, delete_passage, find_passages, insert_passages
 from ricordo.storage import archives
-from ricordo.storage.gone import hide_archive
+from ricordo.storage.deletion import hide_archive
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction

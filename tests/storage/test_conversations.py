@@ -12,7 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Organization, Scope
 from ricordo.errors import NotFound
-from ricordo.storage import conversations, gone
+from ricordo.storage import conversations, deletion
 from ricordo.storage.conversations import OrderBy, ThreadFilter
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Store, Transaction
@@ -85,7 +85,7 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
     assert await listed(store, stranger) == []
     assert await listed(store, replace(scope, subject_id="user-bob")) == []
     assert await listed(store, replace(scope, subject_id="user-ada")) == [thread.id]
-    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+    await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
     with pytest.raises(NotFound):
         await store.read(require)
     assert await listed(store, scope) == []

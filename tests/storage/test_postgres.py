@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, func, select, text
 
+from ricordo.agents.deletion import purge_portion
 from ricordo.agents.run_end import close_expired, heal
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.block import Block
@@ -37,7 +38,7 @@ from ricordo.storage import (
     archives,
     blocks,
     conversations,
-    gone,
+    deletion,
     migrations,
     runs,
     tools,
@@ -461,8 +462,8 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
         return found
 
     async def remove() -> None:
-        await other.write(lambda tx: gone.hide_agent(tx, Scope(), agent_id))
-        while await other.write(lambda tx: gone.remove_portion(tx, "agent", agent_id)):
+        await other.write(lambda tx: deletion.hide_agent(tx, Scope(), agent_id))
+        while await other.write(lambda tx: purge_portion(tx, "agent", agent_id)):
             pass
 
     real = partitions.home_of

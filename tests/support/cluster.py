@@ -364,7 +364,7 @@ class _Campaign:
 
     def _age_jobs(self) -> None:
         self._hasten("search.merge")
-        self._hasten("removal")
+        self._hasten("deletion")
         if self.size.hurries:
             # As two sweeps would: the tickets that a killed server had taken and not used.
             self.tables.execute(_DROP_IDLE_TICKETS)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ricordo.agents.deletion import purge_portion
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.conversation import Conversation
@@ -16,7 +17,7 @@ from ricordo.domain.tool import Tool
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory.edit_context import EditContext
 from ricordo.search.index import insert_messages, insert_passages
-from ricordo.storage import agents, archives, blocks, conversations, gone, messages, tools
+from ricordo.storage import agents, archives, blocks, conversations, deletion, messages, tools
 from ricordo.storage.store import Store, Transaction
 from tests.support.clock import START
 
@@ -241,8 +242,8 @@ async def remove_agent(store: Store, agent_id: str) -> None:
     """Delete an agent with all its rows, in one transaction."""
 
     def work(tx: Transaction) -> None:
-        gone.hide_agent(tx, Scope(), agent_id)
-        while gone.remove_portion(tx, "agent", agent_id):
+        deletion.hide_agent(tx, Scope(), agent_id)
+        while purge_portion(tx, "agent", agent_id):
             pass
 
     await store.write(work)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.deletion import purge_portion
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run
@@ -11,7 +12,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Conflict
 from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
-from ricordo.storage import conversations, gone, runs, usage
+from ricordo.storage import conversations, deletion, runs, usage
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
 from tests.support.clock import START
@@ -159,9 +160,9 @@ async def test_nothing_is_lost_or_counted_twice_between_two_portions(store: Sqli
     agent = (await make.stored_agent(store)).agent
     for _ in range(3):
         await turn(store, agent, *[Usage(1)] * 200)
-    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+    await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
     seen = []
-    while await store.write(lambda tx: gone.remove_portion(tx, "agent", agent.id)):
+    while await store.write(lambda tx: purge_portion(tx, "agent", agent.id)):
         seen.append((sum(entry.usage.total_tokens for entry in await spent(store)), await used(store)))
     assert {tokens for tokens, _ in seen} == {600}
     assert max(counted for _, counted in seen) <= 600
@@ -175,8 +176,8 @@ async def test_what_a_deleted_thread_spent_stays_in_the_ledger(store: SqliteStor
     kept = await turn(store, agent, Usage(1, 1))
     before = await spent(store)
 
-    await store.write(lambda tx: gone.hide_thread(tx, scope, "conv-2"))
-    while await store.write(lambda tx: gone.remove_portion(tx, "thread", "conv-2")):
+    await store.write(lambda tx: deletion.hide_conversation(tx, scope, "conv-2"))
+    while await store.write(lambda tx: purge_portion(tx, "conversation", "conv-2")):
         pass
 
     assert await spent(store) == before

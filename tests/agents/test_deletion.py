@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.deletion import HANDLER, delete_archive
 from ricordo.agents.lifecycle import delete_agent, reset_messages
-from ricordo.agents.removal import HANDLER, remove_archive
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.llm.scripted import Line, call
-from ricordo.storage import agents, archives, conversations, gone, jobs
+from ricordo.storage import agents, archives, conversations, deletion, jobs
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Store
@@ -59,7 +59,7 @@ async def told(store: SqliteStore, agent_id: str, number: int) -> None:
 async def removal_jobs(store: SqliteStore) -> list[Job]:
     """The jobs that wait to finish removals."""
     found = await store.read(lambda tx: jobs.page(tx, Scope(), Page(order="asc")))
-    return [job for job in found if job.kind == gone.REMOVAL]
+    return [job for job in found if job.kind == deletion.JOB]
 
 
 async def run_jobs(stage: Stage) -> None:
@@ -87,7 +87,7 @@ async def test_an_archive_whose_deletion_was_killed_is_gone_and_its_rows_follow(
     archive = await make.stored_archive(stage.store, agent, *(f"tea {place}" for place in range(1_100)))
 
     with pytest.raises(asyncio.CancelledError), dying(stage, writes):
-        await remove_archive(stage.runtime, Scope(), archive.id)
+        await delete_archive(stage.runtime, Scope(), archive.id)
 
     with pytest.raises(NotFound):
         await stage.store.read(lambda tx: archives.get(tx, Scope(), archive.id))
@@ -128,7 +128,7 @@ async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_a
     old = await make.stored_archive(stage.store, (await stage.state(agent)).agent, "Old.")
 
     async def delete_then_call(_request: ModelRequest) -> Line:
-        await remove_archive(stage.runtime, Scope(), old.id)
+        await delete_archive(stage.runtime, Scope(), old.id)
         return call("archival_memory_insert", content="Ada likes tea.")
 
     stage.lines += [delete_then_call, "Kept."]

@@ -1,10 +1,12 @@
-"""Deleting much: gone at once for everyone, removed in portions, and whatever is interrupted can be finished."""
+"""Deferred deletion: hidden at once, purged in portions, and whatever is interrupted can be finished."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 from sqlalchemy import text
 
+from ricordo.agents.deletion import empty_conversation, purge_portion
 from ricordo.domain.agent import Agent
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
@@ -13,7 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.flush import merge
 from ricordo.search.index import insert_passages
-from ricordo.storage import agents, archives, conversations, gone, messages, runs
+from ricordo.storage import agents, archives, conversations, deletion, messages, runs
+from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
@@ -23,10 +26,23 @@ INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors"
 
 
 async def rows(store: SqliteStore) -> dict[str, int]:
-    """How many rows there are of what this module deletes; what is not there is left out."""
+    """How many rows there are of what is purged; tables without any are left out."""
     counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in (*TABLES, *INDEX))  # noqa: S608
     found = await store.read(lambda tx: tx.all(text(counts)))
     return {row.name: row.n for row in found if row.n}
+
+
+async def purged(store: SqliteStore, kind: Kind, id: str, table: str = "messages") -> list[int]:
+    """Purge as far as it can be done; the number of rows in the table before and after each transaction."""
+    left = [(await rows(store)).get(table, 0)]
+    while await store.write(lambda tx: purge_portion(tx, kind, id)):
+        left.append((await rows(store)).get(table, 0))
+    return left
+
+
+async def keys_of_jobs(store: SqliteStore) -> list[str]:
+    statement = text("SELECT key FROM jobs WHERE kind = 'deletion' ORDER BY seq")
+    return [row.key for row in await store.read(lambda tx: tx.all(statement))]
 
 
 async def stored_archive(store: SqliteStore, size: int) -> Archive:
@@ -39,30 +55,28 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     return archive
 
 
-async def test_an_archive_is_gone_at_once_and_its_rows_go_in_portions(store: SqliteStore, scope: Scope) -> None:
+async def test_an_archive_is_hidden_at_once_and_purged_in_portions(store: SqliteStore, scope: Scope) -> None:
     before = await rows(store)
-    archive = await stored_archive(store, 1_100)
+    archive = await stored_archive(store, 620)
     (agent_id,) = await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page()))
 
-    await store.write(lambda tx: gone.hide_archive(tx, scope, archive.id))
+    await store.write(lambda tx: deletion.hide_archive(tx, scope, archive.id))
 
-    assert (await rows(store))["passages"] == 1_100
+    assert (await rows(store))["passages"] == 620
     assert (await store.read(lambda tx: agents.load(tx, scope, agent_id))).archives == ()
     assert await store.read(lambda tx: archives.page(tx, scope, Page())) == []
-    for again in (gone.hide_archive, archives.get):
+    for again in (deletion.hide_archive, archives.get):
         with pytest.raises(NotFound):
             await store.write(lambda tx, again=again: again(tx, scope, archive.id))
-    left = [1_100]
-    while await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id)):
-        left.append((await rows(store)).get("passages", 0))
-    assert max(more - less for more, less in pairwise(left)) == gone.PORTION
+    left = await purged(store, "archive", archive.id, "passages")
+    assert 0 < max(more - less for more, less in pairwise(left)) <= PORTION
     await make.remove_agent(store, agent_id)
     assert await rows(store) == before
-    # What another server removed already is not removed twice.
-    assert not await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id))
+    # What another server purged already is not purged twice.
+    assert not await store.write(lambda tx: purge_portion(tx, "archive", archive.id))
 
 
-async def test_an_agent_takes_its_messages_runs_and_steps_with_it_and_leaves_its_archive(
+async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_archive(
     store: SqliteStore, scope: Scope
 ) -> None:
     kept = await make.stored_agent(store)
@@ -70,35 +84,34 @@ async def test_an_agent_takes_its_messages_runs_and_steps_with_it_and_leaves_its
     before = await rows(store)
     agent = (await make.stored_agent(store, tags=("a",))).agent
     archive = await make.stored_archive(store, agent, "Tea.")
-    await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(600)))
+    await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(450)))
     await store.write(lambda tx: merge(tx, "messages", agent.id))
     for number in range(3):
         run = make.run(agent, ended_at=number + 1)
         await store.write(lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
 
-    await store.write(lambda tx: gone.hide_agent(tx, scope, agent.id))
+    await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
 
     assert await store.read(lambda tx: agents.ids(tx, scope)) == [kept.agent.id]
     assert await store.read(lambda tx: agents.tags_in_use(tx, scope)) == []
     assert await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page())) == []
     with pytest.raises(NotFound):
         await store.read(lambda tx: agents.load(tx, scope, agent.id))
-    while await store.write(lambda tx: gone.remove_portion(tx, "agent", agent.id)):
+    counts = Counter[str]()
+    while await store.write(lambda tx: purge_portion(tx, "agent", agent.id, counts=counts)):
         pass
+    assert {name: counts[name] for name in ("agents", "conversations", "messages", "runs", "steps")} == {
+        "agents": 1,
+        "conversations": 1,
+        "messages": 451,
+        "runs": 3,
+        "steps": 3,
+    }
     after = await rows(store)
     assert (after.pop("archives"), after.pop("passages")) == (1, 1)
     after["search_tail"] -= 1
     assert after == before
     assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == []
-
-
-async def test_only_hidden_owners_are_removed(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    archive = make.archive()
-    await store.write(lambda tx: archives.insert_one(tx, archive))
-    assert not await store.write(lambda tx: gone.remove_portion(tx, "archive", archive.id))
-    assert (await rows(store))["archives"] == 1
-    assert await store.read(lambda tx: agents.ids(tx, Scope())) == [agent.id]
 
 
 async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(
@@ -107,25 +120,26 @@ async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_
     state = await make.stored_agent(store)
     other = make.conversation(state.agent, id="conv-other")
     await store.write(lambda tx: conversations.insert_one(tx, other))
-    old = [make.message(state.agent, f"tea {number}") for number in range(1_200)]
+    old = [make.message(state.agent, f"tea {number}") for number in range(620)]
     (kept,) = await make.stored_messages(store, make.message(state.agent, "tea", conversation_id="conv-other"))
     id = state.conversation.id
     await make.stored_messages(store, *old)
     await store.write(lambda tx: conversations.add_past(tx, id, len(old), 1))
 
-    newest = await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
+    newest = await store.write(lambda tx: empty_conversation(tx, scope, id))
 
     (late,) = await make.stored_messages(store, make.message(state.agent, "later"))
     await store.write(lambda tx: conversations.add_past(tx, id, 1, 2))
-    counts = []
-    while await store.write(lambda tx: gone.remove_portion(tx, "conversation", id, newest)):
+
+    async def count() -> int:
         conversation = await store.read(lambda tx: conversations.get(tx, id))
         assert conversation is not None
-        counts.append(conversation.message_count)
-    assert counts == [702, 452, 202]
-    conversation = await store.read(lambda tx: conversations.get(tx, id))
-    assert conversation is not None
-    assert conversation.message_count == 1
+        return conversation.message_count
+
+    counts = []
+    while await store.write(lambda tx: purge_portion(tx, "messages", id, newest)):
+        counts.append(await count())
+    assert (counts, await count()) == ([222, 22], 1)
     left = await store.read(lambda tx: messages.page(tx, scope, Page()))
     assert {message.id for message in left} == {kept.id, late.id}
 
@@ -133,37 +147,44 @@ async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_
 async def test_a_job_is_left_behind_only_where_more_than_one_portion_is_to_go(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store)
     id = state.conversation.id
-
-    async def jobs() -> list[str]:
-        statement = text("SELECT CAST(payload AS TEXT) AS payload FROM jobs WHERE kind = 'removal' ORDER BY seq")
-        return [row.payload for row in await store.read(lambda tx: tx.all(statement))]
-
-    await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
-    assert await jobs() == []
-    await make.stored_messages(store, *(make.message(state.agent) for _ in range(gone.PORTION)))
-    newest = await store.write(lambda tx: gone.empty_conversation(tx, scope, id))
-    await store.write(lambda tx: gone.hide_agent(tx, scope, state.agent.id))
-    assert [payload.replace(" ", "") for payload in await jobs()] == [
-        f'{{"kind":"conversation","id":"{id}","newest":{newest}}}',
+    await store.write(lambda tx: empty_conversation(tx, scope, id))
+    assert await keys_of_jobs(store) == []
+    await make.stored_messages(store, *(make.message(state.agent) for _ in range(PORTION)))
+    newest = await store.write(lambda tx: empty_conversation(tx, scope, id))
+    await store.write(lambda tx: deletion.hide_agent(tx, scope, state.agent.id))
+    statement = text("SELECT CAST(payload AS TEXT) AS payload FROM jobs WHERE kind = 'deletion' ORDER BY seq")
+    payloads = [row.payload.replace(" ", "") for row in await store.read(lambda tx: tx.all(statement))]
+    assert payloads == [
+        f'{{"kind":"messages","id":"{id}","newest":{newest}}}',
         f'{{"kind":"agent","id":"{state.agent.id}","newest":0}}',
     ]
 
 
-async def test_what_is_not_there_is_not_hidden(store: SqliteStore, scope: Scope) -> None:
+async def test_what_is_not_there_is_not_hidden_and_what_is_not_hidden_is_not_purged(
+    store: SqliteStore, scope: Scope
+) -> None:
     archive = await stored_archive(store, 1)
-    for attempt, id in (
-        (gone.hide_archive, archive.id),
-        (gone.hide_archive, new_id("archive")),
-        (gone.hide_agent, "x"),
+    for hide, asking, id in (
+        (deletion.hide_archive, Scope("org-2"), archive.id),
+        (deletion.hide_archive, scope, new_id("archive")),
+        (deletion.hide_agent, scope, "x"),
     ):
-        asking = Scope(organization_id="org-2") if id == archive.id else scope
         with pytest.raises(NotFound):
-            await store.write(lambda tx, attempt=attempt, id=id, asking=asking: attempt(tx, asking, id))
-    assert [found.id for found in await store.read(lambda tx: archives.page(tx, scope, Page()))] == [archive.id]
+            await store.write(lambda tx, hide=hide, asking=asking, id=id: hide(tx, asking, id))
+    (agent_id,) = await store.read(lambda tx: agents.ids(tx, scope))
+    before = await rows(store)
+    kinds: tuple[tuple[Kind, str], ...] = (
+        ("archive", archive.id),
+        ("agent", agent_id),
+        ("conversation", conversations.default_id(agent_id)),
+    )
+    for kind, id in kinds:
+        assert not await store.write(lambda tx, kind=kind, id=id: purge_portion(tx, kind, id))
+    assert await rows(store) == before
 
 
-async def threads_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversation, Conversation]:
-    """A thread of so many messages and a fork of it, which shares half of them and has one more in view."""
+async def fork_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversation, Conversation]:
+    """A conversation of so many messages and a fork of it, which shares half of them and has one more in view."""
     root = make.conversation(agent, id=new_id("conv"))
     said = [make.message(agent, f"tea {number}", conversation_id=root.id) for number in range(size)]
     await store.write(lambda tx: conversations.insert_one(tx, root))
@@ -178,42 +199,32 @@ async def threads_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conve
     return root, fork
 
 
-async def removed(store: SqliteStore, thread: Conversation) -> list[int]:
-    """Remove a thread, as far as it can be; how many messages there are before and after each transaction."""
-    left = [(await rows(store)).get("messages", 0)]
-    while await store.write(lambda tx: gone.remove_portion(tx, "thread", thread.id)):
-        left.append((await rows(store)).get("messages", 0))
-    return left
-
-
-async def test_a_deleted_thread_keeps_what_its_fork_shares_or_has_in_view_and_goes_with_it(
+async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_and_goes_with_it(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
     before = await rows(store)
-    root, fork = await threads_of(store, agent, 1_200)
+    root, fork = await fork_of(store, agent, 900)
 
-    await store.write(lambda tx: gone.hide_thread(tx, scope, root.id))
+    await store.write(lambda tx: deletion.hide_conversation(tx, scope, root.id))
 
     assert await store.read(lambda tx: conversations.get(tx, root.id)) is None
     with pytest.raises(NotFound):
-        await store.write(lambda tx: gone.hide_thread(tx, scope, root.id))
-    assert await removed(store, root) == [1_201, 951, 701, 602]
-    assert await removed(store, root) == [602]
+        await store.write(lambda tx: deletion.hide_conversation(tx, scope, root.id))
+    assert await purged(store, "conversation", root.id) == [901, 701, 501, 452]
+    assert await purged(store, "conversation", root.id) == [452]
     after = await rows(store)
     assert (after["runs"], after["steps"]) == (1, 1)
     history = await store.read(lambda tx: conversations.page_of_history(tx, scope, fork, Page(1000)))
-    assert len(history) == 600
+    assert len(history) == 450
 
-    await store.write(lambda tx: gone.hide_thread(tx, scope, fork.id))
-    assert await removed(store, fork) == [602]
-    assert set(await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id))) == {
-        conversations.default_id(agent.id),
-        root.id,
-    }
-    assert min(await removed(store, root)) == 1
+    await store.write(lambda tx: deletion.hide_conversation(tx, scope, fork.id))
+    assert await purged(store, "conversation", fork.id) == [452]
+    ids = await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id))
+    assert set(ids) == {conversations.default_id(agent.id), root.id}
+    assert min(await purged(store, "conversation", root.id)) == 1
     left = await rows(store)
-    assert left.pop("search_tail", 0) >= before.pop("search_tail", 0)  # words about what is gone, until they are merged
+    assert left.pop("search_tail", 0) >= before.pop("search_tail", 0)  # deleted words, until they are merged
     assert left == before
     assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == [conversations.default_id(agent.id)]
 
@@ -222,33 +233,26 @@ async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
-
-    async def wanted() -> list[str]:
-        statement = text("SELECT key FROM jobs WHERE kind = 'removal' ORDER BY seq")
-        return [row.key for row in await store.read(lambda tx: tx.all(statement))]
-
-    root, fork = await threads_of(store, agent, 4)
-    await store.write(lambda tx: gone.hide_thread(tx, scope, fork.id))
-    await removed(store, fork)
-    assert await wanted() == [fork.id]
-    other, second = await threads_of(store, agent, 4)
-    await store.write(lambda tx: gone.hide_thread(tx, scope, other.id))
-    await removed(store, other)
-    await store.write(lambda tx: gone.hide_thread(tx, scope, second.id))
-    await removed(store, second)
-    assert await wanted() == [fork.id, other.id, second.id, other.id]
+    root, fork = await fork_of(store, agent, 4)
+    other, second = await fork_of(store, agent, 4)
+    for conversation in (fork, other, second):
+        await store.write(lambda tx, id=conversation.id: deletion.hide_conversation(tx, scope, id))
+        await purged(store, "conversation", conversation.id)
+    assert await keys_of_jobs(store) == [fork.id, other.id, second.id, other.id]
     assert await store.read(lambda tx: conversations.get(tx, root.id)) == root
 
 
-async def test_only_deleted_threads_are_removed_and_never_an_agents_own(store: SqliteStore, scope: Scope) -> None:
+async def test_a_conversation_is_purged_only_when_deleted_and_an_agents_default_one_never(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
-    root, _ = await threads_of(store, agent, 4)
-    assert not await store.write(lambda tx: gone.remove_portion(tx, "thread", root.id))
+    root, _ = await fork_of(store, agent, 4)
+    assert await purged(store, "conversation", root.id) == [5]
     own = conversations.default_id(agent.id)
     with pytest.raises(Conflict):
-        await store.write(lambda tx: gone.hide_thread(tx, scope, own))
+        await store.write(lambda tx: deletion.hide_conversation(tx, scope, own))
     with pytest.raises(NotFound):
-        await store.write(lambda tx: gone.hide_thread(tx, Scope("org-2"), root.id))
+        await store.write(lambda tx: deletion.hide_conversation(tx, Scope("org-2"), root.id))
     with pytest.raises(Conflict, match="share its messages"):
-        await store.write(lambda tx: gone.empty_conversation(tx, scope, root.id))
+        await store.write(lambda tx: empty_conversation(tx, scope, root.id))
     assert (await rows(store))["messages"] == 5
