@@ -22,7 +22,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
-from ricordo.domain.redaction import redact_all
+from ricordo.domain.redaction import redact_json
 from ricordo.domain.run import Run, Step, StepStatus, StopReason, status_after
 from ricordo.domain.trace import Trace
 from ricordo.errors import ModelError
@@ -219,8 +219,8 @@ def _trace(runtime: Runtime, run: Run, step_id: str, call: Call) -> Trace | None
     asked, info, answered = call
     most = keeping(runtime.settings).side
     try:
-        request = shortened(redact_all(request_to_json(asked, info)), most)
-        response = shortened(redact_all(answered), most)
+        request = shortened(redact_json(request_to_json(asked, info)), most)
+        response = shortened(redact_json(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
         log.warning("a trace cannot be written", extra={"run": run.id, "error": type(error).__name__})

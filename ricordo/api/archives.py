@@ -14,9 +14,9 @@ from ricordo.api.routing import Routes
 from ricordo.api.wire.passages import archive_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import AgentShape, ArchiveShape, PassageShape
 from ricordo.domain.agent import AgentState
-from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.redaction import redact
 from ricordo.errors import Unsupported
 from ricordo.search import index
 from ricordo.search.index import insert_passages
@@ -186,7 +186,7 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
         id=new_id("passage"),
         organization_id=here.scope.organization_id,
         archive_id=archive_id,
-        text=conceal(item.text).text,
+        text=redact(item.text).text,
         tags=tuple(unique(item.tags or ())),
         metadata=item.metadata or {},
         user_id=here.scope.subject_id,

@@ -1,21 +1,16 @@
 """Which function does jobs of which kind, what went wrong with one, and when it is tried again."""
 
 import random
-import re
 from collections.abc import Iterable
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import JobHandler
+from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, NotFound, RicordoError
 
 _FIRST_RETRY = 2.0
 _LAST_RETRY = 600.0
 _LONGEST_MESSAGE = 400
-# What looks like a credential, in messages that others wrote: a key after its name, a token's prefix, a password in an address.
-_SECRET = re.compile(
-    r"(?i)(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|xoxb)[-_][\w-]{8,}|(?<=bearer )\S+"
-    r"|(?<=key=)[^\s&]+|(?<=key: )\S+|(?<=token=)[^\s&]+|(?<=password=)[^\s&]+"
-)
 
 
 class Handlers:
@@ -49,10 +44,10 @@ def is_final(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """The error as it is kept with the job: its type, and its message without what looks like a secret."""
+    """The error as it is kept with the job: its type, and its message without secrets."""
     message = " ".join(str(error).split())
     if not isinstance(error, RicordoError):
-        message = _SECRET.sub("…", message)
+        message = redact(message, is_strict=True).text
     return {"type": type(error).__name__, "message": message[:_LONGEST_MESSAGE]}
 
 

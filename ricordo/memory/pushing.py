@@ -235,7 +235,7 @@ class Push:
             self._fault(
                 f"{path}: {len(text)} characters, but the block's limit is {limit}. Shorten the text or raise the limit."
             )
-        if (clean := redact(text)) != text:
+        if (clean := redact(text, is_strict=True).text) != text:
             place = next(
                 (place for place, (one, other) in enumerate(zip(text, clean, strict=False)) if one != other), 0
             )
@@ -245,7 +245,7 @@ class Push:
             )
 
     def _check_message(self, commit: Commit) -> None:
-        if redact(commit.message) != commit.message:
+        if redact(commit.message, is_strict=True).kinds:
             self._fault(
                 f"The message of commit {commit.id.hex()[:10]} holds what looks like a password or key. Amend it."
             )

@@ -7,8 +7,8 @@ from typing import Literal
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
-from ricordo.domain.concealment import conceal
 from ricordo.domain.ids import new_id
+from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.guarding import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
@@ -144,7 +144,7 @@ class WorkingMemory:
         block = self.block(label)
         require_writable(block)
         _require_storable(value, reason.text)
-        value = self._concealed(value, call_id)
+        value = self._redacted(value, call_id)
         block.require_fits(value)
         if value != block.value:
             if block.schema_ref:
@@ -160,7 +160,7 @@ class WorkingMemory:
         """Add a block of the agent's own. Raises Conflict where the label is taken, Invalid."""
         _require_storable(value, description or "", label)
         require_free(require_label(label), self._current)
-        value = self._concealed(value, call_id)
+        value = self._redacted(value, call_id)
         self._guard.require_new(value)
         self._note_repeated(label, "", value, call_id)
         new = Block(
@@ -221,7 +221,7 @@ class WorkingMemory:
     def archive(self, draft: PassageDraft) -> None:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
         _require_storable(draft.text, *draft.tags, what="A passage and its tags")
-        text = self._concealed(draft.text, draft.call_id)
+        text = self._redacted(draft.text, draft.call_id)
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text))
 
@@ -230,11 +230,11 @@ class WorkingMemory:
             replace(reason, quote=self.quotes[call_id]) if reason.quote is None and call_id in self.quotes else reason
         )
 
-    def _concealed(self, text: str, call_id: str) -> str:
-        concealed = conceal(text)
-        if concealed.kinds:
-            self._note(call_id, REMOVED.format(", ".join(concealed.kinds)))
-        return concealed.text
+    def _redacted(self, text: str, call_id: str) -> str:
+        redacted = redact(text)
+        if redacted.kinds:
+            self._note(call_id, REMOVED.format(", ".join(redacted.kinds)))
+        return redacted.text
 
     def _require_new(self, block: Block, value: str, call_id: str) -> None:
         """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, insert, select
 
-from ricordo.domain.concealment import conceal
 from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.rows import found, new_values, setter
@@ -160,7 +160,7 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
     """The passages with secrets in their texts redacted."""
-    return [replace(passage, text=conceal(passage.text).text) for passage in new]
+    return [replace(passage, text=redact(passage.text).text) for passage in new]
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind
-from ricordo.domain.concealment import conceal
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
@@ -240,7 +240,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
     until this transaction ends. Raises Forbidden.
     """
     metadata.require(block.label, block.rule)
-    value, metadata = conceal(value).text, metadata_without_secrets(metadata)
+    value, metadata = redact(value).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
@@ -305,17 +305,17 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
     """The metadata with a reason that may be kept, and leave with a clone."""
-    concealed = conceal(metadata.reason)
-    return replace(metadata, reason=concealed.text) if concealed.kinds else metadata
+    redacted = redact(metadata.reason)
+    return replace(metadata, reason=redacted.text) if redacted.kinds else metadata
 
 
 def _without_secrets(block: Block, before: Block | None = None) -> Block:
     """The block without secrets in what it has that `before` had not."""
     value, description = block.value, block.description
     if before is None or value != before.value:
-        value = conceal(value).text
+        value = redact(value).text
     if description and (before is None or description != before.description):
-        description = conceal(description).text
+        description = redact(description).text
     is_clean = (value, description) == (block.value, block.description)
     return block if is_clean else replace(block, value=value, description=description)
 

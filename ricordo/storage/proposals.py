@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, case, func, insert, select, update
 
-from ricordo.domain.concealment import conceal
 from ricordo.domain.git_objects import blob_id
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
@@ -80,9 +80,9 @@ def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> 
     """Store a proposal, without secrets; `base` is the text its own is a difference from, where the block is there."""
     proposal = replace(
         proposal,
-        value=None if proposal.value is None else conceal(proposal.value).text,
-        reasoning=conceal(proposal.reasoning).text,
-        description=proposal.description and conceal(proposal.description).text,
+        value=None if proposal.value is None else redact(proposal.value).text,
+        reasoning=redact(proposal.reasoning).text,
+        description=proposal.description and redact(proposal.description).text,
     )
     blob = None if proposal.value is None else blobs.put(tx, proposal.chain_id, proposal.value, base)[0]
     tx.run(

@@ -14,7 +14,6 @@ from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.job import Job
 from ricordo.domain.message import ImagePart, TextPart
 from ricordo.domain.model import ModelReply, ToolSchema
-from ricordo.domain.redaction import HIDDEN
 from ricordo.domain.run import Step
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.trace import Trace
@@ -177,7 +176,7 @@ async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
     await stage.say(agent, "Hello.")
     ((request, response),) = await kept(stage, agent)
     assert request["messages"][-1]["parts"][0]["text"] == "Hello."
-    assert response == {"error": {"type": "llm_authentication", "message": f"Key {HIDDEN} is wrong."}}
+    assert response == {"error": {"type": "llm_authentication", "message": "Key [secret removed: api key] is wrong."}}
 
 
 async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:

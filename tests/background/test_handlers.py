@@ -33,10 +33,13 @@ def test_what_is_wrong_for_good_is_not_tried_again() -> None:
 @pytest.mark.parametrize(
     ("message", "kept"),
     [
-        ("401 for sk-proj-0123456789abc", "401 for …"),
-        ("postgresql://ricordo:secret@db/ricordo refused", "postgresql://…@db/ricordo refused"),
-        ("GET /x?api_key=abc&page=2", "GET /x?api_key=…&page=2"),
-        ("Authorization: Bearer abc.def", "Authorization: Bearer …"),
+        ("401 for sk-proj-0123456789abc", "401 for [secret removed: api key]"),
+        (
+            "postgresql://ricordo:secret@db/ricordo refused",
+            "postgresql://[secret removed: password]@db/ricordo refused",
+        ),
+        ("GET /x?api_key=abc&page=2", "GET /x?api_key=[secret removed: credential]&page=2"),
+        ("Authorization: Bearer abc.defg", "Authorization: Bearer [secret removed: credential]"),
         ("two\nlines", "two lines"),
         ("x" * 1000, "x" * 400),
     ],

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ricordo.domain.block import Block
-from ricordo.domain.concealment import conceal
 from ricordo.domain.passage import Passage
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.memory.guarding import repeated
@@ -127,8 +127,8 @@ def _of_block(block: Block, owner: str) -> Iterator[Finding]:
     for number, line in _lines(block.value):
         if reason := junk_in(line, block.label):
             yield Finding("junk", owner, block.label, number, _short(line), reason)
-        if kinds := conceal(line).kinds:
-            yield Finding("secret", owner, block.label, number, _short(conceal(line).text), ", ".join(kinds))
+        if kinds := redact(line).kinds:
+            yield Finding("secret", owner, block.label, number, _short(redact(line).text), ", ".join(kinds))
 
 
 def junk_in(line: str, label: str = "") -> str | None:
@@ -232,7 +232,7 @@ def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
         yield Finding("untrusted", owner, passage.id, 0, shown, "holds untrusted content")
     if "\n" not in passage.text and (reason := junk_in(passage.text)):
         yield Finding("junk", owner, passage.id, 0, shown, reason)
-    if kinds := (hidden := conceal(passage.text)).kinds:
+    if kinds := (hidden := redact(passage.text)).kinds:
         yield Finding("secret", owner, passage.id, 0, _short(hidden.text), ", ".join(kinds))
 
 
@@ -241,5 +241,5 @@ def _share(words: set[str], said: set[str]) -> float:
 
 
 def _short(text: str) -> str:
-    line = " ".join(conceal(text).text.split())
+    line = " ".join(redact(text).text.split())
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
