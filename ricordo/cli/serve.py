@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.app import create_app, finish_turns
 from ricordo.cli.listening import EVERY_ADDRESS, address_of
 from ricordo.errors import RicordoError
-from ricordo.llm.listing import PROBE_SECONDS
+from ricordo.llm.model_lists import PROBE_SECONDS
 from ricordo.llm.registry import LIBRARIAN
 from ricordo.logs import set_up_logs
 from ricordo.runtime import Runtime

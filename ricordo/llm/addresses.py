@@ -1,7 +1,7 @@
-"""Addresses that others gave us: only public ones are spoken to, and only at the very address that was checked.
+"""The guard for addresses that others gave us: only public ones are spoken to, and only at the very address that was checked.
 
 A name is resolved once, every address of it is checked, and the connection goes to one of those: what the name means a moment
-later makes no difference. Redirects are not followed, and nothing of an answer's body is read.
+later makes no difference.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from ricordo.domain.ids import unique
 from ricordo.errors import Invalid, Unavailable
 
 CALLBACKS = "RICORDO_ALLOW_PRIVATE_CALLBACKS"
+PROVIDERS = "RICORDO_ALLOW_PRIVATE_PROVIDERS"
 TIMEOUT = 10.0  # seconds for the whole exchange
 _CONNECT = 3.0  # of these for one of the machines behind a name
 _MOST = 3  # of which so many are tried
@@ -72,8 +73,14 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 
 def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid where this is, by its very words, this machine or one of a private network; `setting` allows those."""
-    if (_is_number(host) or host == "localhost") and not is_public(host):
-        raise _private(host, setting)
+    try:
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)  # also takes 127.1 for the number that it is
+    except (OSError, UnicodeError):
+        is_number = False
+    else:
+        is_number = True
+    if (is_number or host == "localhost") and not is_public(host):
+        raise Invalid(_refusal(host, setting))
 
 
 def connect(host: str, port: int, timeout: float, *, allow_private: bool, setting: str) -> socket.socket:
@@ -86,7 +93,7 @@ def connect(host: str, port: int, timeout: float, *, allow_private: bool, settin
         numbers = unique([str(one[4][0]) for one in found])
         # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
         if not numbers or not (allow_private or all(map(is_public, numbers))):
-            raise _private(host, setting)
+            raise Invalid(_refusal(host, setting))
         tried = numbers[:_MOST]
         for number in tried[:-1]:
             with suppress(OSError):
@@ -107,49 +114,88 @@ async def post(
 ) -> Posted:
     """Send the body; raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time."""
     require_callable(url, allow_private=allow_private)
+    transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)
+    waits = httpx2.Timeout(None, connect=_CONNECT)
     try:
-        async with asyncio.timeout(timeout):
-            return await _post(_parsed(url), body, headers, allow_private, lookup or _lookup)
+        async with (
+            asyncio.timeout(timeout),
+            httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=waits) as client,
+            # Nothing of the answer's body is read.
+            client.stream("POST", _parsed(url), content=body, headers=dict(headers)) as answer,
+        ):
+            return Posted(answer.status_code)
+    except PrivateAddress as error:
+        raise Invalid(str(error)) from error
     except TimeoutError as error:
         raise Unavailable(f"There was no answer within {timeout:g} seconds.") from error
     except (httpx2.HTTPError, OSError, UnicodeError) as error:
         raise Unavailable(f"The address could not be reached ({type(error).__name__}).") from error
 
 
-async def _post(
-    url: httpx2.URL, body: bytes, headers: Mapping[str, str], allow_private: bool, lookup: Lookup
-) -> Posted:
-    port = url.port or _PORTS[url.scheme]
-    found = await lookup(url.host, port)
-    # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
-    if not found or (not allow_private and not all(map(is_public, found))):
-        raise _private(url.host, CALLBACKS)
-    tried = found[:_MOST]
-    # Certificates take a while to load, which nobody else should wait for.
-    verify = await asyncio.to_thread(httpx2.create_ssl_context) if url.scheme == "https" else False
-    waits = httpx2.Timeout(None, connect=_CONNECT)
-    # No proxy, which would resolve the name anew; no redirect, which would lead to an address nobody checked.
-    async with httpx2.AsyncClient(verify=verify, trust_env=False, follow_redirects=False, timeout=waits) as client:
+class PrivateAddress(httpx2.UnsupportedProtocol):
+    """A host that leads to this machine or its network, and is not connected to."""
+
+
+class PinnedTransport(httpx2.AsyncBaseTransport):
+    """Resolves and checks a name, then connects to a number. Each name has a pool of its own, as its certificate is.
+
+    `setting` is the one that allows private addresses, `lookup` is replaceable for tests.
+    """
+
+    def __init__(
+        self,
+        setting: str,
+        *,
+        allow_private: bool = False,
+        lookup: Lookup | None = None,
+        limits: httpx2.Limits | None = None,
+    ) -> None:
+        self._setting = setting
+        self._allow_private = allow_private
+        self._lookup = lookup or _lookup
+        self._limits = limits or httpx2.Limits()
+        self._pools: dict[tuple[str, str], httpx2.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request to one of the addresses of its host, all of which are public."""
+        url = request.url
+        if url.scheme not in _PORTS:
+            raise httpx2.UnsupportedProtocol(f"{url.scheme} is not spoken here.", request=request)
+        try:
+            numbers = await self._lookup(url.host, url.port or _PORTS[url.scheme])
+        except (OSError, UnicodeError) as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
+        # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
+        if not numbers or not (self._allow_private or all(map(is_public, numbers))):
+            raise PrivateAddress(_refusal(url.host, self._setting), request=request)
+        tried = numbers[:_MOST]
         for number in tried[:-1]:
             with suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
-                return await _send(client, url, number, body, headers)
-        return await _send(client, url, tried[-1], body, headers)
+                return await self._send(request, number)
+        return await self._send(request, tried[-1])
 
+    async def _send(self, request: httpx2.Request, number: str) -> httpx2.Response:
+        url = request.url
+        pinned = httpx2.Request(
+            request.method,
+            url.copy_with(host=number),
+            headers=request.headers,  # with the host as it was asked for
+            stream=request.stream,
+            # The certificate has to be of the name that was asked for.
+            extensions={**request.extensions, "sni_hostname": url.raw_host.decode("ascii")},
+        )
+        pool = self._pools.get((url.host, number))
+        if pool is None:
+            # Certificates take a while to load, which nobody else should wait for.
+            made = await asyncio.to_thread(httpx2.AsyncHTTPTransport, trust_env=False, limits=self._limits)
+            pool = self._pools.setdefault((url.host, number), made)
+        return await pool.handle_async_request(pinned)
 
-async def _send(
-    client: httpx2.AsyncClient, url: httpx2.URL, number: str, body: bytes, headers: Mapping[str, str]
-) -> Posted:
-    request = client.build_request(
-        "POST",
-        url.copy_with(host=number),
-        content=body,
-        headers={**headers, "Host": url.netloc.decode("ascii")},
-        # The certificate has to be of the name that was asked for.
-        extensions={"sni_hostname": url.raw_host.decode("ascii")},
-    )
-    answer = await client.send(request, stream=True)
-    await answer.aclose()
-    return Posted(answer.status_code)
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for pool in self._pools.values():
+            await pool.aclose()
+        self._pools.clear()
 
 
 async def _lookup(host: str, port: int) -> list[str]:
@@ -177,16 +223,8 @@ def _parsed(url: str) -> httpx2.URL:
     return parts
 
 
-def _is_number(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _private(host: str, setting: str) -> Invalid:
-    return Invalid(
+def _refusal(host: str, setting: str) -> str:
+    return (
         f"{host} is no public address, or leads to one of this machine or its network, which is not spoken to. "
         f"Give a public address, or let the operator set {setting}."
     )

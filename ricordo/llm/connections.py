@@ -1,12 +1,12 @@
-"""The one pool of HTTP connections to models: made when first needed, kept alive, bounded, and closed at the end."""
+"""The pool of HTTP connections to models: made when first needed, kept alive, bounded, and closed at the end."""
 
 import httpx2
 
+from ricordo.llm.addresses import PROVIDERS, Lookup, PinnedTransport
 from ricordo.llm.policy import CONNECT_TIMEOUT
 
 MAX_CONNECTIONS = 100
-KEPT_ALIVE = 40
-KEPT_SECONDS = 60
+LIMITS = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60)
 # A proxy named in the environment is for the world outside, never for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
@@ -24,18 +24,29 @@ class Connections:
         return httpx2.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
 
     def client(self) -> httpx2.AsyncClient:
-        """The client; the first call makes it."""
+        """Return the client; the first call makes it."""
         if self._client is None or self._client.is_closed:
-            limits = httpx2.Limits(
-                max_connections=MAX_CONNECTIONS,
-                max_keepalive_connections=KEPT_ALIVE,
-                keepalive_expiry=KEPT_SECONDS,
-            )
-            self._client = httpx2.AsyncClient(timeout=self.timeout, limits=limits, mounts=dict.fromkeys(_LOOPBACK))
+            self._client = self._open()
         return self._client
+
+    def _open(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(timeout=self.timeout, limits=LIMITS, mounts=dict.fromkeys(_LOOPBACK))
 
     async def close(self) -> None:
         """Close all connections. A later call opens new ones."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+
+
+class PublicConnections(Connections):
+    """Connections to public addresses alone, for addresses that users gave. `lookup` is replaceable for tests."""
+
+    def __init__(self, timeout: float, lookup: Lookup | None = None) -> None:
+        super().__init__(timeout)
+        self._lookup = lookup
+
+    def _open(self) -> httpx2.AsyncClient:
+        # No proxy, which would resolve the name anew; no redirect, which would lead to an address nobody checked.
+        transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
+        return httpx2.AsyncClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)

@@ -7,13 +7,13 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from ricordo.domain.model import ModelInfo
-from ricordo.errors import ModelError
+from ricordo.errors import ModelError, RicordoError
 from ricordo.llm.connections import Connections
-from ricordo.llm.listing import Listed, list_models, probe
+from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import LocalServer, Provider, local_provider
 
 KEPT_SECONDS = 300.0
@@ -23,12 +23,28 @@ FAILURE_KEPT_SECONDS = 30.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a provider said it has, and until when that is believed. `listed` is None where it could not be read."""
+class ListCache:
+    """A provider's list, asked for at most every five minutes. `listed` is None where it could not be read."""
 
-    listed: Listed | None
-    until: float
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.listed: ModelList | None = None
+        self._until = float("-inf")
+        self._now = now
+        self._asking = asyncio.Lock()
+
+    async def read(self, ask: Callable[[], Awaitable[ModelList]]) -> ModelList | None:
+        """Return the list, after asking where it is old. A failure is none: the call of a model tells what is wrong."""
+        async with self._asking:
+            if self._now() >= self._until:
+                try:
+                    self.keep(await ask())
+                except RicordoError:
+                    self.listed, self._until = None, self._now() + FAILURE_KEPT_SECONDS
+            return self.listed
+
+    def keep(self, listed: ModelList) -> None:
+        """Take this list as the one that the provider has just given."""
+        self.listed, self._until = listed, self._now() + KEPT_SECONDS
 
 
 class Directory:
@@ -42,57 +58,40 @@ class Directory:
         local_servers: Sequence[LocalServer] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.on_listed: list[Callable[[Listed], None]] = []
+        self.on_listed: list[Callable[[ModelList], None]] = []
+        self.found: tuple[ModelInfo, ...] = ()
+        """The chat models of the servers found on this machine."""
         self._providers = {provider.name: provider for provider in providers}
         self._connections = connections
-        self._local_servers = tuple(local_servers)
-        self._now = now
-        self._listings: dict[str, Listing] = {}
-        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._found: tuple[ModelInfo, ...] = ()
-
-    @property
-    def found(self) -> tuple[ModelInfo, ...]:
-        """The chat models of the servers found on this machine."""
-        return self._found
+        self._local_servers = {server.name: server for server in local_servers}
+        self._lists: defaultdict[str, ListCache] = defaultdict(partial(ListCache, now))
 
     def split(self, handle: str) -> tuple[Provider, str] | None:
-        """Provider and name of a handle; None where no such provider is configured or was found."""
+        """Return provider and name of a handle; None where no such provider is configured or was found."""
         name, _, model = handle.partition("/")
         provider = self._providers.get(name)
         return (provider, model) if provider and model else None
 
     def reachable(self, handle: str) -> tuple[Provider, str] | None:
-        """The same, where a server that may run on this machine counts as configured even while it is down."""
+        """Do the same; a server that may run on this machine counts as configured even while it is down."""
         if server := self._local_server(handle):
             return local_provider(server), handle.partition("/")[2]
         return self.split(handle)
 
-    def listed(self, provider: Provider) -> Listed:
-        """What the provider last listed, without asking it."""
-        listing = self._listings.get(provider.name)
-        return (listing and listing.listed) or Listed()
+    def listed(self, provider: Provider) -> ModelList:
+        """Return what the provider last listed, without asking it."""
+        return self._lists[provider.name].listed or ModelList()
 
-    def all_listed(self) -> list[Listed]:
-        """What every provider last listed, without asking anybody."""
-        return [listing.listed for listing in self._listings.values() if listing.listed]
+    def all_listed(self) -> list[ModelList]:
+        """Return what every provider last listed, without asking anybody."""
+        return [each.listed for each in self._lists.values() if each.listed]
 
-    async def ask(self, provider: Provider) -> Listed | None:
-        """What the provider lists, asked at most every five minutes; None where the list cannot be read."""
-        if (listing := self._fresh(provider)) is not None:
-            return listing.listed
-        async with self._asking[provider.name]:
-            if (listing := self._fresh(provider)) is not None:
-                return listing.listed
-            try:
-                listed = await list_models(self._connections.client(), provider)
-            except ModelError as error:
-                _log.warning("The models of %s cannot be listed: %s", provider.name, error)
-                return self._keep(provider, None, FAILURE_KEPT_SECONDS)
-            return self._keep(provider, listed, KEPT_SECONDS)
+    async def ask(self, provider: Provider) -> ModelList | None:
+        """Return what the provider lists, asked at most every five minutes; None where the list cannot be read."""
+        return await self._lists[provider.name].read(partial(self._list, provider))
 
-    async def ask_all(self) -> list[Listed]:
-        """What all providers list."""
+    async def ask_all(self) -> list[ModelList]:
+        """Return what all providers list."""
         listed = await asyncio.gather(*(self.ask(provider) for provider in tuple(self._providers.values())))
         return [each for each in listed if each]
 
@@ -103,8 +102,18 @@ class Directory:
 
     async def find_local(self) -> tuple[ModelInfo, ...]:
         """Look for all model servers on this machine's own ports; their models become usable."""
-        await self._probe([server for server in self._local_servers if server.name not in self._providers])
-        return self._found
+        await self._probe([server for name, server in self._local_servers.items() if name not in self._providers])
+        return self.found
+
+    async def _list(self, provider: Provider) -> ModelList:
+        try:
+            listed = await list_models(self._connections.client(), provider)
+        except ModelError as error:
+            _log.warning("The models of %s cannot be listed: %s", provider.name, error)
+            raise
+        for listener in self.on_listed:
+            listener(listed)
+        return listed
 
     async def _probe(self, servers: Sequence[LocalServer]) -> None:
         if not servers:
@@ -113,27 +122,15 @@ class Directory:
         answers = await asyncio.gather(*(probe(client, server, local_provider(server)) for server in servers))
         for server, listed in zip(servers, answers, strict=True):
             if listed and (listed.chat or listed.embedding) and server.name not in self._providers:
-                provider = local_provider(server)
-                self._providers[server.name] = provider
-                self._keep(provider, listed, KEPT_SECONDS)
-                self._found += listed.chat
+                self._providers[server.name] = local_provider(server)
+                self._lists[server.name].keep(listed)
+                for listener in self.on_listed:
+                    listener(listed)
+                self.found += listed.chat
                 count = len(listed.chat) + len(listed.embedding)
                 _log.info("Found %s on port %d with %d models.", server.name, server.port, count)
 
     def _local_server(self, handle: str) -> LocalServer | None:
-        """The server on this machine that the handle names, where none of that name is configured or was found."""
+        """Return the server on this machine that the handle names, where none of that name is configured or was found."""
         name, _, model = handle.partition("/")
-        if not model or name in self._providers:
-            return None
-        return next((server for server in self._local_servers if server.name == name), None)
-
-    def _fresh(self, provider: Provider) -> Listing | None:
-        listing = self._listings.get(provider.name)
-        return listing if listing is not None and self._now() < listing.until else None
-
-    def _keep(self, provider: Provider, listed: Listed | None, seconds: float) -> Listed | None:
-        self._listings[provider.name] = Listing(listed, self._now() + seconds)
-        if listed is not None:
-            for hear in self.on_listed:
-                hear(listed)
-        return listed
+        return self._local_servers.get(name) if model and name not in self._providers else None

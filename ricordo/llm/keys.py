@@ -1,6 +1,6 @@
-"""Keys of an organisation's provider, between the request that brings them and the database, where they lie encrypted."""
+"""Keys of an organization's provider, between the request that brings them and the database, where they lie encrypted."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 import orjson
@@ -9,7 +9,7 @@ from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import ModelError, RicordoError, Unavailable
 
 HIDDEN = "(hidden)"
-# Shorter ones stand in ordinary words: hiding them would garble a message and protect nothing.
+# Shorter ones are in ordinary words: hiding them would garble a message and protect nothing.
 _SHORTEST = 6
 
 
@@ -17,11 +17,11 @@ class Cipher(Protocol):
     """What encrypts the keys, with this server's own secret."""
 
     def encrypt(self, text: str) -> str:
-        """The text, unreadable for whoever lacks the secret."""
+        """Return the text, unreadable for whoever lacks the secret."""
         ...
 
     def decrypt(self, text: str) -> str:
-        """The mirror of `encrypt`. Raises an error where it was encrypted with another secret."""
+        """Return what was encrypted. Raises an error where it was encrypted with another secret."""
         ...
 
 
@@ -35,30 +35,23 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self.api_key or self.access_key)
 
-    def hide_in(self, text: str) -> str:
-        """The text without the keys, which a provider may have quoted."""
+    def without(self, error: ModelError) -> ModelError:
+        """Return the error; where its message quotes a key, one that does not."""
+        message = str(error)
         for key in (self.api_key, self.access_key):
             if key and len(key) >= _SHORTEST:
-                text = text.replace(key, HIDDEN)
-        return text
-
-    def without(self, error: ModelError) -> ModelError:
-        """The error; where its message quotes a key, one that does not."""
-        message = str(error)
-        hidden = self.hide_in(message)
-        return error if hidden == message else ModelError(error.kind, hidden, retry_after=error.retry_after)
+                message = message.replace(key, HIDDEN)
+        return error if message == str(error) else ModelError(error.kind, message, retry_after=error.retry_after)
 
 
 def seal(keys: Keys, cipher: Cipher) -> str | None:
-    """The keys as they are stored; None where there are none."""
-    if not keys:
-        return None
-    given = {"api_key": keys.api_key, "access_key": keys.access_key}
-    return cipher.encrypt(orjson.dumps({name: key for name, key in given.items() if key}).decode())
+    """Return the keys as they are stored; None where there are none."""
+    given = {name: key for name, key in asdict(keys).items() if key}
+    return cipher.encrypt(orjson.dumps(given).decode()) if given else None
 
 
 def unseal(provider: OrganizationProvider, cipher: Cipher) -> Keys:
-    """The keys of a provider; raises Unavailable where this server cannot read them."""
+    """Return the keys of a provider; raises Unavailable where this server cannot read them."""
     if provider.secret is None:
         return Keys()
     try:

@@ -1,21 +1,27 @@
-"""Which providers there are, which of them the settings configure, and what is known of their models by name."""
+"""The providers we know, one row each: how the settings configure them, and how organizations bring them with keys of their own."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import httpx2
 from pydantic import SecretStr
 
-from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
+from ricordo.domain.provider import OrganizationProvider
+from ricordo.errors import Invalid, Unsupported
+from ricordo.llm.keys import Keys
 from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
 AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
-"""Which code speaks to a provider; `openai` stands for every server with OpenAI's chat completions."""
-
+"""Which code speaks to a provider; `openai` is for every server with OpenAI's chat completions."""
 
 Api = Literal["auto", "chat", "responses"]
 """Which of OpenAI's two formats is spoken; `auto` takes responses for OpenAI's own models that think."""
+
+AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+){1,3}-\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class Provider:
     """A provider that may be called: its address, its key, and the name of its kind on the wire.
 
     `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known;
-    `location` is Vertex AI's, whose `api_key` is a project.
+    `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key is a region, an access key and its secret, in lines.
     """
 
     name: str
@@ -43,49 +49,6 @@ class Provider:
         return self.api == "responses"
 
 
-AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A provider we know: it is configured by its key, or where `url_alone` is set by its address."""
-
-    name: str
-    base_url: str = ""
-    key: str | None = None
-    url: str | None = None
-    url_alone: bool = False
-    endpoint_type: str | None = None
-    adapter: AdapterName = "openai"
-    path: str = ""
-
-
-_ROWS = (
-    _Row("openai", "https://api.openai.com/v1", "openai_api_key", "openai_base_url", url_alone=True),
-    _Row("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", adapter="anthropic"),
-    _Row(
-        "google_ai",
-        "https://generativelanguage.googleapis.com",
-        "gemini_api_key",
-        endpoint_type="google_ai",
-        adapter="google",
-    ),
-    _Row("azure", key="azure_api_key", url="azure_base_url"),
-    _Row("bedrock", key="aws_region", adapter="bedrock"),
-    _Row("google_vertex", key="google_cloud_project", adapter="vertex"),
-    _Row("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
-    _Row("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
-    _Row("xai", "https://api.x.ai/v1", "xai_api_key"),
-    _Row("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
-    _Row("together", "https://api.together.xyz/v1", "together_api_key"),
-    _Row("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
-    _Row("ollama", url="ollama_base_url", url_alone=True, path="/v1"),
-    _Row("lmstudio", url="lmstudio_base_url", url_alone=True, path="/v1"),
-    _Row("vllm", url="vllm_api_base", url_alone=True, path="/v1"),
-    _Row("llamacpp", url="llamacpp_base_url", url_alone=True, path="/v1"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class LocalServer:
     """A model server that may run on this machine. `owner` is how it names itself in its list, where it does; `window`
@@ -99,78 +62,100 @@ class LocalServer:
     window: int | None = None
 
 
-# Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
-LOCAL_SERVERS = (
-    LocalServer("ollama", 11434, "/api/tags"),
-    LocalServer("lmstudio", 1234),
-    LocalServer("vllm", 8000, owner="vllm"),
-    LocalServer("llamacpp", 8080, owner="llamacpp"),
-)
+@dataclass(frozen=True, slots=True)
+class ProviderRow:
+    """A provider we know. `key` and `url` name the settings that configure it; `brought_as` is its type where organizations
+    bring it: its name where empty, None where they cannot.
+    """
 
-# Context windows by the beginning of a model's name; the longest match counts. In tokens, as their makers state them.
-_WINDOWS = {
-    "gpt-3.5": 16_385,
-    "gpt-4": 8_192,
-    "gpt-4-turbo": 128_000,
-    "gpt-4o": 128_000,
-    "gpt-4.1": 1_047_576,
-    "gpt-5": 400_000,
-    "gpt-oss": 131_072,
-    "o1": 200_000,
-    "o3": 200_000,
-    "o4": 200_000,
-    "claude-": 200_000,
-    "gemini-": 1_048_576,
-    "deepseek-": 128_000,
-    "grok-3": 131_072,
-    "grok-4": 256_000,
-    "mistral-": 128_000,
-    "mistral-small": 32_000,
-    "codestral": 256_000,
-    "llama3": 8_192,
-    "llama-3": 8_192,
-    "llama3.1": 131_072,
-    "llama3.2": 131_072,
-    "llama3.3": 131_072,
-    "llama-3.1": 131_072,
-    "llama-3.2": 131_072,
-    "llama-3.3": 131_072,
-    "qwen2.5": 32_768,
-    "qwen3": 40_960,
-    "gemma2": 8_192,
-    "gemma3": 131_072,
-    "phi3": 131_072,
-    "phi4": 16_384,
+    name: str
+    base_url: str = ""
+    key: str | None = None
+    url: str | None = None
+    adapter: AdapterName = "openai"
+    local: LocalServer | None = None
+    is_server: bool = False
+    brought_as: str | None = ""
+
+    @property
+    def is_self_hosted(self) -> bool:
+        """Whether people run it themselves: its address alone configures it, and it needs no key."""
+        return self.is_server or self.local is not None
+
+    def address(self, url: str | None) -> str:
+        """Return its address, or the one given with the path that its kind of server expects."""
+        if not url:
+            return self.base_url
+        url = url.rstrip("/")
+        return url if not self.is_self_hosted or url.endswith("/v1") else f"{url}/v1"
+
+
+ROWS = (
+    ProviderRow("openai", "https://api.openai.com/v1", "openai_api_key", "openai_base_url"),
+    ProviderRow("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", "anthropic"),
+    ProviderRow("google_ai", "https://generativelanguage.googleapis.com", "gemini_api_key", adapter="google"),
+    ProviderRow("azure", "", "azure_api_key", "azure_base_url"),
+    ProviderRow("bedrock", "", "aws_region", adapter="bedrock"),
+    ProviderRow("google_vertex", "", "google_cloud_project", adapter="vertex", brought_as=None),
+    ProviderRow("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
+    ProviderRow("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
+    ProviderRow("xai", "https://api.x.ai/v1", "xai_api_key"),
+    ProviderRow("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
+    ProviderRow("together", "https://api.together.xyz/v1", "together_api_key"),
+    ProviderRow("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
+    # Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
+    ProviderRow("ollama", url="ollama_base_url", local=LocalServer("ollama", 11434, "/api/tags")),
+    ProviderRow("lmstudio", url="lmstudio_base_url", local=LocalServer("lmstudio", 1234), brought_as="lmstudio_openai"),
+    ProviderRow("vllm", url="vllm_api_base", local=LocalServer("vllm", 8000, owner="vllm")),
+    ProviderRow(
+        "llamacpp", url="llamacpp_base_url", local=LocalServer("llamacpp", 8080, owner="llamacpp"), brought_as=None
+    ),
+    # Only organizations bring these; where no address is here, they give one.
+    ProviderRow("sglang", is_server=True),
+    ProviderRow("cerebras", "https://api.cerebras.ai/v1"),
+    ProviderRow("fireworks", "https://api.fireworks.ai/inference/v1"),
+    ProviderRow("hugging-face", "https://router.huggingface.co/v1"),
+    ProviderRow("moonshot", "https://api.moonshot.ai/v1"),
+    ProviderRow("zai", "https://api.z.ai/api/paas/v4"),
+    ProviderRow("baseten"),
+    ProviderRow("minimax"),
+    ProviderRow("moonshot_coding"),
+    ProviderRow("zai_coding"),
+)
+LOCAL_SERVERS = tuple(row.local for row in ROWS if row.local)
+_BROUGHT = {row.brought_as or row.name: row for row in ROWS if row.brought_as is not None}
+_NOT_BROUGHT = {
+    "google_vertex": "Set GOOGLE_CLOUD_PROJECT on the server, or use google_ai with a key.",
+    "chatgpt_oauth": "Use openai with a key.",
+    "letta": "Its service is retired.",
 }
 
 
 def configured(settings: ProviderSettings) -> list[Provider]:
-    """The providers whose key or address is set; no other is ever called."""
-    return [provider for row in _ROWS if (provider := _configured(row, settings))]
+    """Return the providers whose key or address is set; no other is ever called."""
+    return [provider for row in ROWS if (provider := _configured(row, settings))]
 
 
-def _configured(row: _Row, settings: ProviderSettings) -> Provider | None:
+def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None:
     key, url = _value(settings, row.key), _value(settings, row.url)
-    if not (key or (row.url_alone and url)) or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
+    # OpenAI's own name is also taken for any server that speaks its format, with a key or without.
+    is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
+    if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
-    base_url = with_path(url, row.path) if url else row.base_url
-    found = Provider(row.name, base_url, row.endpoint_type or row.name, row.adapter, key)
+    provider = Provider(row.name, row.address(url), row.name, row.adapter, key)
     match row.name:
         case "openai":
-            return replace(found, api=settings.openai_api or "auto")
+            return replace(provider, api=settings.openai_api or "auto")
         case "azure":
-            return replace(found, api_version=settings.azure_api_version or _azure_version(base_url), api="chat")
+            # Azure's newer address has its version in its path.
+            version = None if provider.base_url.endswith("/v1") else AZURE_API_VERSION
+            return replace(provider, api_version=settings.azure_api_version or version, api="chat")
         case "ollama":
-            return replace(found, window=settings.ollama_context_length)
+            return replace(provider, window=settings.ollama_context_length)
         case "google_vertex":
-            return replace(found, location=settings.google_cloud_location)
+            return replace(provider, location=settings.google_cloud_location)
         case _:
-            return found
-
-
-def _azure_version(base_url: str) -> str | None:
-    # Azure's newer address has its version in its path.
-    return None if base_url.endswith("/v1") else AZURE_API_VERSION
+            return provider
 
 
 def _value(settings: ProviderSettings, name: str | None) -> str | None:
@@ -178,25 +163,62 @@ def _value(settings: ProviderSettings, name: str | None) -> str | None:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def with_path(url: str, path: str) -> str:
-    """The address with the path its kind of server expects, whether or not it was written out."""
-    url = url.rstrip("/")
-    return url if not path or url.endswith(path) else url + path
-
-
 def local_provider(server: LocalServer) -> Provider:
-    """The provider that a server found on this machine becomes."""
+    """Return the provider that a server found on this machine becomes."""
     return Provider(server.name, f"http://127.0.0.1:{server.port}/v1", server.name, window=server.window)
 
 
 def local_servers(servers: Sequence[LocalServer], settings: ProviderSettings) -> tuple[LocalServer, ...]:
-    """The servers, with what the settings say of how they were started."""
+    """Return the servers, with what the settings say of how they were started."""
     window = settings.ollama_context_length
     return tuple(replace(server, window=window) if server.name == "ollama" else server for server in servers)
 
 
-def known_window(model: str) -> int:
-    """The context window of a model by its name, in tokens."""
-    name = model.rpartition("/")[2].lower()
-    best = max((prefix for prefix in _WINDOWS if name.startswith(prefix)), key=len, default="")
-    return _WINDOWS.get(best, DEFAULT_CONTEXT_WINDOW)
+def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
+    """Return an organization's provider as it is called. Raises Unsupported for a type that cannot be called here."""
+    row = _brought_row(provider.provider_type)
+    is_bedrock = row.adapter == "bedrock"
+    key = "\n".join((provider.region or "", keys.access_key or "", keys.api_key or "")) if is_bedrock else keys.api_key
+    api: Api = "auto" if row.name == "openai" else "chat"
+    address = row.address(provider.base_url)
+    return Provider(provider.name, address, provider.provider_type, row.adapter, key, api, provider.api_version)
+
+
+def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
+    """Raise Invalid or Unsupported with what is missing where no call could be made."""
+    row = _brought_row(provider.provider_type)
+    if not row.is_self_hosted and not keys.api_key:
+        raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")
+    for key in (keys.api_key, keys.access_key):
+        if key and not all("!" <= sign <= "~" for sign in key):
+            raise Invalid("A key must be letters, digits and signs of ASCII, without a space or the end of a line.")
+    if row.adapter == "bedrock":
+        if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
+            raise Invalid(
+                "A provider of type bedrock needs access_key (the id of the access key), api_key (its secret) and region, "
+                "as eu-central-1."
+            )
+        if provider.base_url:
+            raise Invalid("A provider of type bedrock takes no base_url: its region says where it is.")
+    elif not (provider.base_url or row.base_url):
+        raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
+    elif provider.base_url and not _is_address(provider.base_url):
+        raise Invalid("base_url must be an address as https://host/path, without a user, a question mark or a hash.")
+
+
+def _brought_row(provider_type: str) -> ProviderRow:
+    row = _BROUGHT.get(provider_type)
+    if row is None:
+        advice = _NOT_BROUGHT.get(provider_type, f"Choose one of: {', '.join(_BROUGHT)}.")
+        raise Unsupported(f"Providers of type {provider_type} cannot be added here. {advice}")
+    return row
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parsed = httpx2.URL(url)
+        has_port = parsed.port is None or 0 < parsed.port < 65536
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    plain = not (parsed.userinfo or parsed.query or parsed.fragment) and url.isprintable() and " " not in url
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and has_port and plain

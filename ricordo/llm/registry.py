@@ -9,11 +9,13 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
 from ricordo.llm.directory import Directory
 from ricordo.llm.embedding.registry import Embedders
-from ricordo.llm.kinds import build
-from ricordo.llm.listing import Listed, info_of
+from ricordo.llm.model_lists import ModelList, info_of
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
+from ricordo.llm.providers import anthropic_model, bedrock_model, google_model, vertex_model
 from ricordo.settings import ProviderSettings, Settings
 
 LIBRARIAN = "ricordo/librarian"
@@ -65,7 +67,8 @@ class Models:
         found = self._directory.reachable(handle)
         if found is None:
             raise self._not_found(handle)
-        model = self._built[handle] = self._build(found[0], self._known(*found) or info_of(*found))
+        info = self._known(*found) or info_of(*found)
+        model = self._built[handle] = build_model(found[0], info, self._connections, self._policy)
         return model
 
     async def require(self, handle: str) -> ModelInfo:
@@ -127,11 +130,27 @@ class Models:
             f"{provider.name}/{name}", provider.name, name, near.endpoint_type, near.context_window, near.endpoint
         )
 
-    def _believe(self, listed: Listed) -> None:
+    def _believe(self, listed: ModelList) -> None:
         # Built by name alone until now: what the list says of a model counts from here on.
         for info in listed.chat:
             if (model := self._built.get(info.handle)) is not None and model.info != info:
                 del self._built[info.handle]
 
-    def _build(self, provider: Provider, info: ModelInfo) -> ChatModel:
-        return build(provider, info, self._connections, self._policy)
+
+def build_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
+    """Return a model of this provider."""
+    match provider.adapter:
+        case "anthropic":
+            return anthropic_model(info, connections, policy, api_key=provider.api_key)
+        case "google":
+            return google_model(info, connections, policy, api_key=provider.api_key)
+        case "bedrock":
+            # A region alone: with the credentials that AWS's own tools use.
+            region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
+            keys = {"access_key": access_key or None, "secret_key": secret_key or None}
+            return bedrock_model(info, policy, region=region, **keys)
+        case "vertex":
+            return vertex_model(info, connections, policy, project=provider.api_key or "", location=provider.location)
+        case _:
+            make = OpenAIResponsesModel if provider.uses_responses(info.name) else OpenAICompatibleModel
+            return make(info, connections, policy, api_key=provider.api_key, api_version=provider.api_version)

@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.llm.connections import Connections
 from ricordo.llm.directory import Directory
-from ricordo.llm.listing import Listed
+from ricordo.llm.model_lists import ModelList
 from ricordo.llm.provider_table import LocalServer, Provider
 from tests.support.model_server import Answer, ModelServer
 
@@ -31,7 +31,7 @@ async def connections() -> AsyncIterator[Connections]:
 async def test_many_who_ask_at_once_cause_one_question(server: ModelServer, connections: Connections) -> None:
     provider = Provider("p", server.url, "openai")
     directory = Directory([provider], connections)
-    heard: list[Listed] = []
+    heard: list[ModelList] = []
     directory.on_listed.append(heard.append)
     answers = await asyncio.gather(*(directory.ask(provider) for _ in range(10)), directory.ask_all())
     assert len(server.requests) == 1
@@ -58,5 +58,5 @@ async def test_a_handle_is_split_at_its_first_slash(connections: Connections) ->
 async def test_before_anybody_is_asked_nothing_is_listed(connections: Connections) -> None:
     provider = Provider("p", "http://127.0.0.1:1/v1", "openai")
     directory = Directory([provider], connections)
-    assert directory.listed(provider) == Listed()
+    assert directory.listed(provider) == ModelList()
     assert (directory.all_listed(), directory.found) == ([], ())

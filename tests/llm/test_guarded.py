@@ -6,8 +6,9 @@ import httpx2
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.llm import guarded
-from ricordo.llm.guarded import PublicConnections, require_public
+from ricordo.llm import addresses
+from ricordo.llm.addresses import PROVIDERS, require_public_host
+from ricordo.llm.connections import PublicConnections
 from tests.support.model_server import ModelServer
 
 
@@ -20,12 +21,12 @@ async def server() -> AsyncIterator[ModelServer]:
 @pytest.mark.parametrize("url", ["http://10.0.0.1/v1", "http://localhost/v1", "http://[fd00::1]/", "http://127.1/"])
 def test_an_address_that_is_private_by_its_words_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="no public address"):
-        require_public(url)
+        require_public_host(httpx2.URL(url).host, setting=PROVIDERS)
 
 
 @pytest.mark.parametrize("url", ["https://api.example.com/v1", "https://1.1.1.1/v1"])
 def test_an_address_that_may_be_public_is_taken(url: str) -> None:
-    require_public(url)
+    require_public_host(httpx2.URL(url).host, setting=PROVIDERS)
 
 
 @pytest.mark.parametrize("numbers", [["127.0.0.1"], ["1.1.1.1", "10.0.0.1"], []])
@@ -51,7 +52,7 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_asked_in_its_n
         asked.append(host)
         return ["127.0.0.1"]
 
-    monkeypatch.setattr(guarded, "is_public", lambda _number: True)
+    monkeypatch.setattr(addresses, "is_public", lambda _number: True)
     connections = PublicConnections(2, lookup)
     response = await connections.client().post(f"http://good.example:{server.port}/v1/x", json={"messages": []})
     assert response.status_code == 200

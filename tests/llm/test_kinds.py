@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
 from ricordo.llm.keys import Keys
-from ricordo.llm.kinds import provider_of, require_usable
+from ricordo.llm.provider_table import brought_provider, require_usable
 
 AWS = Keys("secret", "AKIA")
 
@@ -61,7 +61,9 @@ def test_a_type_that_cannot_be_brought_says_what_to_do(provider_type: str) -> No
 
 
 def test_a_provider_is_called_where_its_type_says_or_where_it_was_told() -> None:
-    assert provider_of(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
-    assert provider_of(provider("groq", base_url="https://own/v1"), Keys("k")).base_url == "https://own/v1"
-    assert provider_of(provider("ollama", base_url="http://host:11434/"), Keys()).base_url == "http://host:11434/v1"
-    assert "k-e-y" not in repr(provider_of(provider("groq"), Keys("k-e-y")))
+    assert brought_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
+    assert brought_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url == "https://own/v1"
+    assert (
+        brought_provider(provider("ollama", base_url="http://host:11434/"), Keys()).base_url == "http://host:11434/v1"
+    )
+    assert "k-e-y" not in repr(brought_provider(provider("groq"), Keys("k-e-y")))

@@ -9,7 +9,7 @@ import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.errors import ModelError
-from ricordo.llm.listing import Listed, embedding_of, info_of, list_models, models_in
+from ricordo.llm.model_lists import ModelList, embedding_of, info_of, list_models, models_in
 from ricordo.llm.provider_table import Provider
 from tests.support.model_server import Answer, ModelServer
 
@@ -172,7 +172,7 @@ async def test_azures_deployments_are_listed_with_what_is_known_of_their_models(
         assert server.requests[0].headers["api-key"] == "k"
     assert [(info.handle, info.context_window) for info in listed.chat] == [("azure/prod", 128_000)]
     assert [info.handle for info in listed.embedding] == ["azure/vectors"]
-    assert newer == Listed(
+    assert newer == ModelList(
         tuple(replace(info, endpoint=f"{server.root}/openai/v1") for info in listed.chat),
         tuple(replace(info, endpoint=f"{server.root}/openai/v1") for info in listed.embedding),
     )

@@ -5,8 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ricordo.llm.listing import list_models, probe
-from ricordo.llm.ollama import SMALLEST_DEFAULT, window_in
+from ricordo.llm.model_lists import OLLAMA_SMALLEST_WINDOW, list_models, ollama_window, probe
 from ricordo.llm.provider_table import LocalServer, Provider, local_provider, local_servers
 from ricordo.settings import ProviderSettings
 from tests.support.model_server import Answer, ModelServer, Seen
@@ -17,7 +16,7 @@ MADE_FOR = {"general.architecture": "qwen3", "qwen3.context_length": 40_960, "qw
 @pytest.mark.parametrize(
     ("shown", "started_with", "window"),
     [
-        ({"model_info": MADE_FOR}, None, SMALLEST_DEFAULT),
+        ({"model_info": MADE_FOR}, None, OLLAMA_SMALLEST_WINDOW),
         ({"model_info": MADE_FOR}, 32_768, 32_768),
         ({"model_info": MADE_FOR}, 131_072, 40_960),
         (
@@ -27,14 +26,14 @@ MADE_FOR = {"general.architecture": "qwen3", "qwen3.context_length": 40_960, "qw
         ),
         ({"model_info": {"bert.context_length": 512}}, None, 512),
         ({"model_info": MADE_FOR, "remote_host": "https://ollama.com", "remote_model": "qwen3"}, None, 40_960),
-        ({}, None, SMALLEST_DEFAULT),
-        ({"model_info": "?", "parameters": 5}, None, SMALLEST_DEFAULT),
+        ({}, None, OLLAMA_SMALLEST_WINDOW),
+        ({"model_info": "?", "parameters": 5}, None, OLLAMA_SMALLEST_WINDOW),
     ],
 )
 def test_the_window_is_the_one_the_server_will_load_with(
     shown: dict[str, Any], started_with: int | None, window: int
 ) -> None:
-    assert window_in(shown, started_with) == window
+    assert ollama_window(shown, started_with) == window
 
 
 def ollama(seen: Seen) -> Answer:
@@ -74,4 +73,4 @@ async def test_an_older_server_that_shows_nothing_gets_the_smallest_default() ->
 
     async with ModelServer(silent) as server, httpx2.AsyncClient() as client:
         listed = await list_models(client, Provider("ollama", server.url, "ollama"))
-        assert [info.context_window for info in listed.chat] == [SMALLEST_DEFAULT]
+        assert [info.context_window for info in listed.chat] == [OLLAMA_SMALLEST_WINDOW]

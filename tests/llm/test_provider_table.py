@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
-from ricordo.llm.provider_table import AZURE_API_VERSION, Provider, configured, known_window, with_path
+from ricordo.llm.model_lists import known_window
+from ricordo.llm.provider_table import AZURE_API_VERSION, Provider, configured
 from ricordo.settings import ProviderSettings
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
@@ -63,10 +64,6 @@ def test_an_address_alone_does_not_configure_anthropic() -> None:
 @pytest.mark.parametrize("url", ["http://host:1", "http://host:1/", "http://host:1/v1", "http://host:1/v1/"])
 def test_an_address_configures_a_server_with_or_without_its_path(setting: str, name: str, url: str) -> None:
     assert names(**{setting: url})[name].base_url == "http://host:1/v1"
-
-
-def test_a_path_is_not_added_twice() -> None:
-    assert with_path("http://a/v1", "/v1") == with_path("http://a", "/v1") == "http://a/v1"
 
 
 def test_a_key_is_never_printed() -> None:

@@ -1,0 +1,238 @@
+"""Asks a provider which models it has, and reads the answer. One question, one short time-out, no retry."""
+
+import asyncio
+import re
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+import orjson
+
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
+from ricordo.errors import ModelError
+from ricordo.llm.policy import error_from_status, error_from_transport
+from ricordo.llm.provider_table import LocalServer, Provider
+
+LISTING_SECONDS = 5.0
+PROBE_SECONDS = 0.2
+OLLAMA_AT_ONCE = 8
+# With less than 24 GiB of video memory, as Ollama's documents say; the others get more, and `/api/ps` tells of it.
+OLLAMA_SMALLEST_WINDOW = 4_096
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
+_WINDOW_KEYS = (
+    "max_model_len",  # vLLM
+    "loaded_context_length",  # LM Studio
+    "context_length",  # OpenRouter, Together, xAI
+    "context_window",  # Groq
+    "max_context_length",  # Mistral, LM Studio
+    "max_input_tokens",  # Anthropic
+    "inputTokenLimit",  # Google
+)
+_NEITHER = ("whisper", "tts-", "dall-e", "moderation", "rerank", "realtime", "transcribe", "gpt-image", "colbert")
+# Where a list does not say what a model is for, its name does: the families of embedding models in use.
+_EMBEDS = re.compile(
+    r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
+    r"|minilm|mpnet|stella[-_]"
+)
+# Context windows by the beginnings of models' names; the longest match counts. In tokens, as their makers state them.
+_WINDOWS = {
+    beginning: tokens
+    for tokens, beginnings in {
+        8_192: "gpt-4 llama3 llama-3 gemma2",
+        16_384: "phi4",
+        16_385: "gpt-3.5",
+        32_000: "mistral-small",
+        32_768: "qwen2.5",
+        40_960: "qwen3",
+        128_000: "gpt-4-turbo gpt-4o deepseek- mistral-",
+        131_072: "gpt-oss grok-3 llama3.1 llama3.2 llama3.3 llama-3.1 llama-3.2 llama-3.3 gemma3 phi3",
+        200_000: "o1 o3 o4 claude-",
+        256_000: "grok-4 codestral",
+        400_000: "gpt-5",
+        1_047_576: "gpt-4.1",
+        1_048_576: "gemini-",
+    }.items()
+    for beginning in beginnings.split()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models of one provider."""
+
+    chat: tuple[ModelInfo, ...] = ()
+    embedding: tuple[EmbeddingInfo, ...] = ()
+
+
+async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_key: bool = False) -> ModelList:
+    """Ask for the models of a provider. Raises ModelError where the list cannot be had; Bedrock and Vertex have none."""
+    base_url, key = provider.base_url.rstrip("/"), provider.api_key or ""
+    match provider.adapter:
+        case "bedrock" | "vertex":
+            raise ModelError("llm_error", f"{provider.name} gives no list of models here; any model's id can be used.")
+        case "anthropic":
+            url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000"
+            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        case "google":
+            url, headers = f"{base_url}/v1beta/models?pageSize=1000", {"x-goog-api-key": key}
+        case _ if provider.endpoint_type == "azure":
+            url, headers = f"{base_url}/models", {"api-key": key}
+            if not base_url.endswith("/v1"):
+                # The only version whose data plane lists deployments, whatever the version is that answers their calls.
+                url = f"{base_url.removesuffix('/openai')}/openai/deployments?api-version=2023-03-15-preview"
+        case _:
+            url, headers = f"{base_url}/models", {"authorization": f"Bearer {key}"} if key else {}
+    if checks_key and provider.endpoint_type == "openrouter":
+        # OpenRouter shows its list to anybody; this alone proves the key.
+        await _get(client, f"{base_url}/key", provider, headers, refusals=(401, 403))
+    listed = models_in(await _get(client, url, provider, headers), provider)
+    return await _with_real_windows(client, provider, listed)
+
+
+async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provider) -> ModelList | None:
+    """Return the models of a server on this machine; None where it is not there, or is something else."""
+    url = f"http://127.0.0.1:{server.port}{server.list_path}"
+    try:
+        listed = models_in(await _get(client, url, provider, timeout=PROBE_SECONDS), provider, owner=server.owner)
+    except ModelError:
+        return None
+    return await _with_real_windows(client, provider, listed)
+
+
+async def _get(
+    client: httpx2.AsyncClient,
+    url: str,
+    provider: Provider,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout: float = LISTING_SECONDS,
+    refusals: Container[int] | None = None,
+) -> bytes:
+    try:
+        response = await client.get(url, headers=headers, timeout=timeout)
+    except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
+        raise error_from_transport(provider.name, error) from error
+    status = response.status_code
+    if status != 200 if refusals is None else status in refusals:
+        raise error_from_status(provider.name, status, response.content, response.headers)
+    return response.content
+
+
+def models_in(content: bytes, provider: Provider, owner: str | None = None) -> ModelList:
+    """Return the models in a provider's answer. With `owner`, all rows must name it. Raises ModelError on anything else."""
+    try:
+        payload = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        payload = None
+    rows = payload if isinstance(payload, list) else None
+    if isinstance(payload, dict):
+        rows = payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ModelError("llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models.")
+    if owner is not None and not all(row.get("owned_by") == owner for row in rows):
+        raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
+    chat, embedding = [], []
+    for row in rows:
+        name = str(row.get("id") or row.get("model") or row.get("name") or "").removeprefix("models/")
+        if not name or any(word in name.lower() for word in _NEITHER):
+            continue
+        if _embeds(row, str(row.get("model") or name) if row.get("object") == "deployment" else name):
+            embedding.append(embedding_of(provider, name))
+        else:
+            chat.append(_info(row, name, provider))
+    return ModelList(tuple(chat), tuple(embedding))
+
+
+def known_window(model: str) -> int:
+    """Return the context window of a model by its name, in tokens."""
+    name = model.rpartition("/")[2].lower()
+    best = max((beginning for beginning in _WINDOWS if name.startswith(beginning)), key=len, default="")
+    return _WINDOWS.get(best, DEFAULT_CONTEXT_WINDOW)
+
+
+def info_of(provider: Provider, name: str) -> ModelInfo:
+    """Return what is known of a model by its name alone."""
+    handle, endpoint = f"{provider.name}/{name}", provider.base_url or None
+    return ModelInfo(handle, provider.name, name, provider.endpoint_type, known_window(name), endpoint)
+
+
+def embedding_of(provider: Provider, name: str) -> EmbeddingInfo:
+    """Return what is known of an embedding model by its name alone."""
+    handle = f"{provider.name}/{name}"
+    return EmbeddingInfo(handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None)
+
+
+def _embeds(row: dict[str, Any], name: str) -> bool:
+    kind = row.get("type")  # Together: "embedding", "chat"; LM Studio: "embeddings", "llm", "vlm"
+    if kind in ("embedding", "embeddings", "chat", "llm", "vlm", "language"):
+        return str(kind).startswith("embedding")
+    methods = row.get("supportedGenerationMethods")  # Google
+    if isinstance(methods, list) and methods:
+        return "embedContent" in methods
+    return _EMBEDS.search(name.lower()) is not None
+
+
+def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
+    info = info_of(provider, name)
+    if row.get("object") == "deployment" and isinstance(row.get("model"), str):  # Azure: the name is anybody's choice.
+        return replace(info, context_window=known_window(row["model"]))
+    meta = row.get("meta")
+    # llama.cpp says what it was started with, or else what the model was trained for.
+    window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
+    window = window or next((row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None)
+    return replace(info, context_window=window) if isinstance(window, int) else info
+
+
+async def _with_real_windows(client: httpx2.AsyncClient, provider: Provider, listed: ModelList) -> ModelList:
+    """Return an Ollama server's models with the windows they have there; its OpenAI route cannot be told one and cuts silently.
+
+    In this order: what a loaded model was loaded with, what its own file sets, what the server was started with, and else
+    Ollama's smallest default, never more than the model was made for.
+    """
+    if provider.endpoint_type != "ollama" or not listed.chat:
+        return listed
+    root = provider.base_url.rstrip("/").removesuffix("/v1")
+    loaded = _loaded_windows(await _ask_ollama(client, "GET", f"{root}/api/ps", None))
+    places = asyncio.Semaphore(OLLAMA_AT_ONCE)
+
+    async def measured(info: ModelInfo) -> ModelInfo:
+        if info.name in loaded:
+            return replace(info, context_window=loaded[info.name])
+        async with places:
+            shown = await _ask_ollama(client, "POST", f"{root}/api/show", {"model": info.name})
+        return replace(info, context_window=ollama_window(shown, provider.window))
+
+    return replace(listed, chat=tuple(await asyncio.gather(*map(measured, listed.chat))))
+
+
+def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
+    """Return the window that Ollama will load a model with, by what it shows of it."""
+    parameters, facts = shown.get("parameters"), shown.get("model_info")
+    set_by_file = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    window = int(set_by_file.group(1)) if set_by_file else started_with or OLLAMA_SMALLEST_WINDOW
+    rows = facts.items() if isinstance(facts, dict) else ()
+    most = [value for key, value in rows if key.endswith(".context_length") and isinstance(value, int) and value > 0]
+    if shown.get("remote_host") and most:  # A model in Ollama's cloud comes with all it has.
+        return min(most)
+    return min([window, *most]) or OLLAMA_SMALLEST_WINDOW
+
+
+def _loaded_windows(answer: Mapping[str, Any]) -> dict[str, int]:
+    rows: Iterable[Any] = found if isinstance(found := answer.get("models"), list) else ()
+    return {
+        str(row.get("model") or row.get("name")): row["context_length"]
+        for row in rows
+        if isinstance(row, dict) and isinstance(row.get("context_length"), int) and row["context_length"] > 0
+    }
+
+
+async def _ask_ollama(client: httpx2.AsyncClient, method: str, url: str, body: Any) -> Mapping[str, Any]:
+    """Return the answer, or nothing where there is none: an older server, or one that is busy."""
+    content = None if body is None else orjson.dumps(body)
+    try:
+        response = await client.request(method, url, content=content, timeout=LISTING_SECONDS)
+        payload = orjson.loads(response.content) if response.status_code == 200 else None
+    except (httpx2.HTTPError, orjson.JSONDecodeError):
+        return {}
+    return payload if isinstance(payload, dict) else {}
