@@ -4,4 +4,5 @@ FEATURES: tuple[str, ...] = (
     "audit",
     "integrations",
     "ledger",
+    "vector_services",
 )

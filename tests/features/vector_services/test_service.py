@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.integrations.vector_service import OpenedOnce, Service, by_size, latest, ranked, slices
+from ricordo.features.vector_services.service import ServiceIndex, VectorService, by_size, latest, ranked, slices
 from ricordo.search.vector_index import VectorRecord
 
 
@@ -28,41 +28,50 @@ def test_of_equally_near_documents_the_older_comes_first() -> None:
 
 
 def test_a_service_is_shown_without_its_key_and_without_a_password_in_its_address() -> None:
-    service = Service("Qdrant", "https://ada:hidden@host:6333/x?y=hidden", "KEY", "PLACE", "hidden")
+    service = VectorService("Qdrant", "https://ada:hidden@host:6333/x?y=hidden", "KEY", "PLACE", "hidden")
     assert "hidden" not in str(service.unreachable()) + str(service.refused(400, "hidden")) + str(
         service.failed("hidden")
     )
     assert str(service.unreachable()).startswith("Qdrant (host:6333) cannot be reached.")
-    assert "api" not in repr(Service("Qdrant", "host", "K", "P", "secret-api"))
+    assert "api" not in repr(VectorService("Qdrant", "host", "K", "P", "secret-api"))
 
 
 async def test_a_failure_of_our_own_is_not_blamed_on_the_service() -> None:
-    service = Service("Qdrant", "host", "KEY", "PLACE")
+    service = VectorService("Qdrant", "host", "KEY", "PLACE")
     with pytest.raises(ZeroDivisionError):
-        async with service.asked(1, lambda _error: None):
+        async with service.request(1, lambda _error: None):
             raise ZeroDivisionError
 
 
-async def test_a_client_is_opened_once_for_all_and_again_after_a_failure() -> None:
-    opened: list[int] = []
-    closed: list[int] = []
+class OneClient(ServiceIndex):
+    """An adapter whose client is a number; the first one cannot be opened."""
 
-    async def opening() -> int:
+    def __init__(self) -> None:
+        super().__init__(VectorService("Qdrant", "host", "KEY", "ADDRESS"), "ricordo", None)
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+
+    async def _open(self) -> int:
         await asyncio.sleep(0)
-        opened.append(len(opened))
-        if len(opened) == 1:
+        self.opened.append(len(self.opened))
+        if len(self.opened) == 1:
             raise Unavailable("away.")
-        return opened[-1]
+        return self.opened[-1]
 
-    async def closing(client: int) -> None:
-        closed.append(client)
+    async def _close(self, client: int) -> None:
+        self.closed.append(client)
 
-    once = OpenedOnce("Qdrant", opening, closing)
+    def _translated(self, _error: Exception) -> None:
+        return None
+
+
+async def test_a_client_is_opened_once_for_all_and_again_after_a_failure() -> None:
+    index = OneClient()
     with pytest.raises(Unavailable, match="away"):
-        await once.get()
-    assert await asyncio.gather(*(once.get() for _ in range(5))) == [1] * 5
-    await once.close()
-    await once.close()
-    assert closed == [1]
+        await index._opened()
+    assert await asyncio.gather(*(index._opened() for _ in range(5))) == [1] * 5
+    await index.close()
+    await index.close()
+    assert index.closed == [1]
     with pytest.raises(Unavailable, match="is closed"):
-        await once.get()
+        await index._opened()

@@ -1,4 +1,4 @@
-"""Pinecone as a vector index: one index that its owner made, and in it a namespace for each space and model.
+"""Pinecone as a vector index: one index that its owner made, and in it a namespace for each partition and model.
 
 `PINECONE_API_KEY` and `PINECONE_INDEX_HOST` configure it; archives choose it as `pinecone`. The index must rank by cosine or dot
 product and have the dimension of the embedding model. What was written may take Pinecone some seconds to find.
@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from ricordo.errors import Unavailable
-from ricordo.integrations.vector_service import (
+from ricordo.features.vector_services.service import (
     DEFAULT_PREFIX,
     MOST_RESULTS,
-    OpenedOnce,
-    Patience,
-    Service,
+    ServiceIndex,
+    ServiceTimeouts,
+    VectorService,
     by_size,
+    conditions,
+    fields_of,
     floats,
     latest,
     library,
-    namespace_of,
     ranked,
     slices,
 )
@@ -27,66 +28,61 @@ from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
 _MOST_VECTORS, _MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
+_OPERATORS = {"in": "$in", "any": "$in", "eq": "$eq", "gte": "$gte", "lte": "$lte"}
 _METRICS = ("cosine", "dotproduct")
 
 
-class PineconeIndex:
+class PineconeIndex(ServiceIndex):
     """Vectors in a Pinecone index, through the official client, which tries again by itself after 429 and 5xx."""
 
     name = "pinecone"
 
     def __init__(
-        self, api_key: str, host: str, *, prefix: str = DEFAULT_PREFIX, patience: Patience | None = None
+        self, api_key: str, host: str, *, prefix: str = DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
     ) -> None:
-        self._service = Service("Pinecone", host, "PINECONE_API_KEY", "PINECONE_INDEX_HOST", api_key)
-        self._prefix = prefix
-        self._patience = patience or Patience()
-        self._index: OpenedOnce[Any] = OpenedOnce("Pinecone", self._open, lambda index: index.close())
+        service = VectorService("Pinecone", host, "PINECONE_API_KEY", "PINECONE_INDEX_HOST", api_key)
+        super().__init__(service, prefix, timeouts)
 
-    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these, in as many requests as Pinecone's limits need."""
-        namespace = namespace_of(self._prefix, space, model)
+        namespace = self._namespace_of(partition, model)
         for vectors in by_size(map(_vector, latest(records)), _MOST_VECTORS, _MOST_BYTES):
-            index = await self._index.get()
-            async with self._service.asked(self._patience.write, self._in_our_words):
+            index = await self._opened()
+            async with self._request(self._timeouts.write):
                 await index.upsert(vectors=vectors, namespace=namespace)
 
-    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
-        """Forget these documents."""
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
+        """Remove these documents."""
         for ids in slices([str(document) for document in documents], _MOST_VECTORS):
-            await self._forget(space, model, ids)
+            await self._delete(partition, model, ids)
 
-    async def drop(self, space: str, model: str) -> None:
-        """Forget the whole namespace."""
-        await self._forget(space, model, None)
+    async def drop(self, partition: str, model: str) -> None:
+        """Drop the whole namespace."""
+        await self._delete(partition, model, None)
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
     ) -> list[tuple[int, float]]:
         """The nearest documents, 10,000 at most."""
         if limit < 1:
             return []
-        index = await self._index.get()
-        async with self._service.asked(self._patience.search, self._in_our_words):
+        index = await self._opened()
+        async with self._request(self._timeouts.search):
             answer = await index.query(
                 vector=floats(vector),
                 top_k=min(limit, MOST_RESULTS),
-                namespace=namespace_of(self._prefix, space, model),
+                namespace=self._namespace_of(partition, model),
                 filter=_filter(wanted),
             )
         try:
             return ranked((int(match.id), float(match.score)) for match in answer.matches)
         except ValueError:
-            raise self._service.unlike_itself() from None
+            raise self._service.unexpected_answer() from None
 
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._index.close()
-
-    async def _forget(self, space: str, model: str, ids: list[str] | None) -> None:
-        namespace = namespace_of(self._prefix, space, model)
-        index = await self._index.get()
-        async with self._service.asked(self._patience.write, self._in_our_words):
+    async def _delete(self, partition: str, model: str, ids: list[str] | None) -> None:
+        namespace = self._namespace_of(partition, model)
+        index = await self._opened()
+        async with self._request(self._timeouts.write):
             try:
                 if ids is None:
                     await index.delete_namespace(name=namespace)
@@ -98,9 +94,9 @@ class PineconeIndex:
 
     async def _open(self) -> Any:
         pinecone_index = await asyncio.to_thread(_index_class)
-        async with self._service.asked(self._patience.search, self._in_our_words):
+        async with self._request(self._timeouts.search):
             index = pinecone_index(
-                host=self._service.place, api_key=self._service.key, timeout=self._patience.write + 1
+                host=self._service.address, api_key=self._service.key, timeout=self._timeouts.write + 1
             )
             try:
                 stats = await index.describe_index_stats()
@@ -113,22 +109,22 @@ class PineconeIndex:
     def _require_likeness(self, metric: str | None, dimension: int | None) -> None:
         """An index that ranks by distance would return the worst first, and one without a dimension is none for vectors."""
         if dimension is None:
-            raise self._service.unlike_itself()
+            raise self._service.unexpected_answer()
         if metric not in (None, *_METRICS):
             raise Unavailable(
                 f'The Pinecone index at PINECONE_INDEX_HOST ranks by "{metric}". Make one that ranks by cosine, '
                 "with the dimension of your embedding model, and set its host."
             )
 
-    def _in_our_words(self, error: Exception) -> Unavailable | None:
-        errors = library("pinecone.errors", "Pinecone", "pinecone")
+    def _translated(self, error: Exception) -> Unavailable | None:
+        errors = library("pinecone.errors", "Pinecone")
         match error:
             case errors.ApiError():
                 return self._service.refused(error.status_code, error.message)
             case errors.PineconeConnectionError():
                 return self._service.unreachable()
             case errors.ResponseParsingError():
-                return self._service.unlike_itself()
+                return self._service.unexpected_answer()
             case errors.PineconeError():
                 return self._service.failed(str(error))
         return None
@@ -136,38 +132,19 @@ class PineconeIndex:
 
 def _index_class() -> Any:
     # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
-    return library("pinecone", "Pinecone", "pinecone").AsyncIndex
+    return library("pinecone", "Pinecone").AsyncIndex
 
 
 def _vector(record: VectorRecord) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "created_at": record.created_at,
-        "role": record.role,
-        "thread": record.thread,
-        "user_id": record.user_id,
-    }
-    if record.tags:
-        metadata["tags"] = list(record.tags)
+    metadata = fields_of(record)
+    if not record.tags:
+        del metadata["tags"]
     return {"id": str(record.document), "values": floats(record.vector), "metadata": metadata}
 
 
 def _filter(wanted: VectorFilter) -> dict[str, Any] | None:
-    conditions: list[dict[str, Any]] = []
-    if wanted.roles:
-        conditions.append({"role": {"$in": list(wanted.roles)}})
-    if wanted.thread is not None:
-        conditions.append({"thread": {"$eq": wanted.thread}})
-    if wanted.user_id is not None:
-        conditions.append({"user_id": {"$eq": wanted.user_id}})
-    if wanted.all_tags:
-        conditions += [{"tags": {"$in": [tag]}} for tag in wanted.tags]
-    elif wanted.tags:
-        conditions.append({"tags": {"$in": list(wanted.tags)}})
-    if wanted.start is not None:
-        conditions.append({"created_at": {"$gte": wanted.start}})
-    if wanted.end is not None:
-        conditions.append({"created_at": {"$lte": wanted.end}})
-    return {"$and": conditions} if conditions else None
+    found = [{name: {_OPERATORS[operator]: value}} for name, operator, value in conditions(wanted)]
+    return {"$and": found} if found else None
 
 
 def _is_unknown_namespace(error: Exception) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.integrations.vector_service import Patience
+from ricordo.features.vector_services.service import ServiceTimeouts
 from ricordo.search.vector_index import VectorFilter, VectorIndex
-from tests.integrations.conftest import KINDS, PATIENCE, Kind
-from tests.integrations.test_vector_indexes import record, unit
+from tests.features.vector_services.conftest import KINDS, TIMEOUTS, Kind
+from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY, JsonServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
@@ -68,7 +68,7 @@ async def works(index: VectorIndex) -> None:
 
 
 async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(kind: Kind, server: JsonServer) -> None:
-    wrong = kind.make(server.url, KEY + "-wrong", PATIENCE)
+    wrong = kind.make(server.url, KEY + "-wrong", TIMEOUTS)
     for call in calls(wrong).values():
         said = await sentence(call)
         assert said.startswith(f"{TITLES[kind.name]} (127.0.0.1:")
@@ -122,7 +122,7 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     address = f"127.0.0.1:{port}" if kind.name == "pinecone" else f"http://user:{KEY}@127.0.0.1:{port}"
-    away = kind.make(address, KEY, PATIENCE)
+    away = kind.make(address, KEY, TIMEOUTS)
     place = PLACES[kind.name]
     for call in calls(away).values():
         said = await sentence(call)
@@ -134,7 +134,7 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
 async def test_a_service_that_is_silent_is_waited_for_only_so_long(
     kind: Kind, index: VectorIndex, server: JsonServer, call: str
 ) -> None:
-    hurried = kind.make(server.url, KEY, Patience(search=0.15, write=0.15))
+    hurried = kind.make(server.url, KEY, ServiceTimeouts(search=0.15, write=0.15))
     server.falls_silent()
     said = await sentence(calls(hurried)[call])
     assert said.endswith("did not answer within 0.15 seconds. Try again later.")
@@ -159,7 +159,7 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
 ) -> None:
     """A portal that answers 200 to anything must not make a lost write, or a kept secret, look like a done one."""
     if kind.name == "pinecone":  # asked once at the start who it is, because its later answers to a deletion are empty
-        other = kind.make(server.url, KEY, PATIENCE)
+        other = kind.make(server.url, KEY, TIMEOUTS)
         server.lies(status, body, content_type, times=len(EVERY))
         for call in calls(other).values():
             await sentence(call)
@@ -178,7 +178,7 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
 async def test_without_its_library_a_service_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = {"qdrant": "qdrant_client", "qdrant, local": "qdrant_client"}.get(name, name)
     monkeypatch.setitem(sys.modules, module, None)
-    index = KINDS[name].make("http://127.0.0.1:9", KEY, PATIENCE)
+    index = KINDS[name].make("http://127.0.0.1:9", KEY, TIMEOUTS)
     for call in calls(index).values():
         assert f'pip install "ricordo[{name.partition(",")[0]}]"' in str(await _unavailable(call))
     await index.close()

@@ -1,4 +1,4 @@
-"""Qdrant as a vector index: a collection for each space and model, on a server or in a folder of this machine.
+"""Qdrant as a vector index: a collection for each partition and model, on a server or in a folder of this machine.
 
 `QDRANT_URL` (with `QDRANT_API_KEY`) names a server, `QDRANT_PATH` a folder for the client's local mode, which needs no server and
 is meant for some ten thousand vectors; archives choose it as `qdrant`.
@@ -12,16 +12,17 @@ from math import ceil
 from typing import Any, TypeVar
 
 from ricordo.errors import Unavailable
-from ricordo.integrations.vector_service import (
+from ricordo.features.vector_services.service import (
     DEFAULT_PREFIX,
-    OpenedOnce,
-    Patience,
-    Service,
+    ServiceIndex,
+    ServiceTimeouts,
+    VectorService,
     by_size,
+    conditions,
+    fields_of,
     floats,
     latest,
     library,
-    namespace_of,
     ranked,
     slices,
 )
@@ -34,7 +35,7 @@ _MOST_PREPARED = 10_000
 _INDEXED = {"role": "keyword", "thread": "keyword", "user_id": "keyword", "tags": "keyword", "created_at": "integer"}
 
 
-class QdrantIndex:
+class QdrantIndex(ServiceIndex):
     """Vectors in Qdrant at `location`, an address or a folder or `:memory:`, through the official client."""
 
     name = "qdrant"
@@ -45,43 +46,41 @@ class QdrantIndex:
         api_key: str | None = None,
         *,
         prefix: str = DEFAULT_PREFIX,
-        patience: Patience | None = None,
+        timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._is_local = not location.startswith(("http://", "https://"))
-        place_variable = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
-        self._service = Service("Qdrant", location, "QDRANT_API_KEY", place_variable, api_key or "")
-        self._prefix = prefix
-        self._patience = patience or Patience()
+        address_variable = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
+        service = VectorService("Qdrant", location, "QDRANT_API_KEY", address_variable, api_key or "")
+        super().__init__(service, prefix, timeouts)
         self._prepared: set[str] = set()
         # The local mode blocks while it works, and its files belong to the thread that opened them.
         self._thread = ThreadPoolExecutor(1, "qdrant") if self._is_local else None
-        self._client: OpenedOnce[Any] = OpenedOnce("Qdrant", self._open, self._close)
 
-    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these; the first vector decides the collection's dimension."""
-        collection = namespace_of(self._prefix, space, model)
+        collection = self._namespace_of(partition, model)
         for points in by_size(map(_point, latest(records)), _MOST_POINTS, _MOST_BYTES):
-            await self._ask(self._patience.write, partial(self._put, collection=collection, points=points))
+            await self._ask(self._timeouts.write, partial(self._put, collection=collection, points=points))
 
-    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
-        """Forget these documents."""
-        collection = namespace_of(self._prefix, space, model)
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
+        """Remove these documents."""
+        collection = self._namespace_of(partition, model)
         for ids in slices(documents, _MOST_POINTS):
-            await self._ask(self._patience.write, partial(_forget, collection=collection, ids=ids))
+            await self._ask(self._timeouts.write, partial(_delete, collection=collection, ids=ids))
 
-    async def drop(self, space: str, model: str) -> None:
-        """Forget the whole collection."""
-        collection = namespace_of(self._prefix, space, model)
+    async def drop(self, partition: str, model: str) -> None:
+        """Drop the whole collection."""
+        collection = self._namespace_of(partition, model)
         self._prepared.discard(collection)
-        await self._ask(self._patience.write, lambda client: client.delete_collection(collection))
+        await self._ask(self._timeouts.write, lambda client: client.delete_collection(collection))
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
     ) -> list[tuple[int, float]]:
         """The nearest documents."""
         if limit < 1:
             return []
-        collection = namespace_of(self._prefix, space, model)
+        collection = self._namespace_of(partition, model)
 
         async def nearest(client: Any) -> list[tuple[int, float]]:
             asking = client.query_points(
@@ -90,16 +89,16 @@ class QdrantIndex:
             answer = await _where_it_is(client, collection, asking)
             return ranked((int(point.id), float(point.score)) for point in answer.points) if answer else []
 
-        return await self._ask(self._patience.search, nearest)
+        return await self._ask(self._timeouts.search, nearest)
 
     async def close(self) -> None:
-        """Let go of connections, or of the folder."""
-        await self._client.close()
+        """Close the client, and its folder where it has one."""
+        await super().close()
         if self._thread:
             self._thread.shutdown(wait=False)
 
     async def _put(self, client: Any, collection: str, points: list[dict[str, Any]]) -> None:
-        models = library("qdrant_client.models", "Qdrant", "qdrant")
+        models = library("qdrant_client.models", "Qdrant")
         structs = [models.PointStruct(**point) for point in points]
         for _ in range(2):
             await self._prepare(client, collection, len(points[0]["vector"]))
@@ -112,7 +111,7 @@ class QdrantIndex:
         """Make the collection and its indexes, once a process; to make them again, or at the same time, is fine."""
         if collection in self._prepared:
             return
-        models = library("qdrant_client.models", "Qdrant", "qdrant")
+        models = library("qdrant_client.models", "Qdrant")
         if not await client.collection_exists(collection):
             config = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
             try:
@@ -127,8 +126,8 @@ class QdrantIndex:
         self._prepared.add(collection)
 
     async def _ask(self, seconds: float, work: Callable[[Any], Awaitable[T]]) -> T:
-        client = await self._client.get()
-        async with self._service.asked(seconds, self._in_our_words):
+        client = await self._opened()
+        async with self._request(seconds):
             return await self._run(lambda: work(client))
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -142,9 +141,11 @@ class QdrantIndex:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: asyncio.run(whole()))
 
     async def _open(self) -> Any:
-        qdrant_client = await asyncio.to_thread(library, "qdrant_client", "Qdrant", "qdrant")
-        place = self._service.place
-        options: dict[str, Any] = {"path": place} if self._is_local else {"url": place, "timeout": self._client_timeout}
+        qdrant_client = await asyncio.to_thread(library, "qdrant_client", "Qdrant")
+        place = self._service.address
+        options: dict[str, Any] = (
+            {"path": place} if self._is_local else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
+        )
         if place == ":memory:":
             options = {"location": place}
         if self._service.key and not self._is_local:
@@ -154,19 +155,15 @@ class QdrantIndex:
             # The check of versions would call the server from a thread of its own, unasked.
             return qdrant_client.AsyncQdrantClient(**options, check_compatibility=False)
 
-        async with self._service.asked(self._patience.write, self._in_our_words):
+        async with self._request(self._timeouts.write):
             return await self._run(opened)
-
-    @property
-    def _client_timeout(self) -> int:
-        return ceil(self._patience.write) + 1
 
     async def _close(self, client: Any) -> None:
         await self._run(client.close)
 
-    def _in_our_words(self, error: Exception) -> Unavailable | None:
-        exceptions = library("qdrant_client.http.exceptions", "Qdrant", "qdrant")
-        exhausted = library("qdrant_client.common.client_exceptions", "Qdrant", "qdrant").ResourceExhaustedResponse
+    def _translated(self, error: Exception) -> Unavailable | None:
+        exceptions = library("qdrant_client.http.exceptions", "Qdrant")
+        exhausted = library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
         match error:
             case exceptions.UnexpectedResponse():
                 return self._service.refused(error.status_code or 0, _said(error))
@@ -175,14 +172,14 @@ class QdrantIndex:
             case exceptions.ResponseHandlingException():
                 # The client wraps what it could not send and what it could not read in one class.
                 is_answered = isinstance(error.source, ValueError)
-                return self._service.unlike_itself() if is_answered else self._service.unreachable()
+                return self._service.unexpected_answer() if is_answered else self._service.unreachable()
             case ValueError() | AssertionError() | AttributeError() if not self._is_local:
-                return self._service.unlike_itself()  # no JSON, or without what the client counts on
+                return self._service.unexpected_answer()  # no JSON, or without what the client counts on
         # The local mode is an engine in this process: files, locks, arrays and SQLite fail in their own ways.
         return self._service.failed(f"{type(error).__name__}: {error}") if self._is_local else None
 
 
-async def _forget(client: Any, collection: str, ids: list[int]) -> None:
+async def _delete(client: Any, collection: str, ids: list[int]) -> None:
     await _where_it_is(client, collection, client.delete(collection, ids))
 
 
@@ -206,30 +203,18 @@ def _said(error: Any) -> str:
 
 
 def _point(record: VectorRecord) -> dict[str, Any]:
-    payload = {
-        "created_at": record.created_at,
-        "role": record.role,
-        "thread": record.thread,
-        "user_id": record.user_id,
-        "tags": list(record.tags),
-    }
-    return {"id": record.document, "vector": floats(record.vector), "payload": payload}
+    return {"id": record.document, "vector": floats(record.vector), "payload": fields_of(record)}
 
 
 def _filter(wanted: VectorFilter) -> Any:
-    models = library("qdrant_client.models", "Qdrant", "qdrant")
-    conditions: list[tuple[str, Any]] = []
-    if wanted.roles:
-        conditions.append(("role", models.MatchAny(any=list(wanted.roles))))
-    if wanted.thread is not None:
-        conditions.append(("thread", models.MatchValue(value=wanted.thread)))
-    if wanted.user_id is not None:
-        conditions.append(("user_id", models.MatchValue(value=wanted.user_id)))
-    if wanted.all_tags:
-        conditions += [("tags", models.MatchValue(value=tag)) for tag in wanted.tags]
-    elif wanted.tags:
-        conditions.append(("tags", models.MatchAny(any=list(wanted.tags))))
-    must = [models.FieldCondition(key=key, match=match) for key, match in conditions]
-    if wanted.start is not None or wanted.end is not None:
-        must.append(models.FieldCondition(key="created_at", range=models.Range(gte=wanted.start, lte=wanted.end)))
+    models = library("qdrant_client.models", "Qdrant")
+
+    def condition(name: str, operator: str, value: Any) -> Any:
+        if operator == "eq":
+            return models.FieldCondition(key=name, match=models.MatchValue(value=value))
+        if operator in ("in", "any"):
+            return models.FieldCondition(key=name, match=models.MatchAny(any=value))
+        return models.FieldCondition(key=name, range=models.Range(**{operator: value}))
+
+    must = [condition(*one) for one in conditions(wanted)]
     return models.Filter(must=must) if must else None

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.integrations.vector_service import namespace_of
+from ricordo.features.vector_services.service import namespace_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
-from tests.integrations.conftest import PATIENCE, Kind
+from tests.features.vector_services.conftest import TIMEOUTS, Kind
 from tests.support.json_server import KEY, JsonServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
@@ -243,7 +243,7 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
 ) -> None:
     if not kind.server:
         pytest.skip("a folder belongs to one process")
-    others = [kind.make(servers[kind.name].url, KEY, PATIENCE) for _ in range(4)]
+    others = [kind.make(servers[kind.name].url, KEY, TIMEOUTS) for _ in range(4)]
     await asyncio.gather(
         *(other.upsert("agent-1", "model", [record(number)]) for number, other in enumerate(others, start=1))
     )
@@ -269,7 +269,7 @@ async def test_a_write_of_long_metadata_is_split_by_its_bytes(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.name.startswith("qdrant"):
-        monkeypatch.setattr("ricordo.integrations.qdrant._MOST_BYTES", 2 * 1024 * 1024)
+        monkeypatch.setattr("ricordo.features.vector_services.qdrant._MOST_BYTES", 2 * 1024 * 1024)
     records = [record(number, tags=(f"{number}-" + "t" * 20_000,)) for number in range(1, 251)]
     await index.upsert("agent-1", "model", records)
     await agree(index, records, VectorFilter(tags=(records[200].tags[0],)))

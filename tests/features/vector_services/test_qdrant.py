@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.integrations import QdrantIndex
+from ricordo.features.vector_services.qdrant import QdrantIndex
 from ricordo.search.vector_index import VectorFilter
-from tests.integrations.test_vector_indexes import record, unit
+from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
 
 ANY = VectorFilter()

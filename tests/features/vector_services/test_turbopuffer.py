@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.integrations import TurbopufferIndex
-from ricordo.integrations.vector_service import Patience
+from ricordo.features.vector_services.service import ServiceTimeouts
+from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.vector_index import VectorFilter
-from tests.integrations.test_vector_indexes import record, unit
+from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
 
 
@@ -31,7 +31,7 @@ async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
 async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(start: Callable[[str], Any]) -> None:
     """Its client obeys for up to half an hour, and someone waits for this search."""
     server = start("turbopuffer")
-    index = TurbopufferIndex(KEY, server.url, patience=Patience(search=0.2, write=0.2))
+    index = TurbopufferIndex(KEY, server.url, timeouts=ServiceTimeouts(search=0.2, write=0.2))
     server.fails(429, 1, retry_after="1000")
     with pytest.raises(Unavailable, match=r"did not answer within 0\.2 seconds"):
         await index.search("agent-1", "model", unit(1), 1, VectorFilter())

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from ricordo.domain.clock import SystemClock
-from ricordo.integrations import PineconeIndex, QdrantIndex, TurbopufferIndex
-from ricordo.integrations.vector_service import Patience
+from ricordo.features.vector_services.pinecone import PineconeIndex
+from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.service import ServiceTimeouts
+from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.pgvector import PgVectorIndex
 from ricordo.search.vector_index import VectorIndex
 from ricordo.storage.postgres import PostgresStore
@@ -19,7 +21,7 @@ from tests.support.pinecone_server import PineconeServer
 from tests.support.qdrant_server import QdrantServer
 from tests.support.turbopuffer_server import TurbopufferServer
 
-PATIENCE = Patience(search=10, write=10)
+TIMEOUTS = ServiceTimeouts(search=10, write=10)
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,18 @@ class Kind:
 
     name: str
     server: type[JsonServer] | None
-    make: Callable[[str, str, Patience], VectorIndex]
+    make: Callable[[str, str, ServiceTimeouts], VectorIndex]
 
 
 KINDS = {
     "turbopuffer": Kind(
         "turbopuffer",
         TurbopufferServer,
-        lambda url, key, patience: TurbopufferIndex(key, url, patience=patience, retries=1),
+        lambda url, key, timeouts: TurbopufferIndex(key, url, timeouts=timeouts, retries=1),
     ),
-    "pinecone": Kind("pinecone", PineconeServer, lambda url, key, patience: PineconeIndex(key, url, patience=patience)),
-    "qdrant": Kind("qdrant", QdrantServer, lambda url, key, patience: QdrantIndex(url, key, patience=patience)),
-    "qdrant, local": Kind("qdrant, local", None, lambda _u, _k, patience: QdrantIndex(":memory:", patience=patience)),
+    "pinecone": Kind("pinecone", PineconeServer, lambda url, key, timeouts: PineconeIndex(key, url, timeouts=timeouts)),
+    "qdrant": Kind("qdrant", QdrantServer, lambda url, key, timeouts: QdrantIndex(url, key, timeouts=timeouts)),
+    "qdrant, local": Kind("qdrant, local", None, lambda _u, _k, timeouts: QdrantIndex(":memory:", timeouts=timeouts)),
 }
 
 
@@ -58,7 +60,7 @@ class OnTestsDatabase(PgVectorIndex):
 
 
 # Whatever keeps the contract of a vector index; the others above are services, each with its own ways to fail.
-CONTRACT = {**KINDS, "pgvector": Kind("pgvector", None, lambda _url, _key, _patience: OnTestsDatabase())}
+CONTRACT = {**KINDS, "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase())}
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +97,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 async def index(kind: Kind, start: Callable[[str], Any]) -> AsyncIterator[VectorIndex]:
     """An adapter over an empty service."""
     server = start(kind.name)
-    made = kind.make(server.url if server else "", KEY, PATIENCE)
+    made = kind.make(server.url if server else "", KEY, TIMEOUTS)
     yield made
     await made.close()
 

@@ -1,0 +1,30 @@
+"""Outside services that keep vectors: Turbopuffer, Pinecone and Qdrant, each offered when its variables are set."""
+
+from ricordo.search.vector_index import VectorIndex
+from ricordo.settings import VectorSettings
+
+
+class _VectorServices:
+    def vector_indexes(self, settings: VectorSettings) -> list[VectorIndex]:
+        """An index for each configured service; none is called before an archive that chose it is written or searched."""
+        from ricordo.features.vector_services.pinecone import PineconeIndex
+        from ricordo.features.vector_services.qdrant import QdrantIndex
+        from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
+
+        indexes: list[VectorIndex] = []
+        prefix = settings.namespace_prefix
+        key = settings.turbopuffer_api_key
+        if key and (settings.turbopuffer_region or settings.turbopuffer_base_url):
+            address = settings.turbopuffer_base_url or TurbopufferIndex.address(settings.turbopuffer_region or "")
+            indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
+        key, host = settings.pinecone_api_key, settings.pinecone_index_host
+        if key and host:
+            indexes.append(PineconeIndex(key.get_secret_value(), host, prefix=prefix))
+        location = settings.qdrant_url or (str(settings.qdrant_path) if settings.qdrant_path else "")
+        if location:
+            key = settings.qdrant_api_key
+            indexes.append(QdrantIndex(location, key.get_secret_value() if key else None, prefix=prefix))
+        return indexes
+
+
+plugin = _VectorServices()
