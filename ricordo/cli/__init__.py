@@ -119,18 +119,18 @@ def run_doctor(
     what: str | None = typer.Argument(None, help="models: ask the models, and see which of them can run an agent."),
     model: str | None = typer.Option(None, help="Handle of one model to ask, as openai/gpt-4.1."),
     repair: bool = typer.Option(
-        False, "--repair", help="Mend threads whose agents could not answer. Stop the server first."
+        False, "--repair", help="Repair conversations whose agents could not answer. Stop the server first."
     ),
 ) -> None:
     """Check this installation, and say what is wrong."""
     if what not in (None, "models"):
         raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
     if repair and (what or model):
-        raise typer.BadParameter("--repair mends threads and asks no model. Give it alone.")
+        raise typer.BadParameter("--repair repairs conversations and calls no model. Give it alone.")
     if repair:
-        from ricordo.cli.repair import repair as mend_threads
+        from ricordo.cli.repair import repair_database
 
-        is_well = mend_threads()
+        is_well = repair_database()
     elif what or model:
         from ricordo.cli.doctor_models import doctor_models
 

@@ -18,15 +18,15 @@ from ricordo.app import open_models
 from ricordo.cli.client import Client, Json, running_server
 from ricordo.cli.listening import address_of
 from ricordo.cli.listing import listed_providers
-from ricordo.cli.repair import look_at_all
+from ricordo.cli.repair import examine_all
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features import FEATURES
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.broken import looking
 from ricordo.storage.check import Absent, Broken, InUse, Shared, Sound, check
+from ricordo.storage.damage import read_at_rest
 from ricordo.storage.job_queue import queue_of_file, queue_of_postgres
 from ricordo.storage.migrations import MIGRATIONS
 
@@ -34,7 +34,7 @@ Verdict = Literal["ok", "warning", "wrong"]
 DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
-_SHOWN_THREADS = 10
+_SHOWN_CONVERSATIONS = 10
 _LONG_WAIT = 60  # seconds
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
@@ -67,7 +67,7 @@ def examine() -> Iterator[Finding]:
     yield from _remote_folders(settings)
     database = check(settings)
     yield _database(settings, database)
-    yield from _threads(settings, database)
+    yield from _conversations(settings, database)
     yield from _jobs(settings, database)
     yield from _providers(providers)
     try:
@@ -148,26 +148,30 @@ def _schema(name: str, schema: int, rest: str) -> Finding:
     return Finding("database", f"{name}, {made}, {rest}")
 
 
-def _threads(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
-    """Threads that would keep their agents from answering; nothing where no database can be looked at in peace."""
+def _conversations(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
+    """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
     is_current = isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
     if not is_current:
         return
     try:
-        with looking(settings) as tx:
-            count, found = look_at_all(tx, is_alone=isinstance(database, Sound))
+        with read_at_rest(settings) as tx:
+            count, found = examine_all(tx, is_alone=isinstance(database, Sound))
     except RicordoError as error:
-        yield Finding("threads", f"not looked at: {error}", "warning")
+        yield Finding("conversations", f"not examined: {error}", "warning")
         return
     if not found:
-        yield Finding("threads", f"{count:,}, all sound")
+        yield Finding("conversations", f"{count:,}, all sound")
         return
     yield Finding(
-        "threads", f"{len(found):,} of {count:,} want mending: stop the server, ricordo doctor --repair", "warning"
+        "conversations",
+        f"{len(found):,} of {count:,} need repair: stop the server, then: ricordo doctor --repair",
+        "warning",
     )
-    for one in found[:_SHOWN_THREADS]:
+    for one in found[:_SHOWN_CONVERSATIONS]:
         # The words are of what was done; here nothing was.
-        yield Finding("thread", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning")
+        yield Finding(
+            "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning"
+        )
 
 
 def _running_server(settings: Settings) -> Finding:

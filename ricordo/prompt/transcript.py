@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import orjson
 
-from ricordo.domain.message import CompactionPart, ImagePart, Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import CompactionPart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.prompt.packaging import local_time, package_result, packed, summary_event
 
 _LEAST_CAP = 5_000
@@ -72,7 +72,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     other_ids: dict[str, str] = {}
     for given in messages:
         if given.tool_calls:
-            other_ids = {id: f"{id}_{len(used)}" for call in given.tool_calls if (id := call.call_id) in used}
+            given = _with_distinct_calls(given)  # noqa: PLW2901
+            reused = {call.call_id for call in given.tool_calls if not call.call_id or call.call_id in used}
+            other_ids = {id: f"{id or 'call'}_{len(used)}" for id in reused}
         message = _with_other_ids(given, other_ids) if other_ids else given
         if message.role == "tool":
             answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
@@ -92,6 +94,21 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     if open_calls:
         sound.append(interrupted(sound[-1], list(open_calls.values())))
     return sound
+
+
+def _with_distinct_calls(message: Message) -> Message:
+    ids = [call.call_id for call in message.tool_calls]
+    if len(set(ids)) == len(ids):
+        return message
+    seen: set[str] = set()
+    parts: list[Part] = []
+    for number, part in enumerate(message.parts):
+        if isinstance(part, ToolCallPart):
+            if part.call_id in seen:
+                part = replace(part, call_id=f"{part.call_id}_{number}")  # noqa: PLW2901
+            seen.add(part.call_id)
+        parts.append(part)
+    return replace(message, parts=tuple(parts))
 
 
 def _with_other_ids(message: Message, other_ids: Mapping[str, str]) -> Message:

