@@ -38,7 +38,7 @@ from ricordo.llm.tokens import (
     transcript_tokens,
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
-from ricordo.memory.summarizing import Own, Summary, Writer, summarize
+from ricordo.memory.summary import Own, Summary, Writer, summarize
 from ricordo.prompt.fitting import fit
 from ricordo.prompt.transcript import transcript
 from ricordo.runtime import Runtime

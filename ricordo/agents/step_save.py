@@ -28,7 +28,7 @@ from ricordo.domain.usage import Expense
 from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext
-from ricordo.memory.summarizing import Summary
+from ricordo.memory.summary import Summary
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages

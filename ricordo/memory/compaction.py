@@ -1,6 +1,6 @@
 """What leaves a window that is too full: a cut that splits no call from its result, and always gets further where it can.
 
-Pure. Who sums up what left is `memory/summarizing.py`; a message that alone is too long is for `prompt/fitting.py`.
+Pure. Who sums up what left is `memory/summary.py`; a message that alone is too long is for `prompt/fitting.py`.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from ricordo.domain.compaction import TRIGGER, CompactionMode
 from ricordo.domain.message import Message
-from ricordo.llm.tokens import message_tokens, text_tokens
+from ricordo.llm.tokens import message_tokens
 from ricordo.prompt.fitting import exchanges
 
 # By how much more may leave each time that too much stayed, as a share of the conversation (the retired Letta V1 server's).
@@ -89,16 +89,6 @@ def message_budget(window_tokens: int, overhead: int, percent: int = 100) -> int
 def summary_room(window_tokens: int, percent: int = 100) -> int:
     """How many tokens by our own estimate a summary may take, so that it does not fill the window it made room in."""
     return min(_SUMMARY_MOST, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
-
-
-def clipped(text: str, clip_chars: int | None, room: int | None) -> str:
-    """The summary, cut to `clip_chars` characters and `room` tokens, with dots at its end where it was longer."""
-    whole = text
-    if clip_chars is not None and len(text) > clip_chars:
-        text = _with_dots(whole, clip_chars)
-    while room is not None and text and (tokens := text_tokens(text)) > room:
-        text = _with_dots(whole, min(len(text) - 1, len(text) * room // tokens))
-    return text
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
@@ -201,7 +191,3 @@ def _is_said_to_agent(message: Message) -> bool:
 
 def _is_progress(messages: Sequence[Message]) -> bool:
     return any(message.role != "summary" for message in messages)
-
-
-def _with_dots(text: str, length: int) -> str:
-    return text[: max(0, length - 3)] + "..."[: max(0, length)]

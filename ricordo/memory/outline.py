@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import orjson
 
 from ricordo.domain.message import Message
+from ricordo.llm.tokens import text_tokens
 from ricordo.prompt.fitting import shorten
 from ricordo.prompt.packaging import local_time
 
@@ -33,8 +34,18 @@ def outline(messages: Sequence[Message], *, earlier: str = "", timezone: str = "
             parts.append(tools)
     head = "\n\n".join(parts)
     if len(head) >= longest:
-        return _within(head, longest)
+        return clipped(head, longest)
     return head + _asked(said, timezone, longest - len(head))
+
+
+def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
+    """The summary, cut to `clip_chars` characters and `room` tokens, with dots at its end where it was longer."""
+    whole = text
+    if clip_chars is not None and len(text) > clip_chars:
+        text = _with_dots(whole, clip_chars)
+    while room is not None and text and (tokens := text_tokens(text)) > room:
+        text = _with_dots(whole, min(len(text) - 1, len(text) * room // tokens))
+    return text
 
 
 def words_of(message: Message) -> str:
@@ -100,8 +111,8 @@ def _asked(said: Sequence[Message], timezone: str, room: int) -> str:
 
 
 def _line(text: str, limit: int) -> str:
-    return _within(" ".join(text.split()), limit)
+    return clipped(" ".join(text.split()), limit)
 
 
-def _within(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: max(0, limit - 3)] + "..."[: max(0, limit)]
+def _with_dots(text: str, length: int) -> str:
+    return text[: max(0, length - 3)] + "..."[: max(0, length)]

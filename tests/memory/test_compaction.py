@@ -12,12 +12,12 @@ from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPa
 from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
 from ricordo.memory.compaction import (
     Cut,
-    clipped,
     cut,
     message_budget,
     percent_after_refusal,
     summary_room,
 )
+from ricordo.memory.outline import clipped
 from ricordo.prompt.fitting import fit
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired

@@ -18,8 +18,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
-from ricordo.memory.compaction import clipped
-from ricordo.memory.outline import outline
+from ricordo.memory.outline import clipped, outline
 from ricordo.prompt.fitting import exchanges, fit, shorten
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.packaging import local_time
@@ -43,14 +42,6 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
     "self_compact_all": ("summary_self_all", 500),
     "self_compact_sliding_window": ("summary_self_sliding", 300),
 }
-_CHAINS: dict[CompactionMode, tuple[CompactionMode, ...]] = {
-    "all": ("all",),
-    "sliding_window": ("sliding_window", "all"),
-    "self_compact_all": ("self_compact_all", "self_compact_sliding_window", "all"),
-    "self_compact_sliding_window": ("self_compact_sliding_window", "all"),
-}
-# After these the same model would fail again.
-_HOPELESS = ("llm_authentication", "llm_insufficient_credits", "llm_timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,32 +106,27 @@ async def summarize(
 ) -> Summary:
     """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
 
-    Each way of the chain gets `timeout` seconds; what none of them could do, or where there is no model that writes, an outline
-    does. Raises nothing.
+    A model that writes gets `timeout` seconds, in the modes that begin with `self_` the agent's `own`. What it did not do, or all
+    where there is none, is left to an outline. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
-    spent, best, hopeless = Usage(), _Draft(earlier), set[str]()
-    for mode in _CHAINS[settings.mode]:
-        asked = own if mode.startswith("self_") else writer
-        if asked is None or asked.model.info.handle in hopeless:
-            continue
-        draft = _Draft(earlier)
+    draft, mode, asked = _Draft(earlier), settings.mode, writer
+    if mode.startswith("self_"):
+        mode, asked = (mode, own) if own else ("all", writer)
+    if asked:
+        handle = asked.model.info.handle
         try:
             async with asyncio.timeout(timeout):
                 await _write(draft, evicted, _Task(mode, settings, asked, room, timezone))
-            whole = clipped(draft.text, settings.clip_chars, room)
-            return Summary(whole, mode, asked.model.info.handle, spent + draft.usage)
-        except Exception as error:  # whatever a model's door raises, the agent goes on
+            return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
+        except Exception as error:  # whatever an adapter raises, the agent goes on
             is_expected = isinstance(error, ModelError | TimeoutError)
-            what = {"mode": mode, "model": asked.model.info.handle, "reason": _reason(error)}
+            what = {"mode": mode, "model": handle, "reason": _reason(error)}
             log.warning("no summary", extra=what, exc_info=not is_expected)
-            if isinstance(error, TimeoutError) or (isinstance(error, ModelError) and error.kind in _HOPELESS):
-                hopeless.add(asked.model.info.handle)
-        spent += draft.usage
-        best = max(best, draft, key=lambda one: one.covered)
+    done, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
     longest = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
-    plain = outline(evicted[best.covered :], earlier=best.text, timezone=timezone, **longest)
-    return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", spent)
+    plain = outline(evicted[done:], earlier=before, timezone=timezone, **longest)
+    return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", draft.usage)
 
 
 @dataclass(frozen=True, slots=True)
