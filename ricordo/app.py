@@ -35,7 +35,7 @@ from ricordo.runtime import Runtime
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from ricordo.storage.database import is_shared, open_store
-from ricordo.storage.plugin_tables import create_missing
+from ricordo.storage.migrations import create_missing
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
 
@@ -75,7 +75,7 @@ async def open_runtime(
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         if tables := plugins.tables():
-            await store.write(lambda tx: create_missing(tx, tables))
+            await store.write(lambda tx: create_missing(tx.connection, tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         streams = (callbacks.HANDLER, run_events.HANDLER)
         swept = (run_end.HANDLER,) if is_shared(settings) else ()

@@ -5,7 +5,7 @@ import typer
 from ricordo.cli.progress import Progress
 from ricordo.settings import Settings, load_settings
 from ricordo.storage.copying import Choices, Moved, move
-from ricordo.storage.held import address
+from ricordo.storage.database import address
 
 
 def migrate_to(url: str, choices: Choices) -> None:

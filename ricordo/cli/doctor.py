@@ -25,8 +25,8 @@ from ricordo.features import FEATURES
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.check import Absent, Broken, InUse, Shared, Sound, check
 from ricordo.storage.damage import read_at_rest
+from ricordo.storage.database import Absent, Broken, InUse, Shared, Sound, check
 from ricordo.storage.job_queue import queue_of_file, queue_of_postgres
 from ricordo.storage.migrations import MIGRATIONS
 

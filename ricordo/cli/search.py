@@ -12,7 +12,7 @@ from ricordo.errors import NotFound
 from ricordo.logs import set_up_logs
 from ricordo.search import rebuild
 from ricordo.settings import load_settings
-from ricordo.storage.held import address
+from ricordo.storage.database import address
 from ricordo.storage.store import Store, Transaction
 
 _LOOK_EVERY = 0.2  # seconds

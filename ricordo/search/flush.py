@@ -28,6 +28,7 @@ from ricordo.search.records import (
 )
 from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import LABEL, TailRow, unpack
+from ricordo.storage.repository import Appending, Missing
 from ricordo.storage.search_tables import (
     search_documents,
     search_postings,
@@ -38,7 +39,6 @@ from ricordo.storage.search_tables import (
 )
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
-from ricordo.storage.upsert import Appending, Missing
 
 MERGED_AT_ONCE = 768
 # Taking a document out rewrites a blob for each of its words, so fewer of them make a transaction as long.

@@ -20,8 +20,7 @@ from ricordo.search.pgvector_builder import Builder, Place, Plan, prefix_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from ricordo.storage import migrations
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store, Transaction
-from ricordo.storage.units import reason_of
+from ricordo.storage.store import Store, Transaction, reason_of
 
 if TYPE_CHECKING:
     from ricordo.storage.postgres import PostgresStore

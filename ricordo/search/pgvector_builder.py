@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from ricordo.storage.units import Units, reason_of
+from ricordo.storage.store import SqlStore, reason_of
 
 log = logging.getLogger(__name__)
 PREFIX = "search_pgvector_"
@@ -90,7 +90,7 @@ def prefix_of(space: str, model: str) -> str:
 class Builder:
     """Builds what is asked for and removes what is not needed any more, one thing after the other, until it is closed."""
 
-    def __init__(self, store: Units, plan: Plan) -> None:
+    def __init__(self, store: SqlStore, plan: Plan) -> None:
         self._store = store
         self._plan = plan
         self._due: dict[Place, float] = {}

@@ -10,9 +10,9 @@ from ricordo.errors import Conflict
 from ricordo.search.query import Batch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vectors import VECTOR
+from ricordo.storage.repository import Appending
 from ricordo.storage.search_tables import search_documents, search_spaces, search_vectors
 from ricordo.storage.store import Transaction
-from ricordo.storage.upsert import Appending
 
 _SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
 _SPACE_HELD = _SPACE.with_for_update()

@@ -18,10 +18,9 @@ from ricordo.errors import Conflict, Stale
 from ricordo.storage import blobs, history, proposals, versions
 from ricordo.storage import blocks as blocks_now
 from ricordo.storage.memory_tables import number_of_chain
-from ricordo.storage.rows import new_values, setter
+from ricordo.storage.repository import Missing, new_values, setter
 from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.tables import agents_blocks, blocks, git_objects
-from ricordo.storage.upsert import Missing
 from ricordo.storage.versions import Change
 
 _COLUMNS = [column.name for column in blocks.c if column.name != "seq"]

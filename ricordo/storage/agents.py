@@ -14,7 +14,7 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import new_values, plain, setter
+from ricordo.storage.repository import new_values, plain, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, agents_archives, agents_blocks, agents_tags
 from ricordo.storage.tables import archives as archives_table

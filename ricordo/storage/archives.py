@@ -11,7 +11,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.repository import found, new_values, setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, agents_archives, archives, passages, passages_tags
 

@@ -17,7 +17,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import new_values, setter
+from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Overtaken, Transaction, each
 from ricordo.storage.tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change

@@ -17,7 +17,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import messages
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, setter
+from ricordo.storage.repository import found, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, conversations
 from ricordo.storage.tables import messages as messages_table

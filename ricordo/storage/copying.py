@@ -18,9 +18,16 @@ from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.settings import Settings
 from ricordo.storage import migrations
 from ricordo.storage.content import TABLES, Digest, Row, count, key_of, portions
-from ricordo.storage.held import address, hold, reading, require_current, schema_of, writing
+from ricordo.storage.database import (
+    address,
+    exclusive_access,
+    read_transaction,
+    require_current,
+    schema_of,
+    write_transaction,
+)
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS
-from ricordo.storage.units import plain_errors, reason_of
+from ricordo.storage.store import plain_errors, reason_of
 
 Phase = Literal["copied", "compared"]
 # Told again and again: the phase, the table, rows done, rows in all.
@@ -60,12 +67,12 @@ def move(source: Settings, target: Settings, choices: Choices, report: Report) -
     """
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
-    with _plainly(), hold(source, force=choices.force) as old:
-        with reading(old):
+    with _plainly(), exclusive_access(source, force=choices.force) as old:
+        with read_transaction(old):
             require_current(old, address(source))
             if target.postgres_url is not None and not choices.replace_nul:
                 _require_no_nul(old)
-        with hold(target, is_new=True) as new:
+        with exclusive_access(target, is_new=True) as new:
             _make_ready(new, address(target), choices)
             return _copy_all(old, new, choices, report)
 
@@ -73,14 +80,14 @@ def move(source: Settings, target: Settings, choices: Choices, report: Report) -
 def _copy_all(old: Connection, new: Connection, choices: Choices, report: Report) -> Moved:
     cleans = choices.replace_nul and new.dialect.name == "postgresql"
     digests = {}
-    with reading(old):
+    with read_transaction(old):
         counters = _counters(old)
         for table in TABLES:
             digests[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
-    with writing(new):
+    with write_transaction(new):
         _set_counters(new, counters)
     compared = {}
-    with reading(new):
+    with read_transaction(new):
         for table in TABLES:
             compared[table.name] = _read_back(new, table, digests[table.name], report)
     differing = [name for name, digest in digests.items() if digest.text() != compared[name].text()]
@@ -89,7 +96,7 @@ def _copy_all(old: Connection, new: Connection, choices: Choices, report: Report
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
             "database is as it was. See that nobody else writes to the new one, then repeat with --replace."
         )
-    with reading(old):
+    with read_transaction(old):
         leaves_vectors = _has_pgvector(old)
     _finish(new)
     rows = {name: digest.rows for name, digest in digests.items()}
@@ -102,7 +109,7 @@ def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool,
     statement = insert(table)
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
-        with writing(new):
+        with write_transaction(new):
             new.execute(statement, rows)
         digest.add(rows)
         report("copied", table.name, digest.rows, total)
@@ -119,7 +126,7 @@ def _read_back(new: Connection, table: Table, wanted: Digest, report: Report) ->
 
 def _make_ready(new: Connection, where: str, choices: Choices) -> None:
     """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
-    with reading(new):
+    with read_transaction(new):
         version, names = schema_of(new), set(inspect(new).get_table_names())
         held = {} if version == HALF_COPIED else _held(new, names)
         begun_with = new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
@@ -132,7 +139,7 @@ def _make_ready(new: Connection, where: str, choices: Choices) -> None:
         counted = ", ".join(f"{name} ({rows})" for name, rows in held.items())
         raise Conflict(f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one.")
     migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
-    with writing(new):
+    with write_transaction(new):
         new.execute(_MARK, {"version": HALF_COPIED})
         _delete_all(new)
 
@@ -146,7 +153,7 @@ def _empty(new: Connection, where: str, begun_with: int, choices: Choices) -> No
         raise Conflict(
             f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
         )
-    with writing(new):
+    with write_transaction(new):
         _delete_all(new)
 
 
@@ -214,9 +221,9 @@ def _sequence(connection: Connection, table: Table) -> str:
 
 def _finish(new: Connection) -> None:
     if new.dialect.name == "postgresql":
-        with writing(new):
+        with write_transaction(new):
             new.exec_driver_sql(f"ANALYZE {', '.join(table.name for table in TABLES)}")
-    with writing(new):
+    with write_transaction(new):
         new.execute(_UNMARK, {"version": HALF_COPIED})
 
 
@@ -243,7 +250,7 @@ def _with_nul(old: Connection, table: Table) -> Iterator[str]:
 
 
 def _texts(table: Table) -> list[Column[Any]]:
-    # JSON may hold a NUL on every database, as an escape.
+    # JSON may exclusive_access a NUL on every database, as an escape.
     return [column for column in table.columns if isinstance(column.type, String)]
 
 

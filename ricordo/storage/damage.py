@@ -1,4 +1,4 @@
-"""Conversations read as they are stored, for repair: no row is expected to hold what it should.
+"""Conversations read as they are stored, for repair: no row is expected to exclusive_access what it should.
 
 Elsewhere a row that cannot be read is an error; here it is a finding.
 """
@@ -14,8 +14,8 @@ from sqlalchemy import Row, Text, bindparam, cast, func, select, update
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.settings import Settings
-from ricordo.storage.held import hold, reading, require_current
-from ricordo.storage.prepared import Statements
+from ricordo.storage.database import exclusive_access, read_transaction, require_current
+from ricordo.storage.statements import Statements
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, conversations, messages, runs
 
@@ -47,7 +47,7 @@ class StoredMessage:
 @contextmanager
 def read_at_rest(settings: Settings) -> Iterator[Transaction]:
     """Open one consistent, read-only view of a database that no server uses. Raises Conflict, NotFound, Unavailable."""
-    with hold(settings, force=True) as connection, reading(connection):
+    with exclusive_access(settings, force=True) as connection, read_transaction(connection):
         require_current(connection, "The database")
         yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
 

@@ -1,23 +1,98 @@
-"""Opening the database that the settings name."""
+"""The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
-from ricordo.domain.clock import Clock
-from ricordo.errors import Unavailable
-from ricordo.settings import Settings
-from ricordo.storage.sqlite import open_sqlite
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, inspect, make_url, text
+
+from ricordo.domain.clock import Clock, SystemClock
+from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.settings import SQLITE, Settings
+from ricordo.storage import sqlite
+from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED
+from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Store
 
-MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+if TYPE_CHECKING:
+    from ricordo.storage.postgres import PostgresStore
+
+_MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+_OTHERS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND backend_type = 'client backend' AND application_name = :name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no database yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """A running server has the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A file that can be read and is consistent."""
+
+    schema: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A database on a PostgreSQL server that was reached. `schema` is 0 before the first start, `vectors` pgvector's version."""
+
+    schema: int
+    size: int
+    server: str
+    name: str
+    vectors: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """It cannot be read, or is inconsistent."""
+
+    reason: str
 
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
     url = settings.postgres_url
     if url is None:
-        return open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
+        return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
+    return _open_postgres(settings, url, clock)
+
+
+def open_for_reading(settings: Settings, clock: Clock | None = None) -> Store:
+    """Open the database beside a server that may be using it: nothing is written, migrated or locked.
+
+    Raises NotFound, Conflict where its schema is another's, Unavailable.
+    """
+    if settings.postgres_url is not None:
+        return _open_postgres(settings, settings.postgres_url, clock)
+    path = settings.database_path
+    if not path.exists():
+        raise NotFound(f"There is no database at {path}. Start the server once, or set RICORDO_DATA_DIR.")
+    engine = sqlite.make_engine(path, settings.durability)
+    with sqlite.first_connection(engine, path) as connection:
+        require_current(connection, str(path))
+    # Readers wait for no writer, so the folder's lock is left to the server.
+    return SqliteStore(engine, clock or SystemClock(), FileLock(path.with_suffix(".lock"), thread_local=False))
+
+
+def _open_postgres(settings: Settings, url: str, clock: Clock | None) -> "PostgresStore":
     try:
         from ricordo.storage import postgres  # brings psycopg
     except ImportError as error:
-        raise Unavailable(MISSING) from error
+        raise Unavailable(_MISSING) from error
     return postgres.open_postgres(
         url,
         connections=settings.database_connections,
@@ -28,5 +103,155 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
 
 
 def is_shared(settings: Settings) -> bool:
-    """Whether other servers may be at work on the same database."""
+    """Return whether other servers may be at work on the same database."""
     return settings.postgres_url is not None
+
+
+def address(settings: Settings) -> str:
+    """Return where the database is, without its password."""
+    if settings.postgres_url is None:
+        return f"{SQLITE}{settings.database_path}"
+    return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
+
+
+@contextmanager
+def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
+    """Connect while no server uses the database, and none can begin to.
+
+    `is_new` makes the file; `force` tolerates servers on PostgreSQL. Raises Conflict where a server uses it, NotFound, Unavailable.
+    """
+    if settings.postgres_url is not None:
+        with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
+            yield connection
+        return
+    path = settings.database_path
+    if is_new:
+        sqlite.make_private_file(path)
+    elif not path.exists() or not path.stat().st_size:
+        raise NotFound(
+            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to where yours is."
+        )
+    lock = sqlite.lock_file(path)
+    # "full": what is reported as done is on the disk.
+    engine = sqlite.make_engine(path, "full")
+    try:
+        with sqlite.first_connection(engine, path) as connection:
+            yield connection
+    finally:
+        engine.dispose()
+        lock.release()
+
+
+@contextmanager
+def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterator[Connection]:
+    try:
+        from ricordo.storage import postgres  # brings psycopg
+    except ImportError as error:
+        raise Unavailable(_MISSING) from error
+    engine = postgres.make_engine(url, "full")
+    try:
+        with postgres.first_connection(engine) as connection:
+            postgres.require_usable(connection)
+            # Reading all of it is one transaction, in which this connection waits for the other database.
+            connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+            # A server that starts takes this lock first, so it waits until we are done. It ends with the session.
+            is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
+            others = count_servers(connection)
+            connection.rollback()  # ends SQLAlchemy's idea of a transaction
+            if not is_ours:
+                raise Conflict(
+                    f"{address(settings)} is being opened or copied by somebody else, or is both ends of this move. "
+                    "Wait, or name another database."
+                )
+            if others and not force:
+                raise Conflict(
+                    f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
+                )
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def count_servers(connection: Connection) -> int:
+    """Return how many other connections of Ricordo there are to this database on PostgreSQL."""
+    name = connection.engine.url.query["application_name"]
+    return int(connection.execute(_OTHERS, {"name": name}).scalar_one())
+
+
+@contextmanager
+def read_transaction(connection: Connection) -> Iterator[None]:
+    """Read from one snapshot of the database."""
+    is_postgres = connection.dialect.name == "postgresql"
+    with connection.begin():
+        connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN")
+        yield
+
+
+@contextmanager
+def write_transaction(connection: Connection) -> Iterator[None]:
+    """Commit what happens inside of the `with`, or none of it."""
+    with connection.begin():
+        connection.exec_driver_sql("BEGIN" if connection.dialect.name == "postgresql" else "BEGIN IMMEDIATE")
+        yield
+
+
+def schema_of(connection: Connection) -> int:
+    """Return the version of the schema, without making anything; 0 where there is none."""
+    if not inspect(connection).has_table("schema_versions"):
+        return 0
+    return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
+
+
+def require_current(connection: Connection, where: str) -> None:
+    """Raise Conflict or Unavailable where the schema is not the one this Ricordo writes."""
+    version, known = schema_of(connection), len(MIGRATIONS)
+    if version == HALF_COPIED:
+        raise Unavailable(UNFINISHED)
+    if version != known:
+        what = "Start the newer Ricordo that wrote it" if version > known else "Start this Ricordo on it once"
+        raise Conflict(f"{where} has schema {version}, and this Ricordo writes {known}. {what}, stop it, then repeat.")
+
+
+def check(settings: Settings) -> Absent | InUse | Sound | Shared | Broken:
+    """Check the database, without changing or locking it."""
+    if settings.postgres_url is None:
+        return check_database(settings.database_path)
+    try:
+        from ricordo.storage import postgres  # brings psycopg
+    except ImportError:
+        return Broken(_MISSING)
+    try:
+        found = Shared(*postgres.describe(settings.postgres_url))
+    except Unavailable as error:
+        return Broken(str(error))
+    return Broken(UNFINISHED) if found.schema == HALF_COPIED else found
+
+
+def check_database(path: Path) -> Absent | InUse | Sound | Broken:
+    """Check a database file, as `check` does."""
+    if not path.exists() or path.stat().st_size == 0:
+        return Absent()
+    try:
+        # Taken for a moment only: a server that starts meanwhile waits for it.
+        with FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600):
+            pass
+    except Timeout:
+        return InUse()
+    except OSError as error:
+        return Broken(f"{path} cannot be locked: {error.strerror}.")
+    engine = sqlite.make_engine(path, "normal")
+    try:
+        with sqlite.first_connection(engine, path) as connection:
+            result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+            if result != "ok":
+                return Broken(f"{path} is damaged: {result}. Restore it from a backup.")
+            schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
+    except Exception as error:
+        # Whatever the driver meets in a file that is no database any more.
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
+        return Broken(f"{path} cannot be read: {reason}. Restore it from a backup.")
+    finally:
+        engine.dispose()
+    if schema == HALF_COPIED:
+        return Broken(f"{path} cannot be used. {UNFINISHED}")
+    return Sound(int(schema), path.stat().st_size)

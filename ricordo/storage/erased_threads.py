@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, select, update
 
 from ricordo.domain.erasure import Erasure
 from ricordo.search import index
-from ricordo.storage.rows import setter
+from ricordo.storage.repository import setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import conversations, messages
 

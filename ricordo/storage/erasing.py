@@ -32,7 +32,7 @@ from ricordo.search import schedule
 from ricordo.search.partitions import EMBED
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
-from ricordo.storage.rows import setter
+from ricordo.storage.repository import setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import (
     agents,

@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Connection, func, inspect, select, true
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job, JobStatus
 from ricordo.domain.scope import Scope
-from ricordo.storage.held import count_servers, reading
+from ricordo.storage.database import count_servers, read_transaction
 from ricordo.storage.jobs import job_of
-from ricordo.storage.prepared import Statements
 from ricordo.storage.sqlite import first_connection, make_engine
+from ricordo.storage.statements import Statements
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import jobs
 
@@ -64,10 +64,10 @@ def queue_of_postgres(url: str) -> tuple[Queue | None, bool]:
     """
     from ricordo.storage import postgres  # brings psycopg
 
-    with postgres.looking(url) as connection:
+    with postgres.read_only(url) as connection:
         is_served = count_servers(connection) > 0
         connection.rollback()  # ends SQLAlchemy's idea of a transaction
-        with reading(connection):
+        with read_transaction(connection):
             return _whole_queue(connection), is_served
 
 

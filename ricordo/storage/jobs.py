@@ -16,10 +16,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
 from ricordo.storage import tickets
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.repository import Missing, found, new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import jobs
-from ricordo.storage.upsert import Missing
 
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000

@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, bindparam, insert, select, update
 from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found
+from ricordo.storage.repository import found
 from ricordo.storage.store import Transaction, each, from_json
 from ricordo.storage.tables import messages
 

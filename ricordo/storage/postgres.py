@@ -30,10 +30,19 @@ from sqlalchemy.exc import DatabaseError, DBAPIError
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.arrays import Encoded
-from ricordo.storage.dump import dump
-from ricordo.storage.store import Overtaken, Transaction, each, from_json, to_json
-from ricordo.storage.units import Units, plain_errors, reason_of, timed
+from ricordo.storage.backups import back_up_postgres
+from ricordo.storage.statements import EncodedArray
+from ricordo.storage.store import (
+    Overtaken,
+    SqlStore,
+    Transaction,
+    each,
+    from_json,
+    plain_errors,
+    reason_of,
+    timed,
+    to_json,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,7 +106,7 @@ class PostgresDialect(PGDialect_psycopg):
 registry.register("postgresql.ricordo", __name__, "PostgresDialect")
 
 
-class PostgresStore(Units):
+class PostgresStore(SqlStore):
     """A database that several servers may share. Each worker thread has one connection; callers wait for a free one."""
 
     def __init__(self, engine: Engine, clock: Clock, connections: int) -> None:
@@ -242,7 +251,9 @@ def open_postgres(
             connection.exec_driver_sql("SET lock_timeout = 0")  # another server's migration may take long
             connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
             connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
-            migrations.migrate(connection, back_up=lambda version: dump(connection, backups, version, clock))
+            migrations.migrate(
+                connection, back_up=lambda version: back_up_postgres(connection, backups, version, clock)
+            )
             # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
     except BaseException:
         engine.dispose()
@@ -266,7 +277,7 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
-        connection.adapters.register_dumper(Encoded, _EncodedDumper)
+        connection.adapters.register_dumper(EncodedArray, _EncodedDumper)
         connection.execute(_SESSION)
         if durability == "full":
             connection.execute("SET synchronous_commit = on")
@@ -293,12 +304,12 @@ def first_connection(engine: Engine) -> Connection:
         ) from None
 
 
-def look(url: str) -> tuple[int, int, str, str, str | None]:
-    """The schema's version (0: none yet), bytes, the server's version, the database's name and pgvector's version, if it is there.
+def describe(url: str) -> tuple[int, int, str, str, str | None]:
+    """Return the schema's version (0: none), bytes, the server's version, the database's name and pgvector's version.
 
     Raises Unavailable.
     """
-    with looking(url) as connection:
+    with read_only(url) as connection:
         schema = 0
         if connection.exec_driver_sql("SELECT to_regclass('schema_versions')").scalar_one():
             schema = connection.exec_driver_sql("SELECT max(version) FROM schema_versions").scalar_one() or 0
@@ -310,8 +321,8 @@ def look(url: str) -> tuple[int, int, str, str, str | None]:
 
 
 @contextmanager
-def looking(url: str) -> Iterator[Connection]:
-    """A connection for somebody who only looks. Raises Unavailable, also for what fails in it."""
+def read_only(url: str) -> Iterator[Connection]:
+    """Connect for reading only. Raises Unavailable, also for what fails inside of the `with`."""
     engine = make_engine(url)
     try:
         with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:

@@ -13,7 +13,7 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
 from ricordo.storage import blobs
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import new_values, setter
+from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import proposals
 

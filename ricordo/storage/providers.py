@@ -8,7 +8,7 @@ from ricordo.domain.provider import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.repository import found, new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import providers
 

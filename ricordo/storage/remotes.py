@@ -9,7 +9,7 @@ from ricordo.domain.remote import SETTLES, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import jobs
-from ricordo.storage.rows import new_values, setter
+from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import chains, memory_remotes, proposals
 

@@ -10,7 +10,7 @@ from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, LeaseLost
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter, usage_of, usage_values
+from ricordo.storage.repository import found, new_values, setter, usage_of, usage_values
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import runs, steps
 from ricordo.storage.usage import keep_spent

@@ -1,11 +1,10 @@
-"""What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock, verified backups."""
+"""What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
 
 import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +13,11 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.compiler import compiles
 
-from ricordo.domain.clock import Clock, SystemClock, to_datetime
+from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.store import Transaction, each, from_json, to_json
-from ricordo.storage.units import Units, plain_errors, timed
+from ricordo.storage.backups import back_up, make_private_folder
+from ricordo.storage.store import SqlStore, Transaction, each, from_json, plain_errors, timed, to_json
 
 T = TypeVar("T")
 READERS = 4
@@ -33,7 +32,7 @@ def _each(element: each, compiler: Any, **options: Any) -> str:
     return f"(SELECT value FROM json_each({parameter}))"  # noqa: S608 - the text of a bound parameter
 
 
-class SqliteStore(Units):
+class SqliteStore(SqlStore):
     """One file, one writer thread, a few readers. SQLite has one writer, so callers wait for it here and never see "locked"."""
 
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
@@ -116,47 +115,9 @@ def lock_file(path: Path) -> FileLock:
     return lock
 
 
-def back_up(path: Path, version: int, clock: Clock) -> Path:
-    """Copy the database into `backups/` beside it and verify the copy; raises Unavailable where the copy is not sound."""
-    moment = to_datetime(clock.now()).strftime("%Y%m%dT%H%M%S%f")
-    target = path.parent / "backups" / f"{path.stem}-schema{version}-{moment}.db"
-    _make_private_folder(target.parent)
-    try:
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
-            source.backup(copy)
-            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
-    except sqlite3.Error:
-        sound = False
-    if not sound:
-        target.unlink(missing_ok=True)
-        raise Unavailable(
-            f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
-            "Check the disk for space and faults, then start again."
-        )
-    target.chmod(0o600)
-    return target
-
-
-def _counts(connection: sqlite3.Connection) -> dict[str, int]:
-    tables = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE '%\\_fts%' ESCAPE '\\'"
-    )
-    count = 'SELECT count(*) FROM "{}"'.format  # the names come from the schema itself
-    return {name: connection.execute(count(name)).fetchone()[0] for (name,) in tables.fetchall()}
-
-
-def _make_private_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"The folder {folder} cannot be made: {error.strerror}. Choose another RICORDO_DATA_DIR."
-        ) from error
-
-
 def make_private_file(path: Path) -> None:
     """Make the file, empty, for its owner alone, where there is none. Raises Unavailable."""
-    _make_private_folder(path.parent)
+    make_private_folder(path.parent)
     try:
         path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
     except OSError as error:

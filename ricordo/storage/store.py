@@ -1,20 +1,23 @@
-"""Units of work: async callers hand in plain functions, each of which is one transaction in a worker thread.
+"""SqlStore of work: async callers hand in plain functions, each of which is one transaction in a worker thread.
 
 A function that takes a Transaction never awaits and never opens another; model, embedder and tool calls happen in between.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
-from ricordo.errors import Conflict, Invalid
-from ricordo.storage.prepared import Prepared, Statements
+from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
+from ricordo.storage.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -46,9 +49,9 @@ class Transaction:
         self.has_written = True
         if not values:
             return 0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
-        if not isinstance(values, Mapping) and (at_once := self._statements.at_once(statement, values)):
-            cursor = self._cursor(at_once)
-            cursor.execute(at_once.sql, at_once.of(values))
+        if not isinstance(values, Mapping) and (bulk := self._statements.bulk_insert(statement, values)):
+            cursor = self._cursor(bulk)
+            cursor.execute(bulk.sql, bulk.bind_rows(values))
             return int(cursor.rowcount)
         prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
         if prepared is None:
@@ -79,7 +82,7 @@ class Transaction:
         if self.connection.dialect.name != "sqlite":
             self.all(statement, values)
 
-    def _cursor(self, prepared: Prepared) -> Any:
+    def _cursor(self, prepared: PreparedStatement) -> Any:
         for observer in self._statements.observers:
             observer(prepared.sql)
         return self.connection.connection.cursor(**prepared.cursor)
@@ -101,6 +104,28 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of the database once running units are done."""
         ...
+
+
+class SqlStore:
+    """The base of a store: its engine, its prepared statements, its cache, and how a unit of work runs."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.statements = Statements(engine.dialect)
+        self.cache: dict[Any, Any] = {}
+
+    def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
+        with connection.begin():
+            self._begin(connection, begin)
+            tx = Transaction(connection, self.clock, self.statements, self.cache)
+            result = work(tx)
+        for callback in tx.after_commit:
+            callback()
+        return result
+
+    def _begin(self, connection: Connection, begin: str) -> None:
+        connection.exec_driver_sql(begin)
 
 
 class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("IN")(each(ids))
@@ -126,9 +151,42 @@ def from_json(text: str | bytes) -> Any:
     return orjson.loads(text)
 
 
-def warn_if_slow(work: Callable[..., Any], started: float) -> None:
-    """Log a write that held the database for longer than SLOW_WRITE; `started` is a `time.monotonic()`."""
-    if (seconds := time.monotonic() - started) > SLOW_WRITE:
-        log.warning(
-            "slow write", extra={"work": getattr(work, "__qualname__", repr(work)), "seconds": round(seconds, 3)}
-        )
+def timed(write: Callable[[Callable[[Transaction], T]], T], work: Callable[[Transaction], T]) -> T:
+    """What `write` makes of `work`, with a warning in the log where it took long."""
+    started = time.monotonic()
+    try:
+        return write(work)
+    finally:
+        if (seconds := time.monotonic() - started) > SLOW_WRITE:
+            name = getattr(work, "__qualname__", repr(work))
+            log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
+
+
+@contextmanager
+def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
+    """Raise Collision, Unavailable or Invalid for what the driver raises by itself or through SQLAlchemy.
+
+    `advice` says what to do where the database failed.
+    """
+    try:
+        yield
+    except (IntegrityError, driver.IntegrityError) as error:
+        raise Collision(
+            f"The database refused it: {reason_of(error)}. Choose another name, or read what is there."
+        ) from error
+    except (OperationalError, driver.OperationalError) as error:
+        reason = reason_of(error)
+        log.warning("the database failed", extra={"reason": reason})
+        raise Unavailable(f"The database failed: {reason}. Nothing was changed. {advice}") from error
+    except StatementError as error:
+        raise error.orig if isinstance(error.orig, RicordoError) else error from None
+    except OverflowError as error:
+        raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
+    except UnicodeEncodeError as error:
+        raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """The driver's first line, without a full stop: further ones may quote what people said."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return str(cause).partition("\n")[0].strip().rstrip(".")

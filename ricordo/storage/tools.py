@@ -10,7 +10,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.rows import found, new_values, setter
+from ricordo.storage.repository import found, new_values, setter
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents_tools, organizations, tools
 

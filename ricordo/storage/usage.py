@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, insert, literal, 
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.usage import Expense
-from ricordo.storage.rows import usage_values
+from ricordo.storage.repository import usage_values
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import expenses, runs, steps
 

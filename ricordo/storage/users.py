@@ -8,9 +8,9 @@ from sqlalchemy import Row, bindparam, or_, select
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Invalid, NotFound
+from ricordo.storage.repository import Missing
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import users
-from ricordo.storage.upsert import Missing
 
 _LONGEST = 255
 # A name is a part of addresses, of the author's line of commits, and of one line in every list.

@@ -17,7 +17,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, remotes
 from ricordo.storage.memory_tables import number_of_chain
-from ricordo.storage.rows import new_values, setter
+from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import chains, commits, memory_remotes
 

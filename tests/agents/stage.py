@@ -28,7 +28,7 @@ from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.paging import Page
-from ricordo.storage.units import Units
+from ricordo.storage.store import SqlStore
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox
@@ -91,7 +91,7 @@ BUILTIN = Hooks(plugin.tools())  # made once: building the models of their argum
 class Stage:
     """A runtime whose model says the `lines`, one a call; a line may be a function of the request."""
 
-    def __init__(self, store: Units, folder: Path, hooks: Hooks) -> None:
+    def __init__(self, store: SqlStore, folder: Path, hooks: Hooks) -> None:
         self.lines: deque[Line | LineOf] = deque()
         self.store = store
         self.hooks = hooks
@@ -240,7 +240,7 @@ async def soon(awaitable: Awaitable[T]) -> T:
 class Held:
     """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
 
-    def __init__(self, store: Units, beginning: str) -> None:
+    def __init__(self, store: SqlStore, beginning: str) -> None:
         self._observers = store.statements.observers
         self._beginning = beginning
         self._reached = threading.Event()
@@ -269,7 +269,7 @@ class Held:
             self._released.wait(LIMIT)
 
 
-async def broken(store: Units, what: str) -> None:
+async def broken(store: SqlStore, what: str) -> None:
     """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
     if store.engine.dialect.name == "sqlite":
         trigger = f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
@@ -283,7 +283,7 @@ async def broken(store: Units, what: str) -> None:
     await store.write(lambda tx: tx.run(text(trigger)))
 
 
-async def mended(store: Units) -> None:
+async def mended(store: SqlStore) -> None:
     """Undo `broken`."""
     undo = "DROP TRIGGER broken" if store.engine.dialect.name == "sqlite" else "DROP FUNCTION refuse CASCADE"
     await store.write(lambda tx: tx.run(text(undo)))

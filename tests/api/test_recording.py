@@ -23,8 +23,7 @@ from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.scripted import call
 from ricordo.runtime import Runtime
 from ricordo.storage import run_events, runs, tables
-from ricordo.storage.store import Transaction
-from ricordo.storage.units import Units
+from ricordo.storage.store import SqlStore, Transaction
 from tests.agents.stage import Gate, Hooks, Stage, soon
 from tests.conftest import BOTH
 from tests.support import make
@@ -37,7 +36,7 @@ NOTE = {"label": "human", "new_string": "She likes tea."}
 
 
 @pytest.fixture
-async def stage(store: Units, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
     """A runtime with a model that says what the test tells it to."""
     opened = await Stage(store, tmp_path, Hooks()).open()
     opened.pieces = PieceModel()  # type: ignore[attr-defined]
@@ -48,7 +47,7 @@ async def stage(store: Units, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def elsewhere(store: Units, tmp_path: Path) -> AsyncIterator[Runtime]:
+async def elsewhere(store: SqlStore, tmp_path: Path) -> AsyncIterator[Runtime]:
     """Another process's runtime on the same database: it knows nothing of the turns and recordings of the first."""
     other = Stage(store, tmp_path, Hooks())
     yield other.runtime

@@ -17,8 +17,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import runs
-from ricordo.storage.store import Transaction
-from ricordo.storage.units import Units
+from ricordo.storage.store import SqlStore, Transaction
 from tests.agents.stage import Hooks, Stage
 from tests.support import make
 from tests.support.clock import START
@@ -26,7 +25,7 @@ from tests.support.model_server import Answer, ModelServer
 
 
 @pytest.fixture
-async def stage(store: Units, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
     """A runtime that may call this machine."""
     opened = Stage(store, tmp_path, Hooks())
     opened.runtime.settings.allow_private_callbacks = True

@@ -7,15 +7,14 @@ from ricordo.background.run_events import HANDLER
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import run_events, runs
-from ricordo.storage.store import Transaction
-from ricordo.storage.units import Units
+from ricordo.storage.store import SqlStore, Transaction
 from tests.agents.stage import Hooks, Stage
 from tests.support import make
 from tests.support.clock import START, ManualClock
 
 
 async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
-    store: Units, tmp_path: Path, clock: ManualClock
+    store: SqlStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     stage = Stage(store, tmp_path, Hooks())
     agent = (await make.stored_agent(store)).agent

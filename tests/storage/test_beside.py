@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.settings import Settings
-from ricordo.storage.beside import open_for_reading
+from ricordo.storage.database import open_for_reading
 from ricordo.storage.sqlite import open_sqlite
 
 DATABASES = ("sqlite",)

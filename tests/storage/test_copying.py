@@ -25,12 +25,10 @@ from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
 from ricordo.search.index_jobs import Indexing
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
-from ricordo.storage import copying, held, jobs, messages, runs
-from ricordo.storage.check import Broken, check_database, check_postgres
+from ricordo.storage import copying, database, jobs, messages, runs
 from ricordo.storage.content import TABLES, Digest, hash_of, portions
 from ricordo.storage.copying import Choices, Moved
-from ricordo.storage.database import open_store
-from ricordo.storage.held import hold, reading
+from ricordo.storage.database import Broken, check, check_database, exclusive_access, open_store, read_transaction
 from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import (
@@ -121,7 +119,7 @@ async def move(source: Settings, target: Settings, choices: Choices | None = Non
 
 async def hash_in(settings: Settings) -> str:
     def read() -> str:
-        with hold(settings) as connection, reading(connection):
+        with exclusive_access(settings) as connection, read_transaction(connection):
             return hash_of(connection)
 
     return await asyncio.to_thread(read)
@@ -194,7 +192,7 @@ async def test_there_and_back_again_nothing_changes(first: Settings, last: Setti
 async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -> None:
 
     def look() -> None:
-        with hold(first) as connection, reading(connection):
+        with exclusive_access(first) as connection, read_transaction(connection):
             for table in TABLES:
                 rows = next(portions(connection, table))
                 for column in table.columns:
@@ -293,7 +291,7 @@ async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings
         await _in_thread_of_its_own(lambda: copying.move(first, on_postgres, Choices(), breaks))
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(on_postgres)
-    assert isinstance(await asyncio.to_thread(check_postgres, on_postgres.postgres_url or ""), Broken)
+    assert isinstance(await asyncio.to_thread(check, on_postgres), Broken)
     await move(first, on_postgres, Choices(replace=True))
     assert await hash_in(on_postgres) == await hash_in(first)
 
@@ -443,7 +441,7 @@ async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(o
 async def test_an_older_schema_is_left_as_it_is(
     first: Settings, last: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "MIGRATIONS", (*held.MIGRATIONS, lambda _: None))
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, lambda _: None))
     with pytest.raises(Conflict, match=r"has schema 1.* Start this Ricordo on it once"):
         await move(first, last)
 

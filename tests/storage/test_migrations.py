@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection
 
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage import migrations, sqlite
-from ricordo.storage.columns import metadata, seq
-from ricordo.storage.sqlite import back_up, open_sqlite
+from ricordo.storage import backups as module
+from ricordo.storage import migrations
+from ricordo.storage.backups import back_up
+from ricordo.storage.sqlite import open_sqlite
 from tests.support import make
 
 
@@ -111,18 +112,6 @@ async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_fir
 
 def add_half_of_nothing(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE nothings (seq INTEGER PRIMARY KEY)")
-
-
-async def test_a_table_that_is_missing_is_created_at_the_next_start(path: Path) -> None:
-    before = dump(path)
-    Table("of_a_plugin", metadata, seq(), info={"erasure": "keep"})
-    try:
-        await open_and_close(path)
-    finally:
-        metadata.remove(metadata.tables["of_a_plugin"])
-    created = "CREATE TABLE of_a_plugin (\n\tseq INTEGER NOT NULL, \n\tPRIMARY KEY (seq)\n);"
-    assert [line for line in dump(path) if line not in before] == [created]
-    assert backups(path) == []
 
 
 async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Path) -> None:
@@ -225,7 +214,7 @@ async def test_a_copy_that_lacks_rows_stops_the_upgrade(path: Path, monkeypatch:
     before = dump(path)
     with_migrations(monkeypatch, add_colour)
     counts = iter([{"agents": 1}, {"agents": 0}])
-    monkeypatch.setattr(sqlite, "_counts", lambda _connection: next(counts))
+    monkeypatch.setattr(module, "_counts", lambda _connection: next(counts))
     with pytest.raises(Unavailable, match="did not verify"):
         open_sqlite(path)
     assert dump(path) == before

@@ -44,8 +44,7 @@ from ricordo.storage import (
     tools,
 )
 from ricordo.storage import postgres as module
-from ricordo.storage.check import Broken, Shared, check
-from ricordo.storage.database import open_store
+from ricordo.storage.database import Broken, Shared, check, open_store
 from ricordo.storage.postgres import PostgresStore, open_postgres
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction, to_json
@@ -158,7 +157,7 @@ async def test_an_upgrade_is_backed_up_by_pg_dump(
     url = server().new_database()
     monkeypatch.setenv("PATH", str(server().programs))
     with_one_more(monkeypatch)
-    with caplog.at_level(logging.INFO, "ricordo.storage.dump"):
+    with caplog.at_level(logging.INFO, "ricordo.storage.backups"):
         await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
     (kept,) = (tmp_path / "backups").iterdir()
     listing = ["pg_restore", "--list", str(kept)]
@@ -175,7 +174,7 @@ async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
     url = server().new_database()
     monkeypatch.setenv("PATH", str(tmp_path))
     with_one_more(monkeypatch)
-    with caplog.at_level(logging.WARNING, "ricordo.storage.dump"):
+    with caplog.at_level(logging.WARNING, "ricordo.storage.backups"):
         await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
     assert "no backup" in caplog.text
     assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))

@@ -17,8 +17,8 @@ from sqlalchemy import Dialect, Engine
 
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.related import RelatedWords
-from ricordo.storage import beside, check, job_queue, sqlite
-from ricordo.storage.prepared import Statements
+from ricordo.storage import job_queue, sqlite
+from ricordo.storage.statements import Statements
 
 LOAD = embedded._load  # for tests of the loading itself
 
@@ -27,13 +27,13 @@ LOAD = embedded._load  # for tests of the loading itself
 def shared_statements() -> Iterator[None]:
     """Let all stores on databases of one kind share their prepared statements, which it takes tens of milliseconds to compile."""
     prepared: dict[str, WeakKeyDictionary[Any, Any]] = {}
-    at_once: dict[str, WeakKeyDictionary[Any, Any]] = {}
+    bulk: dict[str, WeakKeyDictionary[Any, Any]] = {}
     prepare = Statements.__init__
 
     def share(self: Statements, dialect: Dialect) -> None:
         prepare(self, dialect)
         self._prepared = prepared.setdefault(dialect.name, self._prepared)
-        self._at_once = at_once.setdefault(dialect.name, self._at_once)
+        self._bulk = bulk.setdefault(dialect.name, self._bulk)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Statements, "__init__", share)
@@ -55,7 +55,7 @@ def shared_compiler() -> Iterator[None]:
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sqlite, beside, check, job_queue):
+        for module in (sqlite, job_queue):
             patch.setattr(module, "make_engine", share)
         yield
 

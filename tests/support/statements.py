@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from ricordo.storage.units import Units
+from ricordo.storage.store import SqlStore
 
 _BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
 _JOBS = re.compile(r"(?:INTO|UPDATE|FROM) jobs\b|procrastinate_")
@@ -35,7 +35,7 @@ class Counted:
 
 
 @contextmanager
-def count_statements(store: Units) -> Iterator[Counted]:
+def count_statements(store: SqlStore) -> Iterator[Counted]:
     """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
     counted = Counted()
 

@@ -1,13 +1,13 @@
 """The schema: an empty database gets the tables as they are described today, an older one the numbered migrations it lacks.
 
-A backup is made and verified before the first migration changes an existing database. A table that is missing, as that of a new
-plugin, is created at any start, so migrations only change tables that exist.
+A backup is made and verified before the first migration changes an existing database. Tables of plugins are created at any start
+where they are missing; a plugin changes them later by itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Table, inspect, text
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
@@ -67,13 +67,15 @@ def migrate(
         back_up(version)
     for number, migration in enumerate(migrations[version:], version + 1):
         _apply(connection, migration, number)
-    with connection.begin():
-        missing = set(metadata.tables) - set(inspect(connection).get_table_names())
-    if missing:
-        with connection.begin():
-            _begin(connection)
-            metadata.create_all(connection)
     return newest
+
+
+def create_missing(connection: Connection, tables: Iterable[Table]) -> None:
+    """Create those of these tables, with their indexes, that the database does not have."""
+    existing = set(inspect(connection).get_table_names())
+    for table in tables:
+        if table.name not in existing:
+            table.create(connection)
 
 
 def _apply(connection: Connection, migration: Migration, number: int) -> None:

@@ -1,11 +1,12 @@
-"""Rows to values and back: what the repositories of all nouns share."""
+"""What the repositories share: conditions, inserts and updates, and rows to values and back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Table, bindparam
+from sqlalchemy import ColumnElement, Insert, Row, Table, bindparam
 from sqlalchemy import update as update_table
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
 
 from ricordo.domain.usage import Usage
@@ -48,3 +49,30 @@ def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def plain(value: Any) -> dict[str, Any]:
     """A small dataclass as JSON, fields at None left out."""
     return {name: item for name, item in asdict(value).items() if item is not None}
+
+
+class Appending(Insert):
+    """Insert rows; the `data` of one that is there already grows by the new row's."""
+
+    inherit_cache = False
+
+
+class Missing(Insert):
+    """Insert the rows that are not there yet."""
+
+    inherit_cache = False
+
+
+@compiles(Appending)
+def _append(insert: Any, compiler: Any, **options: Any) -> str:
+    table: Table = insert.table
+    joined = f"{table.name}.data || excluded.data"
+    if compiler.dialect.name == "sqlite":
+        joined = f"CAST({joined} AS BLOB)"  # there || makes text even of blobs; NUL bytes survive it
+    keys = ", ".join(column.name for column in table.primary_key)
+    return f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET data = {joined}"
+
+
+@compiles(Missing)
+def _skip(insert: Any, compiler: Any, **options: Any) -> str:
+    return f"{compiler.visit_insert(insert, **options)} ON CONFLICT DO NOTHING"

@@ -1,0 +1,108 @@
+"""Backups before the schema changes: a verified copy of the file on SQLite, on PostgreSQL a dump where pg_dump is installed."""
+
+import logging
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from ricordo.domain.clock import Clock, to_datetime
+from ricordo.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+def back_up(path: Path, version: int, clock: Clock) -> Path:
+    """Copy the database into `backups/` beside it and verify the copy; raises Unavailable where the copy is not sound."""
+    target = path.parent / "backups" / f"{path.stem}-schema{version}-{_time(clock)}.db"
+    make_private_folder(target.parent)
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
+    except sqlite3.Error:
+        sound = False
+    if not sound:
+        target.unlink(missing_ok=True)
+        raise Unavailable(
+            f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
+            "Check the disk for space and faults, then start again."
+        )
+    target.chmod(0o600)
+    return target
+
+
+def back_up_postgres(connection: Connection, folder: Path, version: int, clock: Clock) -> Path | None:
+    """Write the connection's database into the folder, for `pg_restore`; None, with a warning, where pg_dump cannot.
+
+    Raises Unavailable where a dump was begun and failed.
+    """
+    program = shutil.which("pg_dump")
+    server = int(str(connection.exec_driver_sql("SHOW server_version_num").scalar_one())) // 10000
+    connection.rollback()
+    if program is None or _major(program) < server:
+        log.warning(
+            "the schema is about to change and there is no backup of it: pg_dump is not installed, or older than the server. "
+            "Back up the database with your own tools before each upgrade.",
+            extra={"schema": version, "postgresql": server},
+        )
+        return None
+    url = connection.engine.url
+    target = folder / f"{url.database}-schema{version}-{_time(clock)}.dump"
+    make_private_folder(folder)
+    # The password is no argument: every user of a machine may read those.
+    environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
+    query = dict(url.query) | {"application_name": "ricordo-backup"}
+    address = url.set(drivername="postgresql", password=None, query=query).render_as_string(hide_password=False)
+    try:
+        target.touch(mode=0o600)
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            [program, "--format=custom", f"--file={target}", f"--dbname={address}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise Unavailable(
+            f"The backup {target} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
+        ) from error
+    if done.returncode or not target.stat().st_size:
+        target.unlink(missing_ok=True)
+        raise Unavailable(
+            f"The backup before an upgrade failed, so nothing was changed: {done.stderr.strip()[:300]} "
+            "Free the disk or mend pg_dump, then start again."
+        )
+    log.info("backed up the database before its schema changes", extra={"file": str(target), "schema": version})
+    return target
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make the folder, for its owner alone, where there is none. Raises Unavailable."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"The folder {folder} cannot be made: {error.strerror}. Choose another RICORDO_DATA_DIR."
+        ) from error
+
+
+def _time(clock: Clock) -> str:
+    return to_datetime(clock.now()).strftime("%Y%m%dT%H%M%S%f")
+
+
+def _counts(connection: sqlite3.Connection) -> dict[str, int]:
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    count = 'SELECT count(*) FROM "{}"'.format  # the names come from the schema itself
+    return {name: connection.execute(count(name)).fetchone()[0] for (name,) in tables.fetchall()}
+
+
+def _major(program: str) -> int:
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
+    found = re.search(r"\) (\d+)", shown)
+    return int(found[1]) if found else 0

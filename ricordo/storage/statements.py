@@ -1,0 +1,244 @@
+"""Statements compiled once. The repositories build theirs when they are imported; each is compiled for the database at its first
+use and then goes straight to the driver, which takes half of what SQLAlchemy's own execution of it takes.
+
+On PostgreSQL an insert of several rows is compiled once more, as one statement that takes an array for each column: a statement for
+each row costs both sides several times as much, also where the driver waits for no answer in between.
+"""
+
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import (
+    JSON,
+    BindParameter,
+    Boolean,
+    Dialect,
+    Executable,
+    Float,
+    Insert,
+    Integer,
+    LargeBinary,
+    SelectBase,
+    String,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+)
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.visitors import iterate, replacement_traverse
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+Convert = Callable[[Any], Any]
+Row = Mapping[str, Any]
+# Dimensions, whether there are nulls, the items' type, how many, the first one's number.
+_HEAD = struct.Struct("!iiIii").pack
+_LENGTH = struct.Struct("!i").pack
+_NULL = _LENGTH(-1)
+_POSITION = "position"
+
+
+class PreparedStatement:
+    """One statement as the driver takes it, with the conversions of its parameters and of its rows."""
+
+    __slots__ = ("_converts", "_defaults", "_names", "_plain", "_positional", "_reads", "_row", "cursor", "sql")
+
+    def __init__(self, statement: Executable, compiled: SQLCompiler, dialect: Dialect) -> None:
+        self.sql = str(compiled)
+        self._positional = compiled.positional
+        self._names = tuple(compiled.positiontup or () if compiled.positional else compiled.binds)
+        self._defaults = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
+        converts = (
+            (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
+            for name, bind in compiled.binds.items()
+            if not isinstance(bind.type, LargeBinary)  # every driver takes bytes as they are
+        )
+        self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
+        # Of several names this gives a tuple of their values, of one the value alone.
+        is_plain = compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
+        self._plain = itemgetter(*self._names) if is_plain else None
+        columns = list(statement.selected_columns) if isinstance(statement, SelectBase) else []
+        # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
+        has_bytes = any(isinstance(column.type, LargeBinary) for column in columns)
+        self.cursor: dict[str, Any] = {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
+        row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
+        self._row = row._make
+        # Floats come as they are, and what would convert them asks for a code that only a cursor with rows has.
+        kinds = (None if isinstance(column.type, Float) else column.type for column in columns)
+        reads = (kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None for kind in kinds)
+        self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
+
+    def bind_all(self, rows: Sequence[Row]) -> list[Any]:
+        """Return the parameters of several rows as the driver takes them."""
+        return list(map(self._plain or self.bind, rows))
+
+    def bind(self, values: Row) -> Any:
+        """Return the parameters as the driver takes them: in order, or by name."""
+        given = {**self._defaults, **values} if self._defaults else values
+        converts = self._converts
+        if self._positional:
+            return tuple([converts[n](given[n]) if n in converts else given[n] for n in self._names])
+        return {n: converts[n](given[n]) if n in converts else given[n] for n in self._names}
+
+    def read(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the driver's rows, converted and with names."""
+        if not self._reads:
+            return [self._row(row) for row in rows]
+        converted = []
+        for row in rows:
+            items = list(row)
+            for place, read in self._reads:
+                items[place] = read(items[place])
+            converted.append(self._row(items))
+        return converted
+
+
+class Statements:
+    """The prepared statements of one database. `observers` get the SQL of each that runs."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.observers: list[Callable[[str], None]] = []
+        self._dialect = dialect
+        self._prepared: WeakKeyDictionary[Executable, PreparedStatement | None] = WeakKeyDictionary()
+        self._bulk: WeakKeyDictionary[Executable, BulkInsert | None] = WeakKeyDictionary()
+
+    def prepare(self, statement: Executable, values: Row) -> PreparedStatement | None:
+        """Return the statement prepared; None where its SQL depends on the values, as that of a list of any length does."""
+        try:
+            return self._prepared[statement]
+        except KeyError:
+            prepared = self._prepared[statement] = self._compile(statement, values)
+            return prepared
+
+    def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
+        """Return the insert prepared to take all of these rows at once; None where each must be a statement of its own."""
+        # SQLite's driver is in this process: what a row costs there is not the statement.
+        if self._dialect.name != "postgresql" or not isinstance(statement, Insert) or len(rows) < 2:
+            return None
+        try:
+            return self._bulk[statement]
+        except KeyError:
+            insert = self._bulk[statement] = bulk_insert(statement, list(rows[0]), self._dialect)
+            return insert
+
+    def _compile(self, statement: Any, values: Row) -> PreparedStatement | None:
+        is_insert = isinstance(statement, Insert)
+        keys = list(values) if is_insert and statement.select is None else None
+        # As for many rows, so that no database is asked for the new row's number: nobody reads it.
+        compiled = statement.compile(dialect=self._dialect, column_keys=keys, for_executemany=is_insert)
+        if compiled.post_compile_params or compiled.literal_execute_params:
+            return None
+        return PreparedStatement(statement, compiled, self._dialect)
+
+
+class EncodedArray(bytes):
+    """An array as PostgreSQL's binary format has it."""
+
+
+class _ArrayType(UserDefinedType[EncodedArray]):
+    """The type of an array that goes to the driver as it is."""
+
+    cache_ok = True
+
+    def __init__(self, item: str) -> None:
+        self.item = item
+
+    def get_col_spec(self, **_: Any) -> str:
+        return f"{self.item}[]"
+
+
+# By the type of a column: the items' type in PostgreSQL, its number there, and how an item is written.
+_KINDS: Sequence[tuple[Any, str, int, Callable[[Any], bytes]]] = (
+    (String, "TEXT", 25, str.encode),
+    (JSON, "JSON", 114, str.encode),
+    (Boolean, "BOOLEAN", 16, lambda flag: b"\1" if flag else b"\0"),
+    (Integer, "BIGINT", 20, lambda number: int(number).to_bytes(8, "big", signed=True)),
+    (LargeBinary, "BYTEA", 17, bytes),
+    (Float, "DOUBLE PRECISION", 701, struct.Struct("!d").pack),
+)
+
+
+class ArrayEncoder:
+    """How the values of one column become an array."""
+
+    def __init__(self, kind: TypeEngine[Any], dialect: Dialect) -> None:
+        """Raises LookupError for a type that has no such form."""
+        known = next((known for known in _KINDS if isinstance(kind, known[0])), None)
+        if known is None:
+            raise LookupError(kind)
+        _, self.item, self._number, self._write = known
+        self._convert: Any = kind.bind_processor(dialect) if isinstance(kind, JSON) else None  # type: ignore[no-untyped-call]
+        # Zero and minus zero are equal, and not the same.
+        self._repeats = not isinstance(kind, Float)
+
+    def encode(self, values: list[Any]) -> EncodedArray:
+        """Return these values. Raises OverflowError for a number of more than 64 bits, UnicodeEncodeError for half a character."""
+        if self._convert:
+            values = list(map(self._convert, values))
+        first, count = values[0], len(values)
+        # Most columns of rows that are stored together hold one value: it is written once.
+        is_one = self._repeats and values.count(first) == count
+        items = self._items(values[:1]) * count if is_one else self._items(values)
+        return EncodedArray(_HEAD(1, None in values, self._number, count, 1) + items)
+
+    def _items(self, values: list[Any]) -> bytes:
+        write = self._write
+        return b"".join([_NULL if value is None else _LENGTH(len(item := write(value))) + item for value in values])
+
+
+class BulkInsert(PreparedStatement):
+    """An insert of any number of rows as one statement."""
+
+    __slots__ = ("_encoders",)
+
+    def __init__(self, statement: Insert, encoders: Mapping[str, ArrayEncoder], dialect: Dialect) -> None:
+        compiled: Any = statement.compile(dialect=dialect)
+        super().__init__(statement, compiled, dialect)
+        self._encoders = encoders
+
+    def bind_rows(self, rows: Sequence[Row]) -> Any:
+        """Return the parameters of these rows, for one execution."""
+        return self.bind(
+            {name: encoder.encode([row[name] for row in rows]) for name, encoder in self._encoders.items()}
+        )
+
+
+def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> BulkInsert | None:
+    """Return the insert of one row with these names as one of many, in their order; None where it has no such form."""
+    if statement._values or statement._returning:
+        return None
+    table: Any = statement.table
+    chosen: Any = statement.select
+    if chosen is None:
+        kinds = {name: table.c[name].type for name in names}
+    else:
+        parts: Any = iterate(chosen)
+        kinds = {bind.key: bind.type for bind in parts if _is_value(bind)}
+    try:
+        encoders = {name: ArrayEncoder(kind, dialect) for name, kind in kinds.items()}
+    except LookupError:
+        return None
+    # The rows as a table: a column for each name, and the position of each row.
+    types = {name: _ArrayType(encoder.item) for name, encoder in encoders.items()}
+    arrays = [cast(bindparam(name, type_=kind), kind) for name, kind in types.items()]
+    columns = [column(name, kind) for name, kind in kinds.items()]
+    given: Any = func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
+    if chosen is None:
+        targets, rows = list(names), select(*[given.c[name] for name in names])
+    else:
+        targets = list(statement._select_names or ())
+        exchange: Any = lambda part, **_: given.c[part.key] if _is_value(part) else None  # noqa: E731 - untyped in SQLAlchemy
+        rows = replacement_traverse(chosen, {}, exchange)
+    # Without an order the database might number them as it likes.
+    many = type(statement)(table).from_select(targets, rows.order_by(given.c[_POSITION]), include_defaults=False)
+    return BulkInsert(many, encoders, dialect)
+
+
+def _is_value(part: Any) -> bool:
+    """Return whether this part of a statement is one of a row's values."""
+    return isinstance(part, BindParameter) and part.required
