@@ -21,7 +21,6 @@ from ricordo.api.guard import Guard
 from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
 from ricordo.api.routing import LazyRouter
 from ricordo.background import callbacks, run_events, upkeep
-from ricordo.background import remotes as following
 from ricordo.background.running import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
@@ -84,7 +83,6 @@ async def open_runtime(
             *erasing.HANDLERS,
             tracing.HANDLER,
             *upkeep.HANDLERS,
-            *following.HANDLERS,
             *streams,
             *swept,
         )

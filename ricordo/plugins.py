@@ -7,6 +7,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
+        def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
         def routes(self): return [router]                            # FastAPI routers, or LazyRouters
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
@@ -24,10 +25,11 @@ from typing import TYPE_CHECKING, Any
 from ricordo.errors import Invalid
 
 if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
+    from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
-    from ricordo.memory.remotes import RemoteKind
+    from ricordo.memory.remote_kind import RemoteKind
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import VectorSettings
     from ricordo.tools.toolbox import ServerTool
@@ -38,6 +40,7 @@ HOOKS = (
     "providers",
     "vector_indexes",
     "memory_remotes",
+    "block_formats",
     "routes",
     "jobs",
     "after_turn",
@@ -102,13 +105,17 @@ class Plugins:
         """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
         kinds: dict[str, RemoteKind] = {}
         for offered in self._collect("memory_remotes"):
-            has_methods = callable(getattr(offered, "read", None)) and callable(getattr(offered, "follow", None))
+            has_methods = callable(getattr(offered, "read", None)) and callable(getattr(offered, "sync", None))
             if not has_methods or not isinstance(getattr(offered, "kind", None), str) or not offered.kind:
-                raise Invalid(f"{type(offered).__name__} is no kind of remote: it needs kind, read and follow.")
+                raise Invalid(f"{type(offered).__name__} is no kind of remote: it needs kind, read and sync.")
             if offered.kind in kinds:
                 raise Invalid(f'Two plugins offer remotes of the kind "{offered.kind}". Remove one of them.')
             kinds[offered.kind] = offered
         return kinds
+
+    def block_formats(self) -> "list[BlockFormat]":
+        """Every format of blocks that is offered."""
+        return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
         """Every router that is offered."""

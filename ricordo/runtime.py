@@ -11,7 +11,7 @@ from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProvid
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models
 from ricordo.memory.recall import Recall
-from ricordo.memory.remotes import RemoteKind
+from ricordo.memory.remote_kind import RemoteKind
 from ricordo.plugins import Plugins
 from ricordo.search.index_jobs import Indexing
 from ricordo.search.vector_index import VectorIndex

@@ -72,7 +72,7 @@ LATE = {
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.search"
 # It is no part of the server: it runs alone, in a process whose sqlite3 is another library.
-OTHER_PROCESS = "integrations/dolt/child.py"
+OTHER_PROCESS = "features/dolt/child.py"
 # Outside things, and the one place that talks to each.
 DOORS = {
     "sqlalchemy": {"storage", "search"},

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ricordo.domain.clock import SECOND
 from ricordo.domain.erasure import Erasure
 from ricordo.errors import Unavailable
-from ricordo.memory.repository import FOLDER, forget_repository
+from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.scrubbing import holds
 
 BACKUPS, REMOTES = "backups", "remotes"
@@ -42,7 +42,9 @@ def remove_files(data_dir: Path, database: Path | None, erasure: Erasure, others
     done = Files()
     try:
         for chain_id in erasure.chains:
-            _remove_repository(data_dir, chain_id, done)
+            # It waits for whoever is just making one: that would be put in place after this.
+            for path in delete_chain_files(data_dir, chain_id):
+                done.files[_name(path, data_dir)] = "removed"
         _remove_remotes(data_dir, erasure, others, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before she came is without her.
@@ -63,14 +65,6 @@ def remove_files(data_dir: Path, database: Path | None, erasure: Erasure, others
             f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
         ) from error
     return done
-
-
-def _remove_repository(data_dir: Path, chain_id: str, done: Files) -> None:
-    found = [path for path in sorted((data_dir / FOLDER).glob(f"{chain_id}.*")) if path.is_dir()]
-    # It waits for whoever is just making one: that would be put in place after this.
-    forget_repository(data_dir, chain_id)
-    for path in found:
-        done.files[_name(path, data_dir)] = "removed"
 
 
 def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], done: Files) -> None:

@@ -21,15 +21,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
-from ricordo.storage import (
-    erased_agents,
-    erased_threads,
-    erasing,
-    jobs,
-    remotes,
-    runs,
-    scrubbing,
-)
+from ricordo.storage import erased_agents, erased_threads, erasing, jobs, runs, scrubbing
 from ricordo.storage import erased_rows as rows
 from ricordo.storage.erasing import LOOKS, MARKS, REMAINS, Look, Mark
 from ricordo.storage.fenced import FencedStore
@@ -150,8 +142,7 @@ class Work:
         """The remotes of her memory and the archives of her agents: what their jobs send out now, nobody would remove there."""
 
         def read(tx: Transaction) -> list[str]:
-            followed = [remote.id for chain_id in self.erasure.chains for remote in remotes.of_chain(tx, chain_id)]
-            return followed + erased_agents.archives_of(tx, self.erasure.own_agents)
+            return rows.remotes_of(tx, self.erasure.chains) + erased_agents.archives_of(tx, self.erasure.own_agents)
 
         return await self._store.read(read)
 
@@ -249,7 +240,7 @@ class Work:
     async def _remove_files(self) -> None:
         data_dir: Path = self._runtime.settings.data_dir
         current = None if self._runtime.settings.postgres_url else self._runtime.settings.database_path
-        others = await self._store.read(remotes.addresses)
+        others = await self._store.read(rows.remote_addresses)
         done = await asyncio.to_thread(remove_files, data_dir, current, self.erasure, others)
         await self._write(
             lambda _tx, erasure: replace(

@@ -40,11 +40,8 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives")),
     LazyRouter("ricordo.api.importing", ("/v1/agents/*/messages/import",)),
-    LazyRouter("ricordo.api.exporting", ("/users/*/export",)),
-    LazyRouter("ricordo.api.remotes", ("/users/*/remotes",)),
     LazyRouter("ricordo.api.lineage", ("/v1/messages/*/memory",)),
     LazyRouter("ricordo.api.erasure", ("/users/*", "/v1/receipts")),
-    LazyRouter("ricordo.api.git_http", ("/users/*/memory.git",)),
     LazyRouter("ricordo.web.home", ("/",)),
 )
 # A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.

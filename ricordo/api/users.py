@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Response
 
+from ricordo.api.block_formats import PUT_BODY, Message, read_sent, view_of
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.memory_bodies import ChangeBody, PutBody, RestoreBody
-from ricordo.api.memory_formats import PUT_BODY, Message, read_sent, view_of
 from ricordo.api.preconditions import (
     IfMatch,
     IfNoneMatch,

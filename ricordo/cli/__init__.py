@@ -54,8 +54,6 @@ memory = typer.Typer(
     help="What is remembered: how good it is, where it is followed, how it is forgotten.", no_args_is_help=True
 )
 app.add_typer(memory, name="memory")
-remotes = typer.Typer(help="Where a user's memory is kept in step elsewhere.", no_args_is_help=True)
-memory.add_typer(remotes, name="remotes")
 search = typer.Typer(help="The search index.", no_args_is_help=True)
 app.add_typer(search, name="search")
 
@@ -189,65 +187,6 @@ def run_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts 
 
     is_genuine = check_receipt(file)
     raise typer.Exit(0 if is_genuine else 1)
-
-
-_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
-_USER = typer.Option(..., "--user", help="Whose memory: her id or her name.")
-
-
-@remotes.command("list")
-def run_list_remotes(
-    user: str = _USER,
-    as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
-    server: str | None = _SERVER,
-) -> None:
-    """Show where the memory is followed, how far each place is, and what was last wrong."""
-    from ricordo.cli.remotes import list_remotes
-
-    list_remotes(user, as_json=as_json, server=server)
-
-
-@remotes.command("add")
-def run_add_remote(
-    kind: str = typer.Argument(help="git, dolt, or what a plugin offers."),
-    address: str = typer.Argument(help="https://…, a folder, mysql://user@host/database, doltlite:///file.db"),
-    user: str = _USER,
-    username: str | None = typer.Option(None, help="With which name a git server is entered.  [git]"),
-    password: bool = typer.Option(
-        False, "--password", help="Ask for a password or token; it may also be the first line of the input."
-    ),
-    shows_toml: bool = typer.Option(False, "--shows-toml", help="For git: a branch `toml` with the blocks as TOML."),
-    option: list[str] = typer.Option([], help="For a plugin's kind: name=value, as often as wanted."),
-    server: str | None = _SERVER,
-) -> None:
-    """Let the memory be followed at a place from now on. What is there is taken over first."""
-    from ricordo.cli.remotes import add_remote
-
-    body = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
-    add_remote(user, body, option, asks=password, server=server)
-
-
-@remotes.command("remove")
-def run_remove_remote(
-    remote: str = typer.Argument(help="Its id or its address."), user: str = _USER, server: str | None = _SERVER
-) -> None:
-    """Follow there no more. What is there stays there."""
-    from ricordo.cli.remotes import remove_remote
-
-    remove_remote(user, remote, server=server)
-
-
-@remotes.command("sync")
-def run_sync_remotes(
-    remote: str | None = typer.Argument(None, help="Its id or its address.  [all]"),
-    user: str = _USER,
-    server: str | None = _SERVER,
-) -> None:
-    """Bring memory and remote together now, and wait until they are. What is committed there becomes her versions."""
-    from ricordo.cli.remotes import sync_remotes
-
-    is_well = sync_remotes(user, remote, server=server)
-    raise typer.Exit(0 if is_well else 1)
 
 
 @search.command("reindex")

@@ -109,7 +109,7 @@ class Desk:
         """Say something; the model works with its tools until it answers in plain text, which is returned."""
         self._add("user", TextPart(text))
         for _ in range(MOST_ROUNDS):
-            reply = await self._ask()
+            reply = await self.ask()
             calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
             self._add("assistant", *reply.parts)
             if not calls:
@@ -117,7 +117,7 @@ class Desk:
             self._add("tool", *[await self._run(call) for call in calls])
         return ""
 
-    async def _ask(self) -> ModelReply:
+    async def ask(self) -> ModelReply:
         state = replace(self._state, blocks=(self._memory.block("human"),))
         prompt = system_prompt(state, self._model.info.provider, time.time_ns() // 1_000, recall_count=40).text
         messages = (self._message("system", TextPart(prompt)), *self.window)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ricordo.domain.git_reading import fits_git
+from ricordo.domain.git_objects import fits_git
 from ricordo.domain.ids import new_id
 from ricordo.errors import Conflict, Invalid, TooLong
 

@@ -5,6 +5,7 @@ An object's id is the SHA-1 of `<kind> <size in bytes>`, a NUL and its body. Ids
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ from ricordo.domain.scope import Actor
 Kind = Literal["blob", "tree", "commit"]
 SUFFIX = ".md"
 _FILE, _FOLDER = b"100644 ", b"40000 "
+# Names that some file system takes for `.git`, `.gitmodules` and the like, also by their short names on Windows.
+_GITS_OWN = re.compile(r"\.git(?:[ .:]|$)|\.git(?:modules|attributes)|git~\d|gi[0-9a-f]{4}~\d")
 # Git refuses these in names, and what it would cut off at their ends must not be all of one.
 _NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
 
@@ -44,6 +47,25 @@ def blob_id(text: str) -> bytes:
 def path_of(label: str) -> str:
     """The file of a block: `courses/maths` → `courses/maths.md`."""
     return label + SUFFIX
+
+
+def fits_git(label: str) -> bool:
+    """Whether a block with this label can stand in a repository that everybody can clone, whatever other blocks there are.
+
+    >>> fits_git("courses/maths"), fits_git("git~1/hooks"), fits_git("human.md/more")
+    (True, False, False)
+    """
+    *folders, name = label.split("/")
+    # What is not shown is not seen by some file systems either.
+    plain = (
+        "".join(sign for sign in part if unicodedata.category(sign) != "Cf").casefold() for part in (*folders, name)
+    )
+    # A folder that ends like a file would meet the file of that name.
+    return (
+        "\\" not in label
+        and not any(map(_GITS_OWN.match, plain))
+        and not any(part.casefold().endswith(".md") for part in folders)
+    )
 
 
 def tree_of(blobs: Mapping[str, bytes]) -> Tree:

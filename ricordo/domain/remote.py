@@ -8,7 +8,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 
 # The kind of the jobs that bring a remote and its memory together.
-FOLLOW = "memory_follow"
+SYNC = "memory_follow"
 # How long such a job waits for what else comes, in microseconds: an agent seldom makes one edit alone.
 SETTLES = SECOND
 
@@ -51,5 +51,10 @@ class Remote:
 
     def job(self, not_before: int = 0) -> Job:
         """The job that brings it and its memory together, at this time (microseconds) at the earliest."""
-        payload, key = {"remote_id": self.id}, f"remote:{self.id}"
-        return Job(FOLLOW, self.organization_id, payload, key=key, is_single=True, not_before=not_before)
+        return sync_job(self.organization_id, self.id, not_before)
+
+
+def sync_job(organization_id: str, remote_id: str, not_before: int = 0) -> Job:
+    """The job that brings a remote and its memory together, at this time (microseconds) at the earliest."""
+    payload, key = {"remote_id": remote_id}, f"remote:{remote_id}"
+    return Job(SYNC, organization_id, payload, key=key, is_single=True, not_before=not_before)

@@ -2,7 +2,11 @@
 
 FEATURES: tuple[str, ...] = (
     "audit",
-    "integrations",
+    "dolt",
+    "formats",
+    "git",
     "ledger",
+    "remotes",
+    "typed_memory",
     "vector_services",
 )

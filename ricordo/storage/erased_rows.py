@@ -3,7 +3,7 @@
 What a portion did is noted in its own transaction: whoever goes on after a kill counts nothing twice and leaves nothing out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,8 @@ _OF_CHAIN = {
     table: select(table.c.seq).where(is_in_chain(table)).limit(PORTION)
     for table in (proposals, commits, git_objects, blobs, blocks_log, blocks)
 }
-_REMOTES = select(memory_remotes.c.seq, memory_remotes.c.kind, memory_remotes.c.address).where(
+_ADDRESSES = select(memory_remotes.c.address).distinct()
+_REMOTES = select(memory_remotes.c.seq, memory_remotes.c.id, memory_remotes.c.kind, memory_remotes.c.address).where(
     memory_remotes.c.chain_id == bindparam("chain_id")
 )
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
@@ -206,6 +207,16 @@ def remove_threads(tx: Transaction, erasure: Erasure, ids: Sequence[str]) -> Era
     """Delete these threads of hers, in which nothing is left; others' threads that went on from them stand for themselves."""
     tx.run(_LET_GO, {"ids": list(ids)})
     return erasure.counted("conversations", tx.run(_DELETE_BY_ID["conversations"], {"ids": list(ids)}))
+
+
+def remotes_of(tx: Transaction, chain_ids: Iterable[str]) -> list[str]:
+    """The ids of the remotes of these chains."""
+    return [row.id for chain_id in chain_ids for row in tx.all(_REMOTES, {"chain_id": chain_id})]
+
+
+def remote_addresses(tx: Transaction) -> list[str]:
+    """The addresses of all remotes, of every memory of any organisation."""
+    return [row.address for row in tx.all(_ADDRESSES)]
 
 
 def remove_memory(tx: Transaction, erasure: Erasure, chain_id: str) -> tuple[Erasure, bool]:

@@ -12,10 +12,11 @@ from sqlalchemy import bindparam, exists, func, insert, select
 
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
+from ricordo.domain.remote import SETTLES, sync_job
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
-from ricordo.storage import blobs, remotes
+from ricordo.storage import blobs, jobs
 from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction
@@ -25,6 +26,11 @@ _COLUMNS = [column for column in chains.c if column.name != "seq"]
 # Whether there are remotes is told by the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
+_REMOTES = (
+    select(memory_remotes.c.organization_id, memory_remotes.c.id)
+    .where(memory_remotes.c.chain_id == bindparam("chain_id"))
+    .order_by(memory_remotes.c.seq)
+)
 _OF_OWNER = select(*_COLUMNS).where(
     chains.c.owner_kind == bindparam("owner_kind"),
     chains.c.owner_id == bindparam("owner_id"),
@@ -93,7 +99,8 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
         return None
     values = row._asdict()
     if values.pop("is_followed"):
-        remotes.wake(tx, chain_id)
+        for remote in tx.all(_REMOTES, {"chain_id": chain_id}):
+            jobs.add(tx, sync_job(remote.organization_id, remote.id, tx.clock.now() + SETTLES))
     return _chain(values)
 
 

@@ -14,9 +14,10 @@ from ricordo.agents.erasing import HANDLERS, forget
 from ricordo.domain.erasure import KIND
 from ricordo.domain.job import Job, Report
 from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
-from ricordo.domain.remote import FOLLOW, Remote
+from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
+from ricordo.features.remotes import queries as remotes
 from ricordo.memory import owning, receipts
 from ricordo.memory.proposing import Draft, propose
 from ricordo.search import partitions
@@ -27,7 +28,6 @@ from ricordo.storage import (
     conversations,
     history,
     jobs,
-    remotes,
     runs,
     users,
 )
@@ -204,7 +204,7 @@ async def test_a_remote_in_the_data_folder_goes_with_her_whenever_the_server_is_
     assert receipt is not None
     assert f"The memory's notebook remote at {elsewhere} keeps a copy." in receipt["elsewhere"]
     assert not any(str(follower) in line for line in receipt["elsewhere"])
-    assert [job for job in await all_jobs(stage) if job.kind == FOLLOW] == []  # it would make the file anew
+    assert [job for job in await all_jobs(stage) if job.kind == SYNC] == []  # it would make the file anew
     assert await found(stage) == []
 
 
@@ -302,7 +302,7 @@ async def test_jobs_of_her_memorys_remotes_stop_and_leave_nothing(stage: Stage) 
     _, running = await stage.store.write(follow)
     await forget(stage.runtime, Scope(), "ada")
     await erased_beside(stage, running)
-    assert [job.kind for job in await all_jobs(stage) if job.kind == FOLLOW] == []
+    assert [job.kind for job in await all_jobs(stage) if job.kind == SYNC] == []
     assert await found(stage) == []
 
 

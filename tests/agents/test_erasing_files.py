@@ -13,7 +13,7 @@ from ricordo.agents.erasing_files import remove_files
 from ricordo.domain.clock import SECOND
 from ricordo.domain.erasure import Erasure
 from ricordo.errors import Unavailable
-from ricordo.memory import repository
+from ricordo.storage import chain_files
 
 ADA = Erasure("receipt-1", "user-ada", "org-1", "", (), 0, began_at=1_000 * SECOND, chains={"chain-ada": {}})
 
@@ -47,10 +47,10 @@ def test_her_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None
 
 
 def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = repository.repository_path(tmp_path, "chain-ada")
+    path = tmp_path / "repositories" / "chain-ada.git"
     path.parent.mkdir()
-    monkeypatch.setattr(repository, "_PATIENCE", 0.01)
-    with FileLock(repository._lock_path(path)), pytest.raises(Unavailable, match="is being read"):
+    monkeypatch.setattr(chain_files, "PATIENCE", 0.01)
+    with FileLock(chain_files.lock_path(tmp_path, "chain-ada")), pytest.raises(Unavailable, match="is being read"):
         remove_files(tmp_path, None, ADA)
     path.mkdir()
     assert remove_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}

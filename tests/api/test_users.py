@@ -9,11 +9,12 @@ import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
-from ricordo.api import exporting, proposals, users
+from ricordo.api import proposals, users
 from ricordo.api.wire.schemas import Refusal
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
+from ricordo.features.formats import routes as exporting
 from ricordo.memory import owning
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions

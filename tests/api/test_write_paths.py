@@ -19,9 +19,9 @@ from ricordo.domain.block import Policy
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden
+from ricordo.features.typed_memory.in_process import GitUserStorage
 from ricordo.llm.scripted import call
 from ricordo.memory import owning
-from ricordo.memory.in_process import GitUserStorage
 from ricordo.memory.owning import Owned
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.memory_tables import is_in_chain
@@ -36,7 +36,7 @@ from tests.support.serving import MODEL, ServerInThread
 # Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/blobs.py", "storage/proposals.py"}
 BESIDE = {
-    "storage/adopting.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
+    "features/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
     "storage/erasing.py",
     "storage/erased_rows.py",
 }
@@ -70,7 +70,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 # The functions that write memory, and nothing else does.
 DOORS = {
     *(f"storage.blocks.{name}" for name in ("insert_all", "write", "update", "remove")),
-    "storage.adopting.adopt",
+    "features.git.adoption.adopt",
     "storage.proposals.insert_one",
 }
 # Where a turn begins. All that its tools write is saved with the step, as the tests of each tool show.
@@ -281,7 +281,7 @@ def require_went(scene: Scene, way: Way) -> None:
 def test_an_owner_writes_her_memory_whatever_the_policy(scene: Callable[..., Scene], name: str) -> None:
     way = OWNERS_WAYS[name]
     # What takes a while is gone through with the strictest.
-    for policy in POLICIES if way.enters.startswith(("api.users", "memory.")) else ("read_only",):
+    for policy in POLICIES if way.enters.startswith(("api.users", "features.typed_memory.")) else ("read_only",):
         on = scene(way, policy)
         way.act(on)
         require_went(on, way)

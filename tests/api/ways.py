@@ -15,13 +15,14 @@ from ricordo.domain.block import Block, Policy
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.integrations.dolt import DoltRemotes
-from ricordo.integrations.git import GitRemotes
-from ricordo.integrations.git.layout import import_folder
-from ricordo.memory import owning, remotes
-from ricordo.memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.features.dolt.remote import DoltRemotes
+from ricordo.features.git.layout import import_folder
+from ricordo.features.git.remote import GitRemotes
+from ricordo.features.remotes import service as remotes
+from ricordo.features.typed_memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.memory import owning
 from ricordo.memory.owning import Owned, PutOptions
-from ricordo.memory.remotes import RemoteKind
+from ricordo.memory.remote_kind import RemoteKind
 from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.store import Store, Transaction
@@ -167,7 +168,7 @@ def _followed(on: Scene, kind: RemoteKind, access: Access) -> Callable[[], objec
     """Add a remote and let it follow; returns what lets it follow once more."""
     settings = Settings(data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True)
     remote = on.wait(lambda store: remotes.add(store, settings, Scope(), on.name, kind, access))
-    again = partial(on.wait, lambda store: remotes.follow(store, settings, kind, remote))
+    again = partial(on.wait, lambda store: remotes.sync(store, settings, kind, remote))
     again()
     return again
 
@@ -203,8 +204,10 @@ def _approve_in_process(on: Scene) -> None:
     on.diffs.approve(on.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.").id)
 
 
-_KINDS = "integrations.IntegrationsPlugin.memory_remotes"  # what offers git and Dolt leads to what they do
-_BLOCKS, _DIFFS = "memory.in_process.blocks.UserBlockManager", "memory.in_process.diffs.PendingDiffStore"
+_BLOCKS, _DIFFS = (
+    "features.typed_memory.in_process.blocks.UserBlockManager",
+    "features.typed_memory.in_process.diffs.PendingDiffStore",
+)
 
 OWNERS_WAYS: dict[str, Way] = {
     "PUT as JSON": Way("api.users.put", lambda on: on.send("PUT", "blocks/human", {"body": AFTER})),
@@ -217,10 +220,10 @@ OWNERS_WAYS: dict[str, Way] = {
     "restore": Way("api.users.restore", _restore, BEFORE),
     "restore by the block's id": Way("api.versions.restore", _restore_by_id, BEFORE),
     "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
-    "git push": Way("api.git_http.write", _push, PLAIN),
-    "a commit in a git remote": Way(_KINDS, _pull_from_git, PLAIN, where="process"),
-    "a commit in a Dolt remote": Way(_KINDS, _pull_from_dolt, where="process"),
-    "a folder in the first layout": Way("integrations.git.layout.import_folder", _import_layout),
+    "git push": Way("features.git.routes.write", _push, PLAIN),
+    "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, where="process"),
+    "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, where="process"),
+    "a folder in the first layout": Way("features.git.layout.import_folder", _import_layout),
     "update_block": Way(f"{_BLOCKS}.update_block", lambda on: on.blocks.update_block("human", AFTER), where="process"),
     "update_block_from_markdown": Way(
         f"{_BLOCKS}.update_block_from_markdown",
@@ -239,7 +242,9 @@ OWNERS_WAYS: dict[str, Way] = {
 # Proposing and deciding: nothing can be proposed for a block that only its owner writes.
 PROPOSALS_WAYS: dict[str, Way] = {
     "propose": Way("api.proposals.propose", Scene.proposed, BEFORE, author=None, waits=1),
-    "git push to propose/": Way("api.git_http.write", lambda on: _push(on, "propose/x"), BEFORE, author=None, waits=1),
+    "git push to propose/": Way(
+        "features.git.routes.write", lambda on: _push(on, "propose/x"), BEFORE, author=None, waits=1
+    ),
     "approve": Way(
         "api.proposals.approve",
         lambda on: on.send("POST", f"blocks/human/diffs/{on.proposed()}/approve"),

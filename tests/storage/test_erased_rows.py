@@ -7,13 +7,14 @@ import pytest
 
 from ricordo.domain.block import Chain
 from ricordo.domain.erasure import Erasure
-from ricordo.domain.git_reading import GitObject
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.errors import NotFound
+from ricordo.features.git.adoption import adopt
+from ricordo.features.git.objects import GitObject
+from ricordo.features.git.push import Push
+from ricordo.features.git.repository import refreshed
 from ricordo.memory.proposing import Draft, propose
-from ricordo.memory.pushing import Push
-from ricordo.memory.repository import refreshed
-from ricordo.storage import adopting, blobs, blocks, erased_rows, erasing, versions
+from ricordo.storage import blobs, blocks, erased_rows, erasing, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make
@@ -26,7 +27,7 @@ THEIRS, MERGED, ALONE = "Name: Ada B.", "Name: Ada Byron", "Name: Augusta"
 
 async def pushed(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Chain:
     adoption = Push(new, lambda _: None).adoption(chain.head, tip)
-    return await store.write(lambda tx: adopting.adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+    return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
 
 
 async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_proposal(

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
-from ricordo.integrations.dolt.engines import DoltServer, Engine, Row, open_engine
-from ricordo.integrations.dolt.place import Place, read_place
+from ricordo.features.dolt.address import Place, read_place
+from ricordo.features.dolt.engines import DoltServer, Engine, Row, open_engine
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
 ENGINE = "a Dolt server" if URL else "doltlite in a child process"

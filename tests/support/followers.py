@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ricordo.storage.sqlite import open_sqlite
-from tests.integrations.dolt import test_following as dolt_following
-from tests.integrations.git import test_following as git_following
+from tests.features.dolt import test_sync as dolt_following
+from tests.features.git import test_sync as git_following
 from tests.support import dolt
 
 _ROUNDS = 12

@@ -8,9 +8,9 @@ from pathlib import Path
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.memory.remotes import require_folder, require_held
+from ricordo.features.remotes.service import owner_of, require_folder, require_lease
 from ricordo.settings import Settings
-from ricordo.storage import blocks, exporting, history
+from ricordo.storage import blocks, history
 from ricordo.storage.store import Store, Transaction
 
 
@@ -30,7 +30,7 @@ class Notebooks:
         require_folder(Path(asked.address), settings.folders_of_remotes)
         return asked
 
-    async def follow(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
         """Write the file anew."""
         self.read(access, settings)
         if self.fails:
@@ -38,13 +38,12 @@ class Notebooks:
         self.passwords.append(access.password)
 
         def look(tx: Transaction) -> tuple[dict[str, str], int]:
-            _, owner_id = exporting.owner_of(tx, remote.chain_id)
-            found = blocks.of_user(tx, Scope(remote.organization_id), owner_id)
+            found = blocks.of_user(tx, Scope(remote.organization_id), owner_of(tx, remote).id)
             last = history.page(tx, remote.chain_id, limit=1)
             return {block.label: block.value for block in found}, last[0].number if last else 0
 
         texts, number = await store.read(look)
-        await require_held(store)
+        await require_lease(store)
         try:
             await asyncio.to_thread(self._write, Path(access.address), {**access.options, "blocks": texts})
         except OSError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ricordo.domain.git_objects import tree_of
-from ricordo.domain.git_reading import GitObject, git_object
+from ricordo.features.git.objects import GitObject, git_object
 
 WHO = b"Ada <ada@home.example> 1767225600 +0100"
 

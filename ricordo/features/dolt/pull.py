@@ -1,0 +1,207 @@
+"""What an owner commits in a Dolt database becomes versions of her memory, by the same doors as everything that she writes.
+
+Where the memory went on too, both changes stay if they are of different lines. Where they are not, what the remote held waits
+as a proposal of hers: nothing is lost, and the memory stays what it is.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from ricordo.domain.block import Block
+from ricordo.domain.remote import Remote
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import NotFound
+from ricordo.features.dolt.commits import Trailer, proposal_in, trailer_of
+from ricordo.features.dolt.database import Content, Database, Rows
+from ricordo.features.remotes import queries as remotes
+from ricordo.memory import deciding, owning
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory.proposing import Draft, propose
+from ricordo.storage import history, proposals, versions
+from ricordo.storage.store import Transaction
+
+_PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How `main` looks from where the follower was: its head, and the newest commits that say they are versions of this chain.
+
+    `known` is the commit that was seen last, None where the history does not have it.
+    """
+
+    head: str
+    known: str | None
+    ours: tuple[tuple[str, Trailer], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A commit of somebody else: her rows before and after it, and the proposals that it merged."""
+
+    commit: str
+    message: str
+    before: Rows
+    after: Rows
+    merged: tuple[str, ...] = ()
+
+
+def look(database: Database, chain_id: str, last: str | None) -> Seen:
+    """See what came to `main` since this commit."""
+    head = database.head()
+    if head == last:
+        return Seen(head, last)
+    log = database.log()
+    known = last if any(entry.hash == last for entry in log) else None
+    if known is not None:
+        log = database.log(known)
+    said = ((entry.hash, trailer_of(entry.message)) for entry in log)
+    ours = [(hash, trailer) for hash, trailer in said if trailer and trailer.chain_id == chain_id]
+    return Seen(head, known, tuple(sorted(ours, key=lambda one: -one[1].number)))
+
+
+def caught_up(tx: Transaction, remote: Remote, seen: Seen) -> Remote:
+    """The remote as it really is: what was committed there just before a kill counts, and what is not there any more does not."""
+    for commit, trailer in seen.ours:
+        if seen.known is not None and trailer.number < remote.followed:
+            break  # a copy that somebody made of an older one
+        found = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
+        if found and (found[0].number, found[0].id.hex()) == (trailer.number, trailer.version):
+            return replace(remote, seen=commit, followed=trailer.number)
+    return remote if seen.known is not None else replace(remote, seen=None, followed=0)
+
+
+def steps(database: Database, base: str | None, head: str) -> list[Step]:
+    """What others committed from a commit on, the oldest first; what does not touch her rows is left out."""
+    found = []
+    before = database.rows(base) if base else {}
+    for commit in database.steps(base, head):
+        after = database.rows(commit)
+        if after != before:
+            log = database.log(base, commit)
+            merged = tuple(id for entry in log if (id := proposal_in(entry.message)))
+            found.append(Step(commit, log[0].message if log else "", before, after, merged))
+        base, before = commit, after
+    return found
+
+
+def take_over(tx: Transaction, remote: Remote, owner: Actor, step: Step) -> None:
+    """Make versions of a commit, and note that it is seen, and what could not be taken over and waits as proposals.
+
+    Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
+    """
+    owned = owning.open_memory(tx, Scope(remote.organization_id), owner.id)
+    versions.lock(tx, owned.chain.id)
+    taking = _Taking(tx, owned, owner, step)
+    taking.approve()
+    taking.rename()
+    for label in sorted({*step.before, *step.after} - taking.done):
+        if step.before.get(label) != step.after.get(label):
+            taking.take(label, step.before.get(label), step.after.get(label))
+    told = (still_told(tx, remote), *taking.told)
+    remotes.note(tx, replace(remote, seen=step.commit, last_error=" ".join(filter(None, told)) or None))
+
+
+def still_told(tx: Transaction, remote: Remote) -> str | None:
+    """What is noted of conflicts, while one of them waits for the owner."""
+    noted = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
+    waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
+    return noted if waiting & set(_PROPOSAL.findall(noted or "")) else None
+
+
+class _Taking:
+    """One commit on its way into the memory. `done` are the labels that are settled, `told` what the owner has to hear."""
+
+    def __init__(self, tx: Transaction, owned: Owned, by: Actor, step: Step) -> None:
+        self.done: set[str] = set()
+        self.told: list[str] = []
+        self._tx = tx
+        self._owned = owned
+        self._by = by
+        self._step = step
+        self._reason = step.message.strip()
+
+    def approve(self) -> None:
+        """Approve the proposals that she merged, each with the text that came of it."""
+        for id in self._step.merged:
+            try:
+                proposal = proposals.get(self._tx, self._owned.scope, id)
+            except NotFound:
+                continue
+            label, target = proposal.label, proposal.new_label or proposal.label
+            before, after = self._step.before.get(label), self._step.after.get(target)
+            is_hers = proposal.chain_id == self._owned.chain.id and proposal.waits
+            if not is_hers or (before == after and label == target):
+                continue
+            if proposal.value is None and after is None:
+                outcome = deciding.approve(self._tx, self._owned.scope, id, self._by)
+            else:
+                text = None if after is None else _joined(before, after, owning.find(self._tx, self._owned, label))
+                if text is None:
+                    continue  # it is told of as any other change
+                outcome = deciding.approve(self._tx, self._owned.scope, id, self._by, body=text)
+            if isinstance(outcome, deciding.Conflicted):
+                self.told.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
+            self.done |= {label, target}
+
+    def rename(self) -> None:
+        """A row that went while one with the same text came was renamed, and keeps its history."""
+        before, after = self._step.before, self._step.after
+        gone = [label for label in before if label not in after and label not in self.done]
+        new = [label for label in after if label not in before and label not in self.done]
+        if len(gone) != 1 or len(new) != 1 or before[gone[0]].body != after[new[0]].body:
+            return
+        block = owning.find(self._tx, self._owned, gone[0])
+        if block is None or owning.find(self._tx, self._owned, new[0]) is not None:
+            return
+        owning.rename(self._tx, self._owned, gone[0], new[0], self._by, message=self._reason or None)
+        self.done.add(gone[0])
+        self.done.add(new[0])
+        self._set(new[0], before[gone[0]], after[new[0]])
+
+    def take(self, label: str, before: Content | None, after: Content | None) -> None:
+        """Write, make or delete one block, or say why that cannot be."""
+        block = owning.find(self._tx, self._owned, label)
+        if after is None:
+            if block is not None and before is not None and block.value == before.body:
+                owning.delete(self._tx, self._owned, label, self._by, message=self._reason or None)
+            elif block is not None:
+                self._collide(label, None, block)
+            return
+        if block is None and before is not None:
+            if before.body != after.body:
+                self._collide(label, after.body, None)
+            return
+        text = _joined(before, after, block)
+        if text is None:
+            self._collide(label, after.body, block)
+        else:
+            owning.put(self._tx, self._owned, label, text, self._by, PutOptions(message=self._reason or None))
+            self._set(label, before, after)
+
+    def _set(self, label: str, before: Content | None, after: Content) -> None:
+        was = before or Content(None, "", None)
+        changed = {
+            name: getattr(after, name) for name in ("title", "schema_ref") if getattr(after, name) != getattr(was, name)
+        }
+        if changed:
+            owning.change_settings(self._tx, self._owned, label, changed, self._by, message=self._reason or None)
+
+    def _collide(self, label: str, text: str | None, block: Block | None) -> None:
+        chain = self._owned.chain
+        if text is not None:
+            (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
+        draft = Draft(chain.id, chain.organization_id, label, text, block)
+        proposal = propose(self._tx, draft, ChangeMetadata(self._by, self._reason or f"Edit {label} at the remote"))
+        self.told.append(
+            f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
+        )
+
+
+def _joined(before: Content | None, after: Content, block: Block | None) -> str | None:
+    """The text with the changes of both sides; None where they collide."""
+    if block is None or block.value == after.body:
+        return after.body
+    return merge_lines(before.body, after.body, block.value) if before else None

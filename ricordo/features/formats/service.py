@@ -1,0 +1,269 @@
+"""A block as people see and edit it: Markdown and TOML, both ways without loss.
+
+The canonical text, which agents see, is the truth. Markdown is that text below a front matter. TOML shows the fields where the
+text follows the block's schema, and otherwise the text as it stands. Both say so where a text does not follow its schema.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Literal, cast
+
+from ricordo.domain.block import require_label
+from ricordo.domain.block_format import BlockFormat
+from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
+from ricordo.errors import Invalid
+from ricordo.memory.problems import Problem, refuse
+from ricordo.memory.sections import LAYOUTS, Layout, Reading, layout_of, read_sections, write_sections
+from ricordo.memory.toml_text import Lines, read_toml, write_toml
+
+# Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
+Form = Literal["complete", "incomplete", "free"]
+_MARKED: tuple[Form, ...] = ("incomplete", "free")  # what `format` can say
+
+_FENCE = "---"
+_PAIR = re.compile(r"([A-Za-z_]+):(.*)")
+# Labels that look like words stand without quotes; programs that read YAML take the others for something else.
+_WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ .-]*[\w/.-])?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What somebody wrote: the block's label, if it stands there, the canonical text, and the values of the fields in it.
+
+    A text without a schema is free, and so is one that does not follow it; a free text has fields only where TOML named them.
+    """
+
+    label: str | None
+    text: str
+    fields: Mapping[str, FieldValue] = field(default_factory=dict)
+    form: Form = "free"
+
+
+def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
+    """The text below a front matter with the block's label, and with a `format` where it does not follow the schema."""
+    label = block_label if _WORDS.fullmatch(block_label) else json.dumps(block_label, ensure_ascii=False)
+    form = _form(read_sections(text, schema)) if schema else "complete"
+    marked = [f"format: {form}"] if form in _MARKED else []
+    return "\n".join([_FENCE, f"block: {label}", *marked, _FENCE, text]) + "\n"
+
+
+def from_markdown(text: str, schema: BlockSchema | None) -> Parsed:
+    """What `to_markdown` wrote and a person may have edited; the front matter may be missing.
+
+    Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
+    schema and its `format` does not say so.
+    """
+    if text.startswith(f"\ufeff{_FENCE}"):
+        text = text[1:]
+    head, below, problems = _front_matter(text)
+    if problems:
+        refuse(problems)
+    first_line = len(head) + 3 if head else 1
+    return _checked(head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1)
+
+
+def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
+    """The label and the fields; without a schema, and where fields could not give the same text back, the label and a `body`."""
+    shown: dict[str, FieldValue] = {"block": label}
+    if schema is None:
+        return write_toml({**shown, "body": text})
+    reading = read_sections(text, schema)
+    layout, form = layout_of(text, schema, reading), _form(reading)
+    if form in _MARKED:
+        shown["format"] = form
+    if layout is None or not reading.fields:
+        return write_toml({**shown, "body": text})
+    if layout != LAYOUTS[0]:
+        shown["layout"] = layout
+    return write_toml({**shown, **reading.fields})
+
+
+def from_toml(text: str, schema: BlockSchema | None) -> Parsed:
+    """What `to_toml` wrote and a person may have edited. Without a schema, fields become sections titled by their names.
+
+    Raises Invalid that names the line of each problem.
+    """
+    text = text.removeprefix("\ufeff")
+    table, lines = read_toml(text), Lines(text)
+    fields = {key: value for key, value in table.items() if key not in RESERVED}
+    if problems := _odd_words(table, fields, lines):
+        refuse(problems)
+    label, form = table.get("block"), table.get("format")
+    if "body" in table:
+        return _checked(label, table["body"], schema, form, lambda line: lines.line_in(table["body"], line, "body"))
+    meant = schema or _as_written(fields, lines)
+    values, problems, missing = _values(fields, meant, lines)
+    if problems := problems + ([] if form == "incomplete" else missing):
+        refuse(problems)
+    written = write_sections(values, meant, cast(Layout, table.get("layout", LAYOUTS[0])))
+    return Parsed(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
+
+
+def _form(reading: Reading) -> Form:
+    return "free" if reading.problems else "incomplete" if reading.missing else "complete"
+
+
+def _checked(
+    label: str | None, text: str, schema: BlockSchema | None, marked: str | None, line_of: Callable[[int], int]
+) -> Parsed:
+    """The text with its fields, unless it follows the schema less than it is marked to; `line_of` places its lines."""
+    if schema is None:
+        return Parsed(label, text)
+    reading = read_sections(text, schema)
+    form = _form(reading)
+    allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1] if marked else ()
+    if form != "complete" and form not in allowed:
+        problems = reading.problems + (() if "incomplete" in allowed else reading.missing)
+        refuse(Problem(line_of(each.line), each.sentence) for each in problems)
+    return Parsed(label, text, {} if form == "free" else reading.fields, form)
+
+
+def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
+    """The front matter, the text below it, and what is wrong with the former. A last line break ends the file, not the text."""
+    lines = text.split("\n")
+    is_there = len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
+    if lines[0].endswith("\r") and (is_there or text.count("\r\n") == text.count("\n")):
+        # We write no such line ends: the editor changed all of them.
+        text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+    if not is_there:
+        return {}, text.removesuffix("\n"), []
+    head: dict[str, str] = {}
+    problems: list[Problem] = []
+    for number, line in enumerate(lines[1:], 2):
+        if line.rstrip() == _FENCE:
+            return head, "\n".join(lines[number:]).removesuffix("\n"), problems
+        pair = _PAIR.fullmatch(line.rstrip())
+        key, value = (pair[1], pair[2].strip()) if pair else (line.strip()[:80], "")
+        if key in head:
+            problems.append(Problem(number, f'"{key}" stands there a second time. Keep one of the two.'))
+        elif key == "block":
+            problems += _label_problem(value := _unquoted(value), number)
+        elif key != "format":
+            problems.append(
+                Problem(number, f'"{key}" is not known here. Use block and format, or put it below the second ---.')
+            )
+        elif value not in _MARKED:
+            problems.append(
+                Problem(number, f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.')
+            )
+        head[key] = value
+    return head, "", [Problem(1, "the front matter has no end. Put a line --- below it.")]
+
+
+def _unquoted(value: str) -> str:
+    if value.startswith('"'):
+        try:
+            return str(json.loads(value))
+        except ValueError:
+            return value
+    is_quoted = len(value) > 1 and value.startswith("'") and value.endswith("'")
+    return value[1:-1].replace("''", "'") if is_quoted else value
+
+
+def _label_problem(label: str, line: int) -> list[Problem]:
+    try:
+        require_label(label)
+    except Invalid as error:
+        return [Problem(line, str(error))]
+    return []
+
+
+def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines) -> list[Problem]:
+    """What is wrong with the keys of a TOML that are not fields, and with what stands beside them."""
+    problems: list[Problem] = []
+    for key in ("block", "body"):
+        if not isinstance(table.get(key, ""), str):
+            problems.append(lines.problem(f'"{key}" must be text. Put it in quotes.', key))
+        elif key == "block" and key in table:
+            problems += _label_problem(table[key], lines.place(key).line)
+    for key, words in (("format", _MARKED if "body" in table else _MARKED[:1]), ("layout", LAYOUTS)):
+        if table.get(key, words[0]) not in words:
+            problems.append(lines.problem(f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key))
+    if "body" in table:
+        beside = [key for key in table if key in fields or key == "layout"]
+        problems += [lines.problem(f'"{key}" cannot stand beside "body". Keep one of the two.', key) for key in beside]
+    elif not fields:
+        problems.append(lines.problem('there are neither fields nor a "body". Write body = "" to empty the block.'))
+    return problems
+
+
+def _values(
+    fields: Mapping[str, Any], schema: BlockSchema, lines: Lines
+) -> tuple[dict[str, FieldValue], list[Problem], list[Problem]]:
+    """The values of a TOML by a schema, in their order, what is wrong with them, and what is required and missing."""
+    values: dict[str, FieldValue] = {}
+    problems: list[Problem] = []
+    for name, written in fields.items():
+        each = schema.field(name)
+        if each is None:
+            known = ", ".join(one.name for one in schema.fields)
+            problems.append(lines.problem(f'"{name}" is no field of "{schema.name}". Use one of: {known}.', name))
+            continue
+        values[name] = tuple(written) if isinstance(written, list) else each.empty if written == "" else written
+        if fault := each.fault(values[name]):
+            problems.append(lines.problem(f'"{name}" {fault}', *_faulty_place(name, written)))
+    lacking = [each.name for each in schema.fields if each.lacks(values.get(each.name))]
+    missing = [
+        lines.problem(f'"{name}" is required and stands empty. Fill it in.', name) for name in lacking if name in fields
+    ]
+    absent = [name for name in lacking if name not in fields]
+    missing += [
+        lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} =') for name in absent
+    ]
+    return values, problems, missing
+
+
+def _faulty_place(name: str, written: object) -> tuple[str | int, ...]:
+    """The path of what is wrong with a value: the item that is no text, where there is one in a list."""
+    if not isinstance(written, list):
+        return (name,)
+    wrong = next((place for place, item in enumerate(written) if not isinstance(item, str)), None)
+    return (name,) if wrong is None else (name, wrong)
+
+
+def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
+    """The schema that a TOML of fields would have, so that one can be read where none is known. Raises Invalid."""
+    found: list[SchemaField] = []
+    problems: list[Problem] = []
+    for name, value in fields.items():
+        kind = _kind_of(value)
+        if kind is None:
+            problems.append(
+                lines.problem(f'"{name}" must be text, a list of texts, a number, true, false or a day.', name)
+            )
+            continue
+        found.append(SchemaField(name, kind))
+        problems += [lines.problem(sentence, name) for _, sentence in found[-1].faults()]
+    problems += [lines.problem(sentence, each.name) for each, sentence in same_headings(found)]
+    if problems:
+        refuse(problems)
+    return BlockSchema("block", "Block", tuple(found))
+
+
+def _kind_of(value: object) -> FieldKind | None:
+    match value:
+        case bool():
+            return "boolean"
+        case str():
+            return "text"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case datetime():
+            return None
+        case date():
+            return "date"
+        case list() if all(isinstance(item, str) for item in value):
+            return "list"
+    return None
+
+
+FORMATS = (
+    BlockFormat("markdown", "text/markdown", to_markdown, from_markdown),
+    BlockFormat("toml", "application/toml", to_toml, from_toml),
+)

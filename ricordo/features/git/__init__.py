@@ -1,0 +1,24 @@
+"""Git: `git clone`, `fetch` and `push` of a user's memory, and git repositories elsewhere as its remotes."""
+
+from typing import Any
+
+
+class GitPlugin:
+    """Adds smart HTTP at `/users/{user_id}/memory.git`, and remotes of the kind `git`."""
+
+    requires = ("formats", "remotes")
+
+    def routes(self) -> list[Any]:
+        """The routes that git clients ask."""
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",))]
+
+    def memory_remotes(self) -> list[Any]:
+        """Git repositories."""
+        from ricordo.features.git.remote import GitRemotes
+
+        return [GitRemotes()]
+
+
+plugin = GitPlugin()

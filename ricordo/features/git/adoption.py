@@ -1,0 +1,147 @@
+"""Commits that an owner made with git become versions of their memory, with the ids they have.
+
+All of a push happens in one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of every block that it
+changes is asked, as it is for any other writer.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ricordo.domain.block import Block, Chain, new_in
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Conflict, Stale
+from ricordo.features.git import queries
+from ricordo.features.git.objects import Commit, GitObject
+from ricordo.storage import blobs, blocks, history, versions
+from ricordo.storage.store import Transaction
+from ricordo.storage.versions import Change
+
+
+@dataclass(frozen=True, slots=True)
+class MainCommit:
+    """One commit of the main line, and what it changes against the one before it, as changes of blocks in order."""
+
+    commit: Commit
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a push brings to a chain whose tip is `expected`.
+
+    `main` are the commits from there to the new tip, the oldest first; `merged` the commits that were merged, with all their
+    trees, and `texts` the texts in these.
+    """
+
+    expected: bytes | None
+    main: tuple[MainCommit, ...]
+    merged: tuple[GitObject, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, metadata: ChangeMetadata) -> Chain:
+    """Make the commits versions of a user's chain; `metadata` tells whose credential brought them.
+
+    Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
+    has twice then.
+    """
+    chain = versions.lock(tx, chain_id)
+    if chain is None:
+        raise Conflict("This memory was erased a moment ago. Nothing was changed.")
+    if chain.head != adoption.expected:
+        raise Stale("The memory changed since you fetched it. Fetch and merge first, then push again.")
+    if chain.owner_kind != "user":
+        raise Conflict("Only the memory of a user can be pushed to.")
+    now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
+    after = _after(tx, chain, now, adoption.main, metadata)
+    rows: list[dict[str, Any]] = []
+    for one in adoption.main:
+        chain = _versions(tx, chain, one, metadata, rows)
+    versions.insert_rows(tx, rows)
+    commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
+    queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
+    for text in adoption.texts:
+        blobs.put(tx, chain_id, text, None)
+    versions.advance(tx, chain)
+    _store_blocks(tx, {block.id: block for block in now.values()}, after, metadata)
+    return chain
+
+
+def _after(
+    tx: Transaction, chain: Chain, now: Mapping[str, Block], main: Sequence[MainCommit], metadata: ChangeMetadata
+) -> dict[str, Block]:
+    """The blocks by id as they are after the commits. Asks the policy of each that is touched, and its limit."""
+    live = dict(now)
+    deleted: dict[str, Block] = {}
+    for one in main:
+        for change in one.changes:
+            block = live.pop(change.old_label or change.label, None) or deleted.pop(change.label, None)
+            if block is None and change.value is not None:
+                # Also an id that was deleted in this push may come back, under the label that it had.
+                taken = {each.id for each in (*now.values(), *live.values(), *deleted.values())}
+                block = _new(tx, chain, change.label, metadata, taken)
+            if block is None:
+                continue
+            metadata.require(block.label, block.rule)
+            if change.value is None:
+                deleted[change.label] = block
+                continue
+            block.require_fits(change.value)
+            live[change.label] = replace(block, label=change.label, value=change.value, head=one.commit.id)
+    for label in sorted(live.keys() - now.keys()):
+        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
+    return {block.id: block for block in live.values()}
+
+
+def _new(tx: Transaction, chain: Chain, label: str, metadata: ChangeMetadata, taken: Collection[str]) -> Block:
+    """A new block; one that was deleted comes back with the settings it had, and its id unless that is taken."""
+    given = dict[str, Any]()
+    if deleted := history.last_deleted(tx, chain.id, label):
+        given = {**deleted.settings, **({} if deleted.block_id in taken else {"id": deleted.block_id})}
+    return new_in(chain, label, metadata.author.id, tx.clock.now(), **given)
+
+
+def _versions(
+    tx: Transaction, chain: Chain, one: MainCommit, metadata: ChangeMetadata, rows: list[dict[str, Any]]
+) -> Chain:
+    """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
+    files, commit = dict(chain.files), one.commit
+    metadata = replace(metadata, reason=commit.message)
+    other = next((parent for parent in commit.parents if parent != chain.head), None)
+    now = tx.clock.now()
+    for before, change in enumerate(one.changes, chain.versions):
+        stored = files.pop(change.old_label or change.label, None)
+        blob = None
+        if change.value is not None:
+            base = (*stored, change.before) if stored and change.before is not None else None
+            files[change.label] = blobs.put(tx, chain.id, change.value, base)
+            blob = files[change.label][0]
+        row = versions.row_of(replace(chain, versions=before), change, metadata, commit.id, blob, now)
+        rows.append({**row, "other_parent": other})
+    return replace(chain, head=commit.id, versions=chain.versions + len(one.changes), files=files)
+
+
+def _store_blocks(
+    tx: Transaction, now: Mapping[str, Block], after: Mapping[str, Block], metadata: ChangeMetadata
+) -> None:
+    """Bring the rows of blocks from what they are now to what they are after, both by id."""
+    for id, block in now.items():
+        if id not in after:
+            queries.delete_block(tx, block)
+            blocks.log(tx, block, {"deleted": {name: getattr(block, name) for name in blocks.SETTINGS}}, metadata)
+    queries.relabel(tx, [block for id, block in after.items() if id in now and block.label != now[id].label], now)
+    for id, block in after.items():
+        before = now.get(id)
+        if before is None:
+            queries.insert_block(tx, block)
+        elif block != before:
+            changed = replace(
+                block,
+                version=before.version + 1,
+                is_untrusted=block.is_untrusted and not metadata.is_owners,
+                updated_by=metadata.author.id,
+                updated_at=tx.clock.now(),
+            )
+            queries.write_block(tx, changed, before)

@@ -1,0 +1,148 @@
+"""SQL of git: versions in the order of a history, what was pushed and is stored as it came, and the rows that a push changes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import LargeBinary, bindparam, delete, func, insert, select
+
+from ricordo.domain.block import Block
+from ricordo.errors import NotFound
+from ricordo.features.git.objects import GitObject
+from ricordo.storage import proposals
+from ricordo.storage.memory_tables import is_in_chain, number_of_chain
+from ricordo.storage.repository import Missing, new_values, setter
+from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.tables import agents_blocks, blobs, blocks, chains, commits, git_objects
+from ricordo.storage.versions import PARENT
+
+_ID = bindparam("id", type_=LargeBinary)
+_IN_CHAIN = is_in_chain(commits)
+_CHAIN = select(chains.c.head, chains.c.versions, chains.c.owner_kind, chains.c.owner_id).where(
+    chains.c.id == bindparam("chain_id")
+)
+_VERSIONS = (
+    select(*(column for column in commits.c if column.name != "parent"), PARENT)
+    .where(_IN_CHAIN, commits.c.number > bindparam("after"))
+    .order_by(commits.c.number)
+)
+_NEXT = _VERSIONS.limit(bindparam("most"))
+_REST = _VERSIONS.where(commits.c.id == _ID)
+_CHANGES = (
+    select(commits.c.id, commits.c.label, commits.c.old_label, commits.c.blob)
+    .where(_IN_CHAIN, commits.c.number <= bindparam("until"))
+    .order_by(commits.c.number)
+)
+_NUMBER = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, commits.c.id == _ID)
+_HEAD_AT = (
+    select(commits.c.id)
+    .where(_IN_CHAIN, commits.c.created_at <= bindparam("until"))
+    .order_by(commits.c.number.desc())
+    .limit(1)
+)
+_PUSHED = select(git_objects.c.kind, git_objects.c.data).where(is_in_chain(git_objects), git_objects.c.id == _ID)
+_BETWEEN = (_IN_CHAIN, commits.c.number >= bindparam("first"), commits.c.number <= bindparam("last"))
+_PUSHED_IDS = select(git_objects.c.id).where(
+    is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_BETWEEN))
+)
+_TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
+    is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
+)
+_INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
+_BLOCK_COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
+_INSERT_BLOCK = insert(blocks)
+_WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
+_AS_EXPECTED = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
+_WRITE_BLOCK = setter(blocks, *_WRITTEN, where=_AS_EXPECTED)
+_DELETE_BLOCK = delete(blocks).where(_AS_EXPECTED)
+_RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
+_RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
+
+
+def chain_of(tx: Transaction, chain_id: str) -> Any:
+    """The chain's head, number of versions and owner. Raises NotFound."""
+    row = tx.first(_CHAIN, {"chain_id": chain_id})
+    if row is None:
+        raise NotFound("This memory was erased.")
+    return row
+
+
+def changes_until(tx: Transaction, chain_id: str, number: int) -> Sequence[Any]:
+    """What each version up to this number changed: id, label, old_label, blob."""
+    return tx.all(_CHANGES, {"chain_id": chain_id, "until": number}) if number else ()
+
+
+def versions_after(tx: Transaction, chain_id: str, number: int, most: int) -> list[Any]:
+    """The rows of so many versions behind this number, and the rest of those that the last commit made."""
+    rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "most": most}))
+    if len(rows) == most:
+        rows += tx.all(_REST, {"chain_id": chain_id, "id": rows[-1].id, "after": rows[-1].number})
+    return rows
+
+
+def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
+    """The number of the last version that this commit made, None where it made none."""
+    number: int | None = tx.first(_NUMBER, {"chain_id": chain_id, "id": id}).number
+    return number
+
+
+def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
+    """The id of the last version that was made up to a time (microseconds), None where there was none."""
+    row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
+    return row.id if row else None
+
+
+def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
+    """A commit or tree that is stored as it was pushed."""
+    row = tx.first(_PUSHED, {"chain_id": chain_id, "id": id})
+    return GitObject(row.kind, id, row.data) if row else None
+
+
+def stored_texts(tx: Transaction, chain_id: str, first: int, last: int) -> dict[bytes, Any]:
+    """The rows of the texts of these versions by id: base and data."""
+    return {row.id: row for row in tx.all(_TEXTS, {"chain_id": chain_id, "first": first, "last": last})}
+
+
+def pushed_ids(tx: Transaction, chain_id: str, first: int, last: int) -> set[bytes]:
+    """Which of these versions were pushed."""
+    return {row.id for row in tx.all(_PUSHED_IDS, {"chain_id": chain_id, "first": first, "last": last})}
+
+
+def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> None:
+    """Store commits and trees as they came; those that are there already stay."""
+    tx.run(
+        _INSERT_PUSHED, [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in objects]
+    )
+
+
+def insert_block(tx: Transaction, block: Block) -> None:
+    """Store a new block."""
+    tx.run(_INSERT_BLOCK, {name: getattr(replace(block, version=1), name) for name in _BLOCK_COLUMNS})
+
+
+def write_block(tx: Transaction, block: Block, before: Block) -> None:
+    """Store a block's new state. Raises Overtaken where it is not what it was before."""
+    values = new_values({name: getattr(block, name) for name in _WRITTEN})
+    _require(tx.run(_WRITE_BLOCK, {**values, "block_id": block.id, "expected": before.version}), before)
+
+
+def delete_block(tx: Transaction, block: Block) -> None:
+    """Delete a block. Raises Overtaken where it is not what it was."""
+    _require(tx.run(_DELETE_BLOCK, {"block_id": block.id, "expected": block.version}), block)
+
+
+def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
+    """Give blocks their new labels, also where they are attached, and in proposals; `now` holds them by id with the old ones."""
+    for statement in (_RELABEL, _RELABEL_ATTACHED):
+        # By way of labels that no block has: two blocks may have exchanged theirs.
+        tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
+    tx.run(_RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed])
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, now[block.id].label, block.id)
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, block.id, block.label)
+
+
+def _require(rows: int, block: Block) -> None:
+    if not rows:
+        raise Overtaken(f'Block "{block.label}" changed a moment ago. Fetch and merge, then push again.')

@@ -1,0 +1,266 @@
+"""`git clone`, `fetch` and `push` of a user's memory, by git's smart HTTP protocol at `/users/{user_id}/memory.git`.
+
+What is read comes from a repository that is made of the database (see memory/repository.py); what is pushed goes into the database.
+Everything that blocks runs in a thread, and what is sent or answered in large is kept on disk meanwhile.
+"""
+
+import re
+import traceback
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from ricordo.agents.edit_context import expiry_of
+from ricordo.api.call import Call, Here
+from ricordo.api.routing import Routes
+from ricordo.domain.block import Chain
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
+from ricordo.features.git import history
+from ricordo.features.git.clone import copy_whole
+from ricordo.features.git.protocol import FLUSH, PACK, in_band, line, push_advertisement, push_report, read_push
+from ricordo.features.git.receiver import Outcome, Pusher, receive
+from ricordo.features.git.repair import read_healing
+from ricordo.features.git.repository import BRANCH, open_repository
+from ricordo.memory.owning import open_memory
+from ricordo.storage import versions
+from ricordo.storage.store import Transaction
+
+if TYPE_CHECKING:
+    from dulwich.repo import Repo
+
+router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], include_in_schema=False)
+
+_READ, _WRITE = "git-upload-pack", "git-receive-pack"
+_ON_DISK_FROM = 1024 * 1024
+_PIECE = 64 * 1024
+_HAVE = re.compile(rb"have ([0-9a-f]{40})")
+_ODD = re.compile(rb"[0-9a-f]{4}(?:shallow|deepen)|filter[= ]")
+_CLONE = re.compile(rb"(?:[0-9a-f]{4}want [0-9a-f]{40}[^\n]*\n)+00000009done\n")
+_MOST_HAVES = 256
+_MOST_SENT = 2 * 1024**3  # bytes of a push that are read past, so that its sender hears why it is refused
+_TOO_LONG = "This push is longer than {} MB, which is the most that is taken at once. Push older commits first."
+_WANTED = re.compile(rb"want ([0-9a-f]{40})")
+_FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
+
+
+@router.get("/info/refs")
+async def branches(here: Here, user_id: str, service: str = "") -> Response:
+    """Which branches there are, in the form of the service that will be asked for."""
+    if service not in (_READ, _WRITE):
+        raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
+    chain = await _memory(here, user_id, makes=False)
+    if service == _WRITE:
+        refs = [(BRANCH, chain.head)] if chain and chain.head else []
+        return _answer(service, "advertisement", push_advertisement(refs))
+    if chain is None or chain.head is None:
+        return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + FLUSH)
+    told = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
+    return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + told)
+
+
+@router.post(f"/{_READ}")
+async def read(here: Here, user_id: str) -> Response:
+    """Send what a clone or a fetch lacks."""
+    body, _ = await _body(here, _READ)
+    chain = await _memory(here, user_id, makes=False)
+    if chain is None or chain.head is None:
+        raise NotFound("There is nothing in this memory yet. Write a block first.")
+    work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
+    answer = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, work)
+    return StreamingResponse(_pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH)
+
+
+@router.post(f"/{_WRITE}", max_body_size=_MOST_SENT)
+async def write(here: Here, user_id: str) -> Response:
+    """Make versions or proposals of what is pushed."""
+    body, is_whole = await _body(here, _WRITE)
+    request = read_push(body)
+    if not request.commands:  # git asks whether it may, before it sends much
+        return _answer(_WRITE, "result", b"")
+    settings = here.runtime.settings
+    outcomes: list[Outcome] = []
+    fault = None
+    try:
+        if not is_whole:
+            raise TooLong(_TOO_LONG.format(settings.max_body_mb))
+        if chain := await _memory(here, user_id, makes=True):
+            pusher = Pusher(here.scope, here.scope.actor, expiry_of(settings))
+            outcomes = await receive(here.store, settings.data_dir, chain, pusher, request.commands, request.pack)
+    except RicordoError as error:
+        fault = str(error)
+        outcomes = [Outcome(command.branch, fault) for command in request.commands]
+        outcomes[0] = replace(outcomes[0], said=(fault,))
+    return _answer(_WRITE, "result", b"".join(push_report(outcomes, request.capabilities, fault)))
+
+
+async def _memory(here: Call, user_id: str, *, makes: bool) -> Chain | None:
+    """The chain of the user; None where she has none yet. Raises NotFound where there is no such user."""
+
+    def find(tx: Transaction) -> Chain | None:
+        owned = open_memory(tx, here.scope, user_id, makes=makes)
+        return versions.of_owner(tx, Scope(owned.chain.organization_id), "user", owned.user.id)
+
+    return await (here.store.write(find) if makes else here.store.read(find))
+
+
+async def _lacking(here: Call, chain_id: str, body: bytes) -> list[bytes] | None:
+    """The objects behind the newest version that the client has; None where that does not tell what it lacks."""
+    if _ODD.search(body):
+        return None
+    haves = [bytes.fromhex(id.decode()) for id in _HAVE.findall(body)[:_MOST_HAVES]]
+
+    def newest(tx: Transaction) -> int:
+        return max((history.number_of(tx, chain_id, have) or 0 for have in haves), default=0)
+
+    number = await here.store.read(newest) if haves else 0
+    if not number:
+        return None
+    found = history.portions(here.store, chain_id, number)
+    return [made.id async for portion in found for made in portion.objects]
+
+
+async def _body(here: Call, service: str) -> tuple[bytes, bool]:
+    """The body of the request, unpacked where it was packed, and whether that is all of it. Raises Invalid, TooLong.
+
+    Of a push that is too long the beginning is kept and the rest is read past: git shows no answer that comes before it has
+    sent all.
+    """
+    request = here.request
+    # A web page cannot send this type without asking first.
+    if request.headers.get("content-type") != f"application/x-{service}-request":
+        raise Invalid(f"The body must have the type application/x-{service}-request, as git sends it.")
+    packing = request.headers.get("content-encoding", "identity").lower()
+    if packing not in ("identity", "gzip", "x-gzip"):
+        raise Invalid(f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip.")
+    most = here.runtime.settings.max_body_mb * 1024 * 1024
+    pieces = _unpacked(request, most) if packing != "identity" else request.stream()
+    body = bytearray()
+    is_whole = True
+    async for piece in pieces:
+        if is_whole:
+            body += piece
+        if len(body) > most:
+            if service == _READ:
+                raise TooLong(f"The request is longer than {most} bytes. Fetch with a newer git, or clone anew.")
+            is_whole = False
+            del body[_ON_DISK_FROM:]
+    return bytes(body), is_whole
+
+
+async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
+    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        async for piece in request.stream():
+            yield unpacker.decompress(piece, most + 1)
+            if unpacker.unconsumed_tail:
+                raise TooLong(f"The request unpacks to more than {most} bytes. Push fewer commits at once.")
+    except zlib.error as error:
+        raise Invalid("The body is not packed with gzip, as it says. Send it again.") from error
+    if not unpacker.eof:
+        raise Invalid("The body ends too early. Send it again.")
+
+
+def _advertised(path: Path) -> bytes:
+    answer = BytesIO()
+    _serve(path, b"", answer.write, None, advertises=True)
+    return answer.getvalue()
+
+
+def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
+    """The whole answer in a file without a name: a slow reader holds no thread, and nothing of the repository."""
+    answer: IO[bytes] = SpooledTemporaryFile(max_size=_ON_DISK_FROM)  # noqa: SIM115 - closed by whoever sends it
+    try:
+        if _CLONE.fullmatch(body) and b"side-band-64k" in body and not _ODD.search(body):
+            answer.write(line(b"NAK\n"))
+            copy_whole(path, lambda data: answer.writelines(in_band(PACK, data)))
+            answer.write(FLUSH)
+        else:
+            _serve(path, body, answer.write, lacking, advertises=False)
+    except BaseException:
+        answer.close()
+        raise
+    answer.seek(0)
+    return answer
+
+
+def _serve(
+    path: Path, body: bytes, write: Callable[[bytes], int], lacking: list[bytes] | None, *, advertises: bool
+) -> None:
+    from dulwich.errors import GitProtocolError, HangupException
+    from dulwich.protocol import ReceivableProtocol
+    from dulwich.server import DictBackend, UploadPackHandler  # slow to import, and few servers are cloned from
+
+    failure: Exception | None = None
+    with closing(open_repository(path)) as repository:
+        protocol = ReceivableProtocol(BytesIO(body).read, write)
+        offered: Any = _Offered(repository, _WANTED.findall(body), lacking)
+        backend = DictBackend({"/": offered})
+        handler = UploadPackHandler(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
+        try:
+            handler.handle()
+        except (GitProtocolError, HangupException, AssertionError, ValueError) as error:
+            failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
+        except Exception as error:
+            failure = error
+            # It would hold on to files that could not be closed.
+            traceback.clear_frames(error.__traceback__)
+    if failure is not None:
+        raise failure
+
+
+class _Offered:
+    """A repository that gives its branches, and also what they named when the client asked for them a moment ago.
+
+    What a client lacks is known where it is `lacking`, and is found by walking the history else.
+    """
+
+    def __init__(self, repository: "Repo", wanted: list[bytes], lacking: list[bytes] | None) -> None:
+        self.object_store = repository.object_store
+        self.refs = repository.refs
+        self.object_format = repository.object_format
+        self._repository = repository
+        self._lacking = lacking
+        # Whatever is in there belongs to this memory, so whoever may read it may have it all.
+        self._wanted = {b"refs/asked/" + id: id for id in wanted if id in repository.object_store}  # type: ignore[operator]
+
+    def get_refs(self) -> Any:
+        """The branches, and what is asked for."""
+        return {**self._repository.get_refs(), **self._wanted}
+
+    def get_peeled(self, ref: Any) -> Any:
+        """What a tag names; there are none."""
+        return self._repository.get_peeled(ref)
+
+    def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
+        """What the client lacks."""
+
+        def determine(_refs: Any, depth: int | None = None) -> Any:
+            return determine_wants(self.get_refs(), depth)
+
+        if self._lacking is None:
+            return self._repository.find_missing_objects(determine, graph_walker, progress, **options)
+        if not determine(None):
+            return []
+        # This is where both agree on what the client has, line by line.
+        self.object_store.find_common_revisions(graph_walker)
+        return [(id.hex().encode(), None) for id in self._lacking]
+
+
+def _pieces(answer: IO[bytes]) -> Iterator[bytes]:
+    with closing(answer):
+        while piece := answer.read(_PIECE):
+            yield piece
+
+
+def _answer(service: str, what: str, content: bytes) -> Response:
+    return Response(content, media_type=f"application/x-{service}-{what}", headers=_FRESH)

@@ -1,0 +1,28 @@
+"""Remotes: git repositories, databases and other places that are kept in sync with a user's memory."""
+
+from typing import Any
+
+from ricordo.plugins import Commands
+
+
+class RemotesPlugin:
+    """Adds remotes to the API, the command line and the background work; their kinds come from other plugins."""
+
+    def routes(self) -> list[Any]:
+        """The routes of remotes."""
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.remotes.routes", ("/users/*/remotes",))]
+
+    def jobs(self) -> list[Any]:
+        """The job that syncs a remote, and the sweep."""
+        from ricordo.features.remotes.jobs import HANDLERS
+
+        return [*HANDLERS]
+
+    def commands(self) -> list[Commands]:
+        """`ricordo memory remotes`."""
+        return [Commands("memory", "ricordo.features.remotes.cli")]
+
+
+plugin = RemotesPlugin()

@@ -1,0 +1,180 @@
+"""`ricordo memory remotes …`: the remotes of a user's memory, in the words of `/users/{user}/remotes`.
+
+The commands ask the running server; where there is none, one is started just for the command. No password is printed, or taken
+from the command line, where others could read it.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import typer
+
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from ricordo.cli.client import Client
+
+Json = dict[str, Any]
+_PAUSE = 0.1  # seconds between two looks at a remote
+_PATIENCE = 120.0  # seconds that a remote may take
+_EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
+_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_USER = typer.Option(..., "--user", help="Whose memory: id or name of the user.")
+_REMOTE = "Its id or its address."
+
+app = typer.Typer()
+remotes = typer.Typer(
+    help="Remotes of a user's memory: git repositories and databases that are kept in sync.", no_args_is_help=True
+)
+app.add_typer(remotes, name="remotes")
+
+
+@remotes.command("list")
+def list_remotes(
+    user: str = _USER,
+    as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
+    server: str | None = _SERVER,
+) -> None:
+    """Show the remotes, how far each is, and what was last wrong."""
+    with _client(server) as client:
+        found = client.ask("GET", _path(user))
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+    else:
+        typer.echo("\n".join(map(line, found)) if found else _none(user))
+
+
+@remotes.command("add")
+def add_remote(
+    kind: str = typer.Argument(help="git, dolt, or what a plugin offers."),
+    address: str = typer.Argument(help="https://…, a folder, mysql://user@host/database, doltlite:///file.db"),
+    user: str = _USER,
+    username: str | None = typer.Option(None, help="User name at a git server.  [git]"),
+    password: bool = typer.Option(
+        False, "--password", help="Ask for a password or token; it may also be the first line of the input."
+    ),
+    shows_toml: bool = typer.Option(False, "--shows-toml", help="For git: a branch `toml` with the blocks as TOML."),
+    option: list[str] = typer.Option([], help="For a plugin's kind: name=value, as often as wanted."),
+    server: str | None = _SERVER,
+) -> None:
+    """Keep a remote in sync from now on. What is there is pulled first."""
+    given = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
+    body: Json = {name: value for name, value in given.items() if value not in (None, False)}
+    if _EMBEDDED.match(address):
+        raise Invalid(
+            "The address holds a password, which others can read here. Leave it out, and give it by --password."
+        )
+    if option:
+        body["options"] = dict(map(_option, option))
+    if password:
+        body["password"] = _read_password()
+    with _client(server) as client:
+        typer.echo(line(client.ask("PUT", _path(user), body=body)))
+
+
+@remotes.command("remove")
+def remove_remote(remote: str = typer.Argument(help=_REMOTE), user: str = _USER, server: str | None = _SERVER) -> None:
+    """Keep a remote in sync no more. What is there stays there."""
+    with _client(server) as client:
+        found = _named(client.ask("GET", _path(user)), remote)
+        typer.echo(client.ask("DELETE", f"{_path(user)}/{found['id']}")["message"])
+
+
+@remotes.command("sync")
+def sync_remotes(
+    remote: str | None = typer.Argument(None, help=f"{_REMOTE}  [all]"),
+    user: str = _USER,
+    server: str | None = _SERVER,
+) -> None:
+    """Sync memory and remote now, and wait for it. What is committed there becomes versions."""
+    with _client(server) as client:
+        before = client.ask("GET", _path(user))
+        wanted = before if remote is None else [_named(before, remote)]
+        for one in wanted:
+            client.ask("POST", f"{_path(user)}/{one['id']}/follow")
+        done = [_synced(client, user, one) for one in wanted]
+    typer.echo("\n".join(map(line, done)) if done else _none(user))
+    raise typer.Exit(0 if all(one["last_error"] is None for one in done) else 1)
+
+
+def line(remote: Json) -> str:
+    """A remote as people read it."""
+    state = "was not synced yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
+    # A remote's own words may hold what a terminal would obey.
+    error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
+    return f"{remote['id']}  {remote['kind']}  {_plain(remote['address'])}\n    version {remote['followed']}, {state}{error}"
+
+
+def _synced(client: "Client", user: str, before: Json) -> Json:
+    """The remote once its job has run."""
+    deadline = time.monotonic() + _PATIENCE
+    while (now := _named(client.ask("GET", _path(user)), before["id"]))["last_at"] == before["last_at"]:
+        if time.monotonic() > deadline:
+            raise Unavailable(f"{before['address']} takes long. It goes on; `ricordo memory remotes list` tells.")
+        time.sleep(_PAUSE)
+    return now
+
+
+@contextmanager
+def _client(server: str | None) -> Iterator["Client"]:
+    from ricordo.cli.client import Client, key_of, running_server
+    from ricordo.settings import load_settings
+
+    settings, providers = load_settings()
+    with running_server(Client, settings, server) as client:
+        if client:
+            yield client
+            return
+    if settings.postgres_url is None and not settings.database_path.exists():
+        raise NotFound(f"There is no database at {settings.database_path}, so there is no memory to sync.")
+    from ricordo.cli.background import background_server
+
+    with background_server(settings, providers) as address:
+        client = Client(address, key_of(settings))
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def _read_password() -> str:
+    from getpass import getpass
+
+    password = getpass("Password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise Invalid("No password was given. Type it, or put it into the first line of the input.")
+    return password
+
+
+def _named(found: Sequence[Json], remote: str) -> Json:
+    named = [one for one in found if remote in (one["id"], one["address"])]
+    if not named:
+        raise NotFound(f"There is no remote {remote}. `ricordo memory remotes list` shows them, with their ids.")
+    if len(named) > 1:
+        raise Conflict(f"There are {len(named)} remotes at {remote}. Name one by its id.")
+    return named[0]
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise Invalid(f"--option {text} is not understood. Write it as name=value.")
+    return name, value
+
+
+def _none(user: str) -> str:
+    return f'The memory of "{user}" has no remotes.'
+
+
+def _path(user: str) -> str:
+    return f"/users/{quote(user, safe='')}/remotes"

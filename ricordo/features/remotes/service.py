@@ -1,0 +1,122 @@
+"""Remotes of users' memory: how one is added, and what every kind of remote needs.
+
+The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere, and pull what the owner commits
+at the remote. The kinds come from plugins (`ricordo.memory.remote_kind`); git and Dolt are built in.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.remote import Access, Remote
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Conflict, Invalid, LeaseLost, RicordoError
+from ricordo.features.remotes import queries
+from ricordo.memory.owning import open_memory
+from ricordo.memory.remote_kind import RemoteKind
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import jobs, users
+from ricordo.storage.store import Store, Transaction
+
+# The setting that allows remotes at private addresses.
+PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
+
+
+async def add(
+    store: Store, settings: Settings, scope: Scope, user_name: str, kind: RemoteKind, asked: Access
+) -> Remote:
+    """Add a remote to a user's memory and have it synced; the user is made where they are new.
+
+    Raises Invalid, and Conflict where a memory has a remote there already; then nothing is made.
+    """
+    # What is at an address is pulled as this user's, so two memories at one address would become one.
+    is_shared = getattr(kind, "is_shared", False)
+    access = await asyncio.to_thread(kind.read, asked, settings)
+    kept = {"username": access.username, "options": dict(access.options)}
+    if access.password:
+        kept["password"] = await asyncio.to_thread(Secret(settings.data_dir).encrypt, access.password)
+
+    def work(tx: Transaction) -> Remote:
+        chain = open_memory(tx, scope, user_name, makes=True).chain
+        for one in queries.at(tx, kind.kind, access.address):
+            if one.chain_id == chain.id:
+                raise Conflict(f"{access.address} is a remote of this memory already.")
+            if not is_shared or one.organization_id != chain.organization_id:
+                raise Conflict(f"{access.address} is a remote of another memory. Choose another address.")
+        filled = {name: value for name, value in kept.items() if value}
+        id, now = new_id("remote"), tx.clock.now()
+        remote = Remote(id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now)
+        queries.insert_one(tx, remote)
+        jobs.add(tx, remote.job())
+        return remote
+
+    return await store.write(work)
+
+
+def access_of(remote: Remote, secret: Secret) -> Access:
+    """A remote's address with its password. Raises Unavailable where this server cannot decrypt that."""
+    sealed = remote.settings.get("password")
+    password = secret.decrypt(sealed) if sealed else None
+    return Access(remote.address, remote.settings.get("username"), password, remote.options)
+
+
+async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remote) -> Remote:
+    """Bring a remote and its memory together, and store how that went; returns the remote as stored. Raises what the kind does."""
+    # What is written during the sync may be in it or not, so the remote counts as synced up to its start.
+    started = store.clock.now()
+    try:
+        access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
+        done = replace(await kind.sync(store, remote, access, settings), last_at=started)
+    except LeaseLost:
+        raise
+    except Exception as error:
+        is_ours = isinstance(error, RicordoError)
+        message = str(error) if is_ours else f"It failed ({type(error).__name__}). The server's log says more."
+        await store.write(lambda tx: note_error(tx, remote, message, started))
+        raise
+    await store.write(lambda tx: queries.note(tx, done))
+    return done
+
+
+def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
+    """Store why a sync failed; how far it came stays as it was stored on the way."""
+    stored = queries.get(tx, Scope(remote.organization_id), remote.id)
+    queries.note(tx, replace(stored, last_error=message, last_at=at))
+
+
+def owner_of(tx: Transaction, remote: Remote) -> User:
+    """The user whose memory it is. Raises NotFound where that was erased."""
+    owner_kind, owner_id = queries.owner_of(tx, remote.chain_id)
+    if owner_kind != "user":
+        raise Invalid("Only the memory of a user can have a remote.")
+    return users.require(tx, Scope(remote.organization_id), owner_id)
+
+
+async def require_lease(store: Store) -> None:
+    """Raise LeaseLost where another server has taken over the job that this store belongs to, or it was cancelled."""
+    await store.write(lambda _tx: None)  # the store itself checks the lease
+
+
+def require_folder(path: Path, folders: Sequence[Path]) -> None:
+    """Raise Invalid where a path, with every link resolved, lies in none of the folders that may hold remotes."""
+    try:
+        real = path.resolve()
+        is_inside = any(real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders))
+    except (OSError, RuntimeError):  # links that form a circle
+        is_inside = False
+    except ValueError as error:  # a character that no path can have
+        raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
+    if not is_inside:
+        raise Invalid(
+            f"{path} lies outside of the folders in which remotes may lie ({', '.join(map(str, folders)) or 'none'}). Choose a "
+            "path in one of them, or let the operator name others in RICORDO_REMOTE_FOLDERS."
+        )
+    try:
+        real.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:  # too long, or a file where a folder should be
+        raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error

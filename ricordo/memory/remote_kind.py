@@ -1,0 +1,31 @@
+"""What a plugin offers by its hook `memory_remotes`: a kind of place outside the database that is kept in sync with memory."""
+
+from typing import Protocol
+
+from ricordo.domain.remote import Access, Remote
+from ricordo.settings import Settings
+from ricordo.storage.store import Store
+
+
+class RemoteKind(Protocol):
+    """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
+
+    Where several users of an organisation may have a remote at one address, as in a database, `is_shared` is True.
+    """
+
+    kind: str
+
+    def read(self, asked: Access, settings: Settings) -> Access:
+        """The access as it is to be stored, with a password that was in the address beside it. Called in a thread.
+
+        Raises Invalid where there can be no remote, or may not be one by the operator's settings.
+        """
+        ...
+
+    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+        """Bring the remote and the memory together; returns the remote with `followed`, `seen` and `last_error` as they are then.
+
+        Raises Unavailable where it cannot be reached, Conflict or Invalid where what is there cannot be pulled. Once another server
+        has taken the job over, each write to `store` raises LeaseLost: call `require_lease` before you write to the remote.
+        """
+        ...

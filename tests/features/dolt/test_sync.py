@@ -1,0 +1,242 @@
+"""A Dolt database follows: rows, authors, order and open branches are the memory's, also where the follower is killed anywhere."""
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ricordo.domain.git_objects import signature
+from ricordo.domain.remote import Access, Remote
+from ricordo.domain.scope import Actor, Scope
+from ricordo.errors import RicordoError
+from ricordo.features.dolt import sync as following
+from ricordo.features.dolt.address import Place
+from ricordo.features.dolt.commits import branch_of, moment, proposal_in, stamp, trailer_of
+from ricordo.features.dolt.database import Database
+from ricordo.features.dolt.engines import open_engine
+from ricordo.features.dolt.remote import DoltRemotes
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes import service as common
+from ricordo.memory import deciding, owning
+from ricordo.memory.owning import ProposalOptions, PutOptions
+from ricordo.settings import Settings
+from ricordo.storage import history, proposals
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Store, Transaction
+from tests.support import dolt
+from tests.support.dolt import Killed
+
+USER = "ada"
+TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]
+SEEDS, ROUNDS = range(1, 3), 6
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A Dolt database where nothing is yet."""
+    print(f"against {dolt.ENGINE}")
+    with dolt.new_place(tmp_path) as made:
+        yield made
+
+
+@dataclass
+class Memory:
+    """A user's memory, what is done with it, and its remote."""
+
+    store: Store
+    folder: Path
+    place: Place
+    remote_id: str = ""
+
+    async def do(self, work: Any) -> Any:
+        """Do something with the memory, in a transaction: `work(tx, owned, owner)`."""
+
+        def act(tx: Transaction) -> Any:
+            owned = owning.open_memory(tx, Scope(), USER, makes=True)
+            return work(tx, owned, Actor("user", owned.user.id, "Ada"))
+
+        return await self.store.write(act)
+
+    async def put(self, label: str, text: str, **options: Any) -> None:
+        await self.do(lambda tx, owned, by: owning.put(tx, owned, label, text, by, PutOptions(**options)))
+
+    async def propose(self, label: str, old: str, new: str, by: Actor = TUTORS[0], **options: Any) -> str:
+        said = ProposalOptions(**options)
+        made = await self.do(lambda tx, owned, _: owning.propose_edit(tx, owned, label, old, new, by, said))
+        return str(made.id)
+
+    async def approve(self, id: str, body: str | None = None) -> Any:
+        return await self.do(lambda tx, owned, by: deciding.approve(tx, owned.scope, id, by, body=body))
+
+    async def reject(self, id: str) -> Any:
+        return await self.do(lambda tx, owned, by: deciding.reject(tx, owned.scope, id, by, reason="No."))
+
+    async def remote(self) -> Remote:
+        if not self.remote_id:
+            access = Access(self.place.address, None, self.place.password)
+            made = await common.add(self.store, self.settings, Scope(), USER, DoltRemotes(), access)
+            self.remote_id = made.id
+        return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote_id))
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(data_dir=self.folder, remote_folders=str(self.folder), allow_private_remotes=True)
+
+    async def follow(self, store: Store | None = None) -> Remote:
+        return await common.sync(store or self.store, self.settings, DoltRemotes(), await self.remote())
+
+    async def text(self, label: str) -> str | None:
+        block = await self.do(lambda tx, owned, _: owning.find(tx, owned, label))
+        return None if block is None else str(block.value)
+
+    async def waiting(self) -> Any:
+        return await self.do(lambda tx, owned, _: proposals.waiting(tx, owned.chain.id))
+
+
+@pytest.fixture
+def memory(store: SqliteStore, tmp_path: Path, place: Place) -> Memory:
+    """A memory in which nothing is yet, with a remote in which nothing is yet."""
+    return Memory(store, tmp_path, place)
+
+
+async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
+    """The remote holds the rows, the versions in their order with authors and times, and the open branches."""
+    versions, blocks, waiting = await memory.do(
+        lambda tx, owned, _: (
+            history.page(tx, owned.chain.id, limit=10_000)[::-1],
+            owning.listed(tx, owned),
+            proposals.waiting(tx, owned.chain.id),
+        )
+    )
+    with closing(open_engine(memory.place)) as engine:
+        database = Database(engine, USER)
+        rows = engine.run("SELECT label, title, body, schema_ref, updated_at FROM memory_blocks ORDER BY label")
+        log = {row[0]: row for row in engine.run("SELECT commit_hash, committer, email, date, message FROM dolt_log")}
+        commits = [log[hash] for hash in database.steps(database.log()[-1].hash, database.head())]
+        branches = database.branches()
+        names = [row[0] for row in engine.run("SELECT name FROM dolt_branches")]
+    there = {label: (title, body, schema_ref) for label, title, body, schema_ref, _ in rows}
+    assert there == {block.label: (block.title, block.value, block.schema_ref) for block in blocks}
+    found = [(trailer.version, f"{who} <{mail}>", str(date)) for _, who, mail, date, said in commits
+             if (trailer := trailer_of(said)) and not said.startswith("Bring ")]  # fmt: skip
+    wanted = [(one.id.hex(), signature(one.author), moment(one.created_at).replace("T", " ")) for one in versions]
+    if is_pulled:
+        assert [each for each in wanted if each in found] == found
+    else:
+        assert found == wanted
+        newest = {version.label: stamp(version.created_at) for version in versions}
+        assert {label: str(at) for label, *_, at in rows} == {block.label: newest[block.label] for block in blocks}
+    assert {branch.name for branch in branches} == {branch_of(USER, proposal) for proposal in waiting}
+    assert {proposal_in(branch.message) for branch in branches} == {proposal.id for proposal in waiting}
+    assert set(names) == {"main", *(branch.name for branch in branches)}
+
+
+class Acts:
+    """Random acts of an owner and of agents."""
+
+    def __init__(self, memory: Memory, chance: Random) -> None:
+        self._memory = memory
+        self._chance = chance
+        self._count = 0
+
+    async def one(self) -> None:
+        act = self._chance.choice(
+            [self.put, self.put, self.propose, self.propose, self.approve, self.approve, self.reject, self.rare]
+        )
+        with suppress(RicordoError):  # not everything can be done at every time, and then nothing is
+            await act()
+
+    def _label(self) -> str:
+        return self._chance.choice(["human", "goals/near", "notes, of a kind"])
+
+    async def put(self) -> None:
+        self._count += 1
+        label = self._label()
+        lines = (await self._memory.text(label) or "a\nb\nc\nd").split("\n")
+        lines[self._chance.randrange(len(lines))] = f"line {self._count} 'é\\'"
+        await self._memory.put(label, "\n".join(lines), message=self._chance.choice([None, f"Say {self._count}"]))
+
+    async def propose(self) -> None:
+        self._count += 1
+        label = self._label()
+        text = await self._memory.text(label)
+        old = self._chance.choice(text.split("\n")) if text else ""
+        by = self._chance.choice(TUTORS)
+        new = f"proposed {self._count}"
+        await self._memory.propose(label, old, new, by, reasoning="It is so.", confidence=0.5, replace_all=True)
+
+    async def approve(self) -> None:
+        if waiting := await self._memory.waiting():
+            body = self._chance.choice([None, None, "settled\nb\nc"])
+            await self._memory.approve(self._chance.choice(waiting).id, body)
+
+    async def reject(self) -> None:
+        if waiting := await self._memory.waiting():
+            await self._memory.reject(self._chance.choice(waiting).id)
+
+    async def rare(self) -> None:
+        label, other = self._label(), self._label()
+        if self._chance.random() < 0.5:
+            await self._memory.do(lambda tx, owned, by: owning.delete(tx, owned, label, by))
+        else:
+            await self._memory.do(lambda tx, owned, by: owning.rename(tx, owned, label, other, by))
+
+
+class ForgetfulStore:
+    """A store whose server is killed before some writes."""
+
+    def __init__(self, store: Store, chance: Random) -> None:
+        self.clock = store.clock
+        self._store = store
+        self._chance = chance
+
+    async def read(self, work: Any) -> Any:
+        return await self._store.read(work)
+
+    async def write(self, work: Any) -> Any:
+        if self._chance.random() < 0.3:
+            raise Killed
+        return await self._store.write(work)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Follow, and be killed somewhere: in a statement, or between what is committed there and noted here. How often: 0 or 1."""
+    with monkeypatch.context() as patched:
+        patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
+        try:
+            await memory.follow(ForgetfulStore(memory.store, chance))
+        except Killed:
+            return 1
+    return 0
+
+
+async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Some acts, a follower that is killed, and so on; at the end one that is not. Returns how often it was killed."""
+    chance = Random(seed)  # noqa: S311 - replayed by its seed
+    acts = Acts(memory, chance)
+    kills = 0
+    for _ in range(rounds):
+        for _ in range(chance.randint(1, 6)):
+            await acts.one()
+        kills += await follow_mortally(memory, chance, monkeypatch)
+    noted = await memory.follow()
+    assert noted.last_error is None
+    await require_same(memory)
+    assert await memory.follow() == await memory.remote()
+    await require_same(memory)
+    return kills
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_after_any_acts_and_kills_the_rows_authors_order_and_branches_are_the_memorys(
+    memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand, with more seeds and rounds than the suite has time for."""
+    await follow_random_history(memory, seed, ROUNDS, monkeypatch)

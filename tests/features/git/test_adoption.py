@@ -1,0 +1,231 @@
+"""Commits that come by git: versions with their ids, blocks and tip in one transaction, by the policy of each block."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Conflict, Forbidden, Stale, TooLong
+from ricordo.features.git.adoption import Adoption, adopt
+from ricordo.features.git.objects import GitObject
+from ricordo.features.git.push import Push
+from ricordo.features.git.repository import refreshed
+from ricordo.memory.proposing import Draft, propose
+from ricordo.storage import blocks, history, proposals, versions
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.tables import blobs, commits, git_objects
+from tests.support import make
+from tests.support.git import fsck, git, ids
+from tests.support.objects import commit_of
+
+_PUSHED: dict[bytes, GitObject] = {}
+FILES = {"human": "Name: Ada", "goals": "Rest", "plans/week": "Read"}
+
+
+@pytest.fixture
+async def chain(store: SqliteStore) -> Chain:
+    """A user's memory that was pushed: three blocks in one commit."""
+    made = make.chain("user", "user-1")
+    await store.write(lambda tx: versions.insert_chain(tx, made))
+    return await adopted(store, made, *commit_of(FILES))
+
+
+async def adopted(
+    store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject], metadata: ChangeMetadata | None = None
+) -> Chain:
+    """The chain after a push of these objects to it."""
+    adoption = await planned(store, chain, tip, new)
+    _PUSHED.update(new)  # as a repository of the memory has what was pushed before
+    return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata()))
+
+
+async def planned(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Adoption:
+    """What the push would do."""
+    rows = select(git_objects.c.id, git_objects.c.kind, git_objects.c.data)
+    here = await store.read(lambda tx: {row.id: GitObject(row.kind, row.id, row.data) for row in tx.all(rows)})
+    return Push(_PUSHED | new, here.get).adoption(chain.head, tip)
+
+
+async def now(store: SqliteStore) -> dict[str, Block]:
+    """The blocks as they are."""
+    found = await store.read(lambda tx: blocks.of_user(tx, Scope(), "user-1"))
+    return {block.label: block for block in found}
+
+
+async def counted(store: SqliteStore) -> list[int]:
+    """How many versions, texts and objects there are."""
+    tables = (commits, blobs, git_objects)
+    return await store.read(
+        lambda tx: [tx.all(select(func.count().label("rows")).select_from(table))[0].rows for table in tables]
+    )
+
+
+async def test_one_commit_of_many_blocks_is_one_id(store: SqliteStore, chain: Chain, tmp_path: Path) -> None:
+    there = await now(store)
+    assert {label: block.value for label, block in there.items()} == FILES
+    assert {(block.head, block.policy, block.version) for block in there.values()} == {(chain.head, "propose", 1)}
+    found = await store.read(lambda tx: history.page(tx, chain.id))
+    assert ([one.number for one in found], {one.id for one in found}) == ([3, 2, 1], {chain.head})
+    assert (found[0].reason, found[0].author.name, found[0].parents) == ("By hand\n", "Ada", ())
+    assert ids(await refreshed(store, tmp_path, chain.id)) == [(chain.head or b"").hex()]
+
+
+async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: Chain, tmp_path: Path) -> None:
+    before = await now(store)
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: blocks.attach(tx, agent.id, [before["human"]]))
+    # Renamed in a circle, one deleted, one new, one changed; then written by the product again.
+    renamed, first = commit_of({"goals": "Name: Ada", "human": "Rest", "new": "x"}, chain.head or b"")
+    after = await adopted(store, chain, renamed, first)
+    moved, second = commit_of({"me": "Name: Ada", "human": "Rest", "new": "y"}, renamed)
+    after = await adopted(store, after, moved, second)
+    there = await now(store)
+    assert {label: block.value for label, block in there.items()} == {"me": "Name: Ada", "human": "Rest", "new": "y"}
+    assert there["me"].id == before["goals"].id
+    assert [block.label for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == ["human"]
+    await store.write(lambda tx: blocks.write(tx, there["human"], "Rest well", make.change_metadata()))
+
+    path = await refreshed(store, tmp_path, chain.id)
+    assert fsck(path) == ""
+    assert git(path, "rev-list", "--count", "main") == "4"
+    assert git(path, "ls-tree", "-r", "--name-only", "main").split() == ["human.md", "me.md", "new.md"]
+
+
+async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(store: SqliteStore, chain: Chain) -> None:
+    there = await now(store)
+    heads = {block.id: (block.head or b"").hex() for block in there.values()}
+    assert len(set(heads.values())) == 1
+    # What they were called then is another's name by now, and one is deleted.
+    for later in (
+        {"human": "Name: Ada", "goals": "Rest"},
+        {"plans/week": "Name: Ada", "goals": "Rest"},
+        {"plans/week": "Name: Ada", "human": "Rest"},
+    ):
+        chain = await adopted(store, chain, *commit_of(later, chain.head or b""))
+
+    found = await store.read(lambda tx: history.of_blocks(tx, Scope(), heads))
+
+    assert {label: found[block.id].label for label, block in there.items()} == {label: label for label in FILES}
+
+
+async def test_a_deleted_block_comes_back_with_its_id_and_settings(store: SqliteStore, chain: Chain) -> None:
+    before = (await now(store))["goals"]
+    wanted = replace(before, policy="guarded", title="Goals", limit=500)
+    await store.write(lambda tx: blocks.update(tx, before, wanted, make.change_metadata()))
+    without = {label: text for label, text in FILES.items() if label != "goals"}
+    gone, first = commit_of(without, chain.head or b"")
+    chain = await adopted(store, chain, gone, first)
+    assert "goals" not in await now(store)
+    back, second = commit_of({**without, "goals": "Run"}, gone)
+    await adopted(store, chain, back, second)
+    there = (await now(store))["goals"]
+    assert (there.id, there.policy, there.title, there.limit, there.value) == (
+        before.id,
+        "guarded",
+        "Goals",
+        500,
+        "Run",
+    )
+
+
+async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore, chain: Chain) -> None:
+    there = await now(store)
+    ids_of = {}
+    for label in ("human", "goals"):
+        draft = Draft(chain.id, chain.organization_id, label, f"More of {label}", there[label])
+        made = await store.write(lambda tx, draft=draft: propose(tx, draft, make.change_metadata()))  # type: ignore[misc]
+        ids_of[made.id] = there[label].id
+    # In one push they exchange their names.
+    tip, new, week = chain.head or b"", dict[bytes, GitObject](), {"plans/week": "Read"}
+    for files in ({"aside": "Name: Ada", "goals": "Rest"}, {"aside": "Name: Ada", "human": "Rest"}):
+        tip, more = commit_of(files | week, tip)
+        new |= more
+    tip, more = commit_of({"goals": "Name: Ada", "human": "Rest"} | week, tip)
+    await adopted(store, chain, tip, new | more)
+    waiting = await store.read(lambda tx: proposals.waiting(tx, chain.id))
+    labels = {block.id: label for label, block in (await now(store)).items()}
+    assert {one.id: one.label for one in waiting} == {id: labels[block_id] for id, block_id in ids_of.items()}
+
+
+async def test_an_id_that_was_deleted_twice_comes_back_once(store: SqliteStore, chain: Chain) -> None:
+    rest = {label: text for label, text in FILES.items() if label != "goals"}
+    tip = chain.head or b""
+    # The block is deleted as "goals", comes back, is renamed to "aims", and is deleted as that.
+    for files in (rest, FILES, {**rest, "aims": "Rest"}, rest):
+        tip, new = commit_of(files, tip)
+        chain = await adopted(store, chain, tip, new)
+    first, one = commit_of({**rest, "goals": "Run"}, tip)
+    second, two = commit_of(rest, first)
+    third, three = commit_of({**rest, "aims": "Sleep"}, second)
+    fourth, four = commit_of({**rest, "aims": "Sleep", "goals": "Run"}, third)
+    chain = await adopted(store, chain, fourth, {**one, **two, **three, **four})
+    there = await now(store)
+    assert there.keys() == chain.files.keys()
+    assert len({block.id for block in there.values()}) == len(there)
+
+
+async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteStore, chain: Chain) -> None:
+    there, rows = await now(store), await counted(store)
+    tip, new = commit_of({**FILES, "human": "Name: Eve"}, chain.head or b"")
+    with pytest.raises(Forbidden, match='Block "human" has the policy propose'):
+        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
+    assert (await now(store), await counted(store)) == (there, rows)
+    for policy in ("direct", "propose"):
+        block = (await now(store))["human"]
+        await store.write(
+            lambda tx, b=block, p=policy: blocks.update(tx, b, replace(b, policy=p), make.change_metadata())
+        )  # type: ignore[misc]
+        if policy == "direct":
+            chain = await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
+    assert (await now(store))["human"].value == "Name: Eve"
+    tip, new = commit_of({**FILES, "human": "Name: Eve", "secret": "x"}, tip)
+    with pytest.raises(Forbidden, match='Block "secret"'):
+        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
+
+
+async def test_of_two_pushes_at_once_one_is_refused_whole(store: SqliteStore, chain: Chain) -> None:
+    adoptions = [
+        await planned(store, chain, *commit_of({**FILES, label: "x"}, chain.head or b"")) for label in ("one", "two")
+    ]
+
+    def work(adoption: Adoption) -> object:
+        return store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+
+    done = await asyncio.gather(*map(work, adoptions), return_exceptions=True)  # type: ignore[call-overload]
+
+    assert sorted(type(one).__name__ for one in done) == ["Chain", "Stale"]
+    assert len(await now(store)) == 4
+    assert (await counted(store))[0] == 4
+
+
+async def test_a_write_of_the_product_comes_before_or_after_a_push(store: SqliteStore, chain: Chain) -> None:
+    adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
+    block = (await now(store))["goals"]
+    await store.write(lambda tx: blocks.write(tx, block, "Written", make.change_metadata("user-2")))
+    with pytest.raises(Stale, match="Fetch and merge first"):
+        await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+    assert (await now(store))["human"].value == "Name: Ada"
+
+
+async def test_a_limit_holds_for_every_version(store: SqliteStore, chain: Chain) -> None:
+    block, rows = (await now(store))["human"], await counted(store)
+    await store.write(lambda tx: blocks.update(tx, block, replace(block, limit=10), make.change_metadata()))
+    long, first = commit_of({**FILES, "human": "x" * 11}, chain.head or b"")
+    short, second = commit_of({**FILES, "human": "x"}, long)
+    with pytest.raises(TooLong, match="its limit is 10"):
+        await adopted(store, chain, short, first | second)
+    assert await counted(store) == rows
+
+
+async def test_only_a_users_memory_can_be_pushed_to(store: SqliteStore) -> None:
+    made = make.chain("agent", "agent-1")
+    await store.write(lambda tx: versions.insert_chain(tx, made))
+    with pytest.raises(Conflict, match="Only the memory of a user"):
+        await adopted(store, made, *commit_of(FILES))
+    with pytest.raises(Conflict, match="erased"):
+        await adopted(store, replace(made, id="chain-gone"), *commit_of(FILES))

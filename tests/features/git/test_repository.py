@@ -1,0 +1,202 @@
+"""The repository that is made of a chain: the ids of the database, clean for git, in portions, again and again."""
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, select
+
+from ricordo.domain.block import Chain
+from ricordo.domain.git_objects import blob_id
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.features.git import history, repository
+from ricordo.features.git.repository import refreshed, repository_path
+from ricordo.storage import blocks, versions
+from ricordo.storage.chain_files import delete_chain_files
+from ricordo.storage.memory_tables import is_in_chain
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import chains, commits
+from tests.support import make
+from tests.support.git import fsck, git, ids
+
+LABELS = ("human", "persona", "courses", "courses/maths", "courses/week 1/notes", "Übung", "courses-old")
+
+
+class Killed(BaseException):
+    """The process is gone at this point."""
+
+
+def chance_of(seed: int) -> random.Random:
+    """Chance that is the same each time."""
+    return random.Random(seed)  # noqa: S311
+
+
+async def a_chain(store: SqliteStore) -> Chain:
+    """A user's chain without versions."""
+    chain = make.chain("user", "user-1")
+    await store.write(lambda tx: versions.insert_chain(tx, chain))
+    return chain
+
+
+def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
+    """Do one random thing to the chain: make, write, rename, delete."""
+    there = {block.label: block for block in blocks.of_user(tx, Scope(), chain.owner_id)}
+    label = chance.choice(LABELS)
+    text = "\n".join(
+        f"line {number}: {chance.choice('äß日x')}{chance.random()}" for number in range(chance.randrange(12))
+    )
+    metadata = make.change_metadata(
+        chance.choice(["user-1", "agent-2"]), reason=chance.choice(["", "Why\nnot", "Größe <x>\n"])
+    )
+    if label not in there:
+        new = make.block(label, text, chain_id=chain.id)
+        blocks.insert_all(tx, [new], [], metadata)
+    elif (what := chance.random()) < 0.15:
+        blocks.remove(tx, there[label], metadata)
+    elif what < 0.3 and (free := [one for one in LABELS if one not in there]):
+        blocks.update(tx, there[label], replace(there[label], label=chance.choice(free)), metadata)
+    else:
+        blocks.write(tx, there[label], text, metadata)
+
+
+async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
+    """The ids of the chain's versions in the database, in order."""
+    rows = select(commits.c.id).where(is_in_chain(commits)).order_by(commits.c.number)
+    found = await store.read(lambda tx: [row.id.hex() for row in tx.all(rows, {"chain_id": chain.id})])
+    return list(dict.fromkeys(found))
+
+
+async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Random) -> None:
+    """Change the chain at random."""
+
+    def work(tx: Transaction) -> None:
+        for _ in range(times):
+            edit(tx, chain, chance)
+
+    await store.write(work)
+
+
+async def test_a_repository_holds_the_ids_of_the_database_and_git_finds_no_fault(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    chain, chance = await a_chain(store), chance_of(5)
+    for _ in range(3):  # the first makes it, the others go on
+        await edited(store, chain, 40, chance)
+        path = await refreshed(store, tmp_path, chain.id)
+        assert ids(path) == await stored_ids(store, chain)
+    assert path == repository_path(tmp_path, chain.id)
+    assert fsck(path) == ""
+    assert git(path, "symbolic-ref", "HEAD") == "refs/heads/main"
+    for block in await store.read(lambda tx: blocks.of_user(tx, Scope(), chain.owner_id)):
+        assert git(path, "rev-parse", f"main:{block.label}.md") == blob_id(block.value).hex()
+
+
+async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore) -> None:
+    chain = await a_chain(store)
+    await edited(store, chain, 50, chance_of(6))
+
+    def in_portions(tx: Transaction, rows: int, size: int) -> tuple[list[bytes], int]:
+        portion, found, portions = history.begin(tx, chain.id, 0), list[bytes](), 0
+        while not portion.is_last:
+            portion = history.following(tx, chain.id, portion, set(found), most_rows=rows, most_bytes=size)
+            assert len(portion.objects) < 400
+            found += [made.id for made in portion.objects]
+            portions += 1
+        return found, portions
+
+    whole, one = await store.read(lambda tx: in_portions(tx, 500, 10**9))
+    by_rows, many = await store.read(lambda tx: in_portions(tx, 7, 10**9))
+    by_size, more = await store.read(lambda tx: in_portions(tx, 500, 900))
+    assert sorted(whole) == sorted(by_rows) == sorted(by_size)
+    assert len(set(whole)) == len(whole)
+    assert (one, many >= 7, more > 7) == (1, True, True)
+
+
+async def test_what_follows_a_version_is_all_that_is_sent(store: SqliteStore) -> None:
+    chain = await a_chain(store)
+    await edited(store, chain, 20, chance_of(7))
+    versions_now = len(await stored_ids(store, chain))
+    await edited(store, chain, 1, chance_of(8))
+
+    portions = [portion async for portion in history.portions(store, chain.id, versions_now)]
+
+    assert [made.kind for portion in portions for made in portion.objects].count("commit") == 1
+    assert sum(len(portion.objects) for portion in portions) <= 5
+
+
+async def test_a_repository_that_is_damaged_or_gone_is_made_anew(store: SqliteStore, tmp_path: Path) -> None:
+    chain = await a_chain(store)
+    await edited(store, chain, 10, chance_of(9))
+    path = await refreshed(store, tmp_path, chain.id)
+    for broken in ("HEAD", "objects/pack"):
+        place = path / broken
+        place.unlink() if place.is_file() else [each.unlink() for each in place.iterdir()]
+        assert fsck(await refreshed(store, tmp_path, chain.id)) == ""
+        assert ids(path) == await stored_ids(store, chain)
+
+
+async def test_a_kill_while_it_is_made_leaves_nothing_that_the_next_stumbles_over(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain, chance = await a_chain(store), chance_of(10)
+    await edited(store, chain, 30, chance)
+    real = {name: getattr(repository, name) for name in ("add_portion", "_put_in_place", "_begin")}
+    path = repository_path(tmp_path, chain.id)
+    for name, is_new in [*((name, True) for name in real), ("add_portion", False)]:
+        if is_new and path.exists():
+            (path / "HEAD").unlink()
+
+        def killed(*arguments: object, name: str = name) -> None:
+            real[name](*arguments)
+            raise Killed
+
+        await edited(store, chain, 3, chance)
+        with monkeypatch.context() as patched:
+            patched.setattr(repository, name, killed)
+            with pytest.raises(Killed):
+                await refreshed(store, tmp_path, chain.id)
+        assert ids(await refreshed(store, tmp_path, chain.id)) == await stored_ids(store, chain)
+        assert fsck(repository_path(tmp_path, chain.id)) == ""
+
+
+async def test_many_requests_at_once_make_one_repository(store: SqliteStore, tmp_path: Path) -> None:
+    chain = await a_chain(store)
+    await edited(store, chain, 20, chance_of(11))
+
+    paths = await asyncio.gather(*(refreshed(store, tmp_path, chain.id) for _ in range(8)))
+
+    assert set(paths) == {repository_path(tmp_path, chain.id)}
+    assert len(list(paths[0].glob("objects/pack/*.pack"))) == 2
+    assert ids(paths[0]) == await stored_ids(store, chain)
+
+
+async def test_many_small_packs_become_few(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = await a_chain(store)
+    monkeypatch.setattr(repository, "_MOST_PACKS", 4)
+    for seed in range(8):
+        await edited(store, chain, 3, chance_of(seed))
+        path = await refreshed(store, tmp_path, chain.id)
+        assert len(list(path.glob("objects/pack/*.pack"))) <= 4
+    assert ids(path) == await stored_ids(store, chain)
+
+
+async def test_an_erased_memory_leaves_no_repository(store: SqliteStore, tmp_path: Path) -> None:
+    chain = await a_chain(store)
+    await edited(store, chain, 10, chance_of(12))
+    await refreshed(store, tmp_path, chain.id)
+    await store.write(lambda tx: tx.run(delete(chains).where(chains.c.id == chain.id)))
+    delete_chain_files(tmp_path, chain.id)
+    delete_chain_files(tmp_path, chain.id)
+    assert list((tmp_path / "repositories").iterdir()) == []
+    with pytest.raises(NotFound, match="erased"):
+        await refreshed(store, tmp_path, chain.id)
+
+
+async def test_a_memory_without_versions_is_an_empty_repository(store: SqliteStore, tmp_path: Path) -> None:
+    chain = await a_chain(store)
+    path = await refreshed(store, tmp_path, chain.id)
+    assert (git(path, "rev-list", "--all"), fsck(path)) == ("", "")

@@ -1,0 +1,539 @@
+"""`git clone`, `pull` and `push` of a user's memory, with the stock client against the running server."""
+
+import gzip
+import random
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import Proposal
+from ricordo.features.git import packs
+from ricordo.features.git import receiver as receiving
+from ricordo.features.git import routes as git_http
+from ricordo.features.git.packs import Bounds
+from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, put, rename
+from ricordo.storage import blocks, history, proposals, users
+from tests.support.git import fsck, git, ids, run_git
+from tests.support.serving import ServerInThread, serving
+
+ADA = Actor("user", "user-1", "Ada")
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server whose requests may have one megabyte."""
+    server = ServerInThread(tmp_path_factory.mktemp("data"), max_body_mb=1)
+    server.start()
+    yield server
+    server.stop()
+
+
+class Memory:
+    """A user of the server, and what git and the product do to her memory."""
+
+    def __init__(self, server: ServerInThread) -> None:
+        self.server = server
+        self.name = f"ada {next(_numbers)}"
+        self.url = f"{server.url}/users/{self.name.replace(' ', '%20')}/memory.git"
+        server.write(lambda tx: users.find_or_make(tx, Scope(), self.name))
+
+    def put(self, label: str, text: str, **options: str) -> None:
+        """Write a block."""
+        self._change(lambda tx, owned: put(tx, owned, label, text, ADA, PutOptions(**options)))  # type: ignore[arg-type]
+
+    def delete(self, label: str) -> None:
+        """Delete a block."""
+        self._change(lambda tx, owned: delete(tx, owned, label, ADA))
+
+    def rename(self, label: str, new_label: str) -> None:
+        """Rename a block."""
+        self._change(lambda tx, owned: rename(tx, owned, label, new_label, ADA))
+
+    def texts(self) -> dict[str, str]:
+        """The blocks as they are."""
+        found = self.server.read(lambda tx: blocks.of_user(tx, Scope(), self.user_id))
+        return {block.label: block.value for block in found}
+
+    def versions(self) -> list[str]:
+        """The ids of the versions in the database, the oldest first, each once."""
+        found = self.server.read(lambda tx: history.page(tx, self.owned.chain.id, limit=1000))
+        return list(dict.fromkeys(version.id.hex() for version in reversed(found)))
+
+    def waiting(self) -> list[Proposal]:
+        """The proposals that wait."""
+        return self.server.read(lambda tx: proposals.waiting(tx, self.owned.chain.id))
+
+    @property
+    def owned(self) -> Owned:
+        """The user and her chain."""
+        return self.server.read(lambda tx: open_memory(tx, Scope(), self.name))
+
+    @property
+    def user_id(self) -> str:
+        """Her id."""
+        return self.owned.user.id
+
+    def _change(self, work: object) -> None:
+        self.server.write(lambda tx: work(tx, open_memory(tx, Scope(), self.name, makes=True)))  # type: ignore[operator]
+
+
+@pytest.fixture
+def memory(server: ServerInThread) -> Memory:
+    """A user with two blocks."""
+    memory = Memory(server)
+    memory.put("human", "Name: Ada\nLikes tea")
+    memory.put("courses/maths", "Likes proofs. Übt täglich.\n", message="Add maths")
+    return memory
+
+
+@pytest.fixture
+def clone(memory: Memory, tmp_path: Path) -> Path:
+    """A clone of it."""
+    git(tmp_path, "clone", "-q", memory.url, "mine")
+    return tmp_path / "mine"
+
+
+def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
+    """Write files (`__` stands for a slash), None removes one, and commit; returns the id."""
+    for name, text in files.items():
+        path = clone / f"{name.replace('__', '/')}.md"
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "-m", message)
+    return git(clone, "rev-parse", "HEAD")
+
+
+def test_a_clone_has_the_ids_of_the_database_and_git_finds_no_fault(memory: Memory, clone: Path) -> None:
+    assert ids(clone) == memory.versions()
+    assert fsck(clone) == ""
+    assert git(clone, "branch", "--show-current") == "main"
+    assert (clone / "courses/maths.md").read_bytes() == "Likes proofs. Übt täglich.\n".encode()
+    assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
+
+
+def test_what_changes_later_is_fetched(memory: Memory, clone: Path) -> None:
+    memory.rename("human", "me")
+    memory.put("me", "Name: Ada\nLikes coffee")
+    memory.delete("courses/maths")
+
+    git(clone, "pull", "-q")
+
+    assert ids(clone) == memory.versions()
+    assert sorted(path.name for path in clone.iterdir() if path.name != ".git") == ["me.md"]
+    assert git(clone, "pull") == "Already up to date."
+
+
+@pytest.mark.parametrize("version", ["0", "1"])
+def test_clients_that_ask_for_older_versions_of_the_protocol_clone(
+    memory: Memory, tmp_path: Path, version: str
+) -> None:
+    git(tmp_path, "-c", f"protocol.version={version}", "clone", "-q", memory.url, "mine")
+    assert ids(tmp_path / "mine") == memory.versions()
+
+
+def test_a_shallow_clone_can_be_deepened_and_pushed_from(memory: Memory, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", memory.url, "mine")
+    clone = tmp_path / "mine"
+    assert ids(clone) == memory.versions()[-1:]
+    pushed = commit(clone, human="Short")
+    git(clone, "push", "-q")
+    assert memory.versions()[-1] == pushed
+    git(clone, "fetch", "-q", "--unshallow")
+    assert ids(clone) == memory.versions()
+
+
+def test_an_empty_memory_can_be_cloned_and_pushed_to(server: ServerInThread, tmp_path: Path) -> None:
+    memory = Memory(server)
+    git(tmp_path, "clone", "-q", memory.url, "mine")
+    pushed = [commit(tmp_path / "mine", human="One"), commit(tmp_path / "mine", human="Two")]
+    git(tmp_path / "mine", "push", "-q", "origin", "HEAD:main")
+    assert memory.versions() == pushed
+    assert memory.texts() == {"human": "Two"}
+
+
+def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone: Path) -> None:
+    first = commit(clone, "Learn more\n\nAnd why", human="Name: Ada\nLikes coffee", garden="Roses")
+    second = commit(clone, garden="Roses\nTulips", courses__maths=None)
+
+    done = run_git(clone, "push")
+
+    assert memory.versions()[-2:] == [first, second]
+    assert memory.texts() == {"human": "Name: Ada\nLikes coffee", "garden": "Roses\nTulips"}
+    assert "remote: garden.md is a new version now." in done.stderr
+    newest = memory.server.read(lambda tx: history.page(tx, memory.owned.chain.id, label="human", limit=1))[0]
+    assert (newest.id.hex(), newest.reason, newest.author.kind) == (first, "Learn more\n\nAnd why\n", "user")
+    block = next(one for one in memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id)))
+    assert (block.label, block.policy, block.head and block.head.hex()) == ("garden", "propose", second)
+
+
+def test_what_was_pushed_can_be_cloned_again_after_the_cache_is_gone(
+    memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread
+) -> None:
+    pushed = commit(clone, human="Pushed")
+    git(clone, "push", "-q")
+    memory.put("human", "Pushed\nand written")
+    for each in (server.settings.data_dir / "repositories").glob(f"{memory.owned.chain.id}.git/**/*.pack"):
+        each.unlink()
+
+    git(tmp_path, "clone", "-q", memory.url, "again")
+
+    assert ids(tmp_path / "again") == memory.versions()
+    assert pushed in memory.versions()
+    assert fsck(tmp_path / "again") == ""
+    git(clone, "pull", "-q")
+    assert (clone / "human.md").read_text() == "Pushed\nand written"
+
+
+def test_a_merge_keeps_its_side_branch(memory: Memory, clone: Path, tmp_path: Path) -> None:
+    side = commit(clone, "Mine", human="Name: Ada\nLikes coffee", courses__latin="Salve")
+    memory.put("courses/maths", "Likes topology.")
+    assert run_git(clone, "push", check=False).returncode == 1
+    git(clone, "pull", "-q", "--no-edit")
+    merge = git(clone, "rev-parse", "HEAD")
+
+    git(clone, "push", "-q")
+    memory.put("human", "Name: Ada")
+
+    assert memory.versions()[-2] == merge
+    assert side not in memory.versions()
+    git(tmp_path, "clone", "-q", memory.url, "again")
+    assert fsck(tmp_path / "again") == ""
+    assert git(tmp_path / "again", "rev-parse", "HEAD~1^1", "HEAD~1^2") == f"{side}\n{memory.versions()[-3]}"
+    git(clone, "pull", "-q")
+    assert git(clone, "rev-parse", "HEAD") == memory.versions()[-1]
+
+
+def test_a_commit_that_changes_nothing_is_kept_too(memory: Memory, clone: Path, tmp_path: Path) -> None:
+    before = memory.versions()
+    git(clone, "commit", "-q", "--allow-empty", "-m", "Nothing")
+    git(clone, "push", "-q")
+    git(tmp_path, "clone", "-q", memory.url, "again")
+    assert git(tmp_path / "again", "log", "-1", "--format=%s") == "Nothing"
+    memory.put("human", "More")
+    git(tmp_path / "again", "pull", "-q")
+    git(tmp_path, "clone", "-q", memory.url, "third")
+    assert len(ids(tmp_path / "third")) == len(before) + 2
+    assert (memory.versions()[:-1], fsck(tmp_path / "third")) == (before, "")
+
+
+def test_a_renamed_file_is_the_same_block(memory: Memory, clone: Path) -> None:
+    def by_label() -> dict[str, str]:
+        found = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))
+        return {block.label: block.id for block in found}
+
+    before = by_label()
+    for old, new in (("human", "tmp"), ("courses/maths", "human"), ("tmp", "courses/maths")):
+        git(clone, "mv", f"{old}.md", f"{new}.md")
+        git(clone, "commit", "-q", "-m", "Exchange")
+    git(clone, "push", "-q")
+    assert by_label() == {"courses/maths": before["human"], "human": before["courses/maths"]}
+
+
+def test_a_deleted_block_comes_back_as_it_was(memory: Memory, clone: Path) -> None:
+    memory.put("human", "Guarded", policy="guarded")
+    kept = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))[1]
+    memory.delete("human")
+    git(clone, "pull", "-q")
+    git(clone, "revert", "--no-edit", "HEAD")
+    git(clone, "push", "-q")
+    back = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))[1]
+    assert (back.id, back.label, back.policy, back.value) == (kept.id, "human", "guarded", "Guarded")
+
+
+def refused(clone: Path, *arguments: str) -> str:
+    """What git says of a push that is refused."""
+    done = run_git(clone, "push", *arguments, check=False)
+    assert done.returncode == 1, done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_what_no_block_can_be_is_refused_with_each_file_and_line(memory: Memory, clone: Path) -> None:
+    before, rows = memory.versions(), memory.server.rows()
+    for name, content in {
+        "notes.txt": b"x",
+        "history.md": b"x",
+        "human.md": b"a\nkey: sk-abcdefghijklmnopqrst\n",
+        "long.md": b"x" * 100_001,
+        "odd.md": b"a\n\nb\0",
+    }.items():
+        (clone / name).write_bytes(content)
+    (clone / "link.md").symlink_to("human.md")
+    commit(clone, "Bad")
+    said = refused(clone)
+    for words in (
+        "notes.txt: each file is a memory block, called <label>.md",
+        '"history" has a meaning of its own',
+        "human.md, line 2: this looks like a password or key",
+        "long.md: 100001 characters, but the block's limit is 100000",
+        "odd.md, line 3: memory cannot hold NUL",
+        "link.md: only plain files",
+    ):
+        assert words in said
+    assert "[remote rejected] main -> main" in said
+    assert (memory.versions(), memory.server.rows()) == (before, rows)
+
+
+def test_what_would_lose_history_is_refused(memory: Memory, clone: Path) -> None:
+    before = memory.versions()
+    git(clone, "reset", "-q", "--hard", "HEAD~1")
+    commit(clone, human="Other")
+    for arguments, words in (
+        (("--force",), "a forced push is refused"),
+        (("origin", ":main"), "cannot be deleted"),
+        (("origin", "HEAD:refs/tags/one"), "Memory keeps no other tags"),
+        (("origin", "HEAD:other"), "Memory keeps no other branches"),
+    ):
+        assert words in refused(clone, *arguments)
+    assert memory.versions() == before
+
+
+def test_a_push_to_propose_makes_proposals_and_changes_nothing(memory: Memory, clone: Path) -> None:
+    before = memory.texts()
+    commit(clone, "She said so", human="Name: Ada\nLikes coffee", garden="Roses")
+    done = run_git(clone, "push", "origin", "HEAD:propose/coffee")
+    assert memory.texts() == before
+    made = {one.label: (one.value, one.reasoning) for one in memory.waiting()}
+    assert made == {"human": ("Name: Ada\nLikes coffee", "She said so"), "garden": ("Roses", "She said so")}
+    assert "remote: human.md is proposed as proposal-" in done.stderr
+    git(clone, "fetch", "-q", "--prune")
+    assert "propose" not in git(clone, "branch", "-r")
+
+
+def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(memory: Memory, clone: Path) -> None:
+    commit(clone, human="Name: Ada\nLikes coffee", courses__maths="Other")
+    memory.put("human", "She is\nName: Ada\nLikes tea")
+    git(clone, "push", "-q", "origin", "HEAD:propose/x")
+    assert {one.label: one.value for one in memory.waiting()} == {
+        "human": "She is\nName: Ada\nLikes coffee",
+        "courses/maths": "Other",
+    }
+    memory.put("courses/maths", "Third")
+    assert "courses/maths.md: the same lines changed" in refused(clone, "origin", "HEAD:propose/y")
+
+
+def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client) -> None:
+    url = f"/users/{memory.name}/memory.git/git-upload-pack"
+    kind = {"content-type": "application/x-git-upload-pack-request"}
+    tip = memory.versions()[-1]
+    body = f"0079want {tip} side-band-64k ofs-delta thin-pack no-progress agent=x".ljust(120) + "\n"
+    body = f"{len(body):04x}{body[4:]}00000009done\n"
+    plain = http.post(url, content=body.encode(), headers=kind)
+    packed = http.post(url, content=gzip.compress(body.encode()), headers={**kind, "content-encoding": "gzip"})
+    assert plain.status_code == 200
+    assert b"PACK" in plain.content
+    assert packed.content == plain.content
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status"),
+    [
+        (b"0000", {"content-type": "text/plain"}, 400),
+        (b"0000", {"content-encoding": "br"}, 400),
+        (b"no gzip", {"content-encoding": "gzip"}, 400),
+        (gzip.compress(b"0000" * 9, mtime=0)[:-4], {"content-encoding": "gzip"}, 400),
+        (gzip.compress(b"0" * 2_000_000, mtime=0), {"content-encoding": "gzip"}, 422),
+        (b"zzzz", {}, 400),
+        (b"0009want\n", {}, 400),
+        (b"0032want 0123456789012345678901234567890123456789\n0000", {}, 400),
+        (b"", {}, 200),
+    ],
+)
+@pytest.mark.parametrize("service", ["git-upload-pack", "git-receive-pack"])
+def test_bad_requests_are_refused(
+    memory: Memory, http: httpx2.Client, service: str, content: bytes, headers: dict[str, str], status: int
+) -> None:
+    rows = memory.server.rows()
+    kind = {"content-type": f"application/x-{service}-request"}
+    if not content:
+        content, status = b"0000", 200
+    answer = http.post(f"/users/{memory.name}/memory.git/{service}", content=content, headers={**kind, **headers})
+    assert answer.status_code == status, answer.text
+    assert memory.server.rows() == rows
+
+
+def test_a_damaged_repository_is_made_anew(memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread) -> None:
+    (pack,) = [
+        each
+        for each in (server.settings.data_dir / "repositories").glob(f"{memory.owned.chain.id}.git/**/*.pack")
+        if each.stat().st_size > 100
+    ]
+    pack.chmod(0o600)
+    content = bytearray(pack.read_bytes())
+    content[-40] ^= 1
+    pack.write_bytes(content)
+    git(tmp_path, "clone", "-q", memory.url, "again")
+    assert ids(tmp_path / "again") == memory.versions()
+
+
+def test_an_error_of_the_program_is_no_damage(
+    memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise KeyError("ours")
+
+    path = server.settings.data_dir / "repositories" / f"{memory.owned.chain.id}.git"
+    before = path.stat().st_ino
+    monkeypatch.setattr(git_http, "copy_whole", fail)
+    said = run_git(tmp_path, "clone", memory.url, "no", check=False).stderr
+    assert "500" in said
+    assert path.stat().st_ino == before
+
+
+def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
+    """git shows nothing of an answer that comes before it has sent all, so what is too much is read past."""
+    before, rows = memory.versions(), memory.server.rows()
+    (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
+    commit(clone, "Noise")
+    said = refused(clone)
+    assert "remote: This push is longer than 1 MB, which is the most that is taken at once." in said
+    assert "[remote rejected] main -> main" in said
+    assert (memory.versions(), memory.server.rows()) == (before, rows)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (Bounds(bytes=200_000), "remote: This push unpacks to more than 200000 bytes."),
+        (Bounds(objects=2), "remote: This push holds 3 objects, of which 2 are allowed at once."),
+    ],
+)
+def test_a_push_that_unpacks_to_too_much_says_so_on_the_screen(
+    memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds, words: str
+) -> None:
+    monkeypatch.setattr(receiving, "read_pack", partial(packs.read_pack, bounds=bounds))
+    before, rows = memory.versions(), memory.server.rows()
+    commit(clone, "Zeros", zeros="0" * 1_000_000)
+    assert words in refused(clone)
+    assert (memory.versions(), memory.server.rows()) == (before, rows)
+
+
+def test_executables_links_and_submodules_are_told_from_plain_files(memory: Memory, clone: Path) -> None:
+    before = memory.versions()
+    (clone / "run.md").write_text("x")
+    (clone / "run.md").chmod(0o755)
+    (clone / "link.md").symlink_to("human.md")
+    git(clone, "add", "-A")
+    git(clone, "update-index", "--add", "--cacheinfo", f"160000,{before[0]},module")
+    git(clone, "commit", "-q", "-m", "Odd")
+    said = refused(clone)
+    for words in (
+        "run.md: only plain files can be memory (mode 100644); this is an executable file. Take that from it with",
+        "link.md: only plain files can be memory (mode 100644); this is a link.",
+        "module: only plain files can be memory (mode 100644); this is a submodule.",
+    ):
+        assert words in said
+    assert memory.versions() == before
+
+
+def test_a_tag_refuses_the_push_it_comes_with_and_says_why(memory: Memory, clone: Path) -> None:
+    before = memory.versions()
+    commit(clone, human="New")
+    git(clone, "tag", "-a", "one", "-m", "One")
+    said = refused(clone, "--follow-tags", "origin", "main")
+    assert "remote: This push holds a tag, which memory has no place for. Push branches only." in said
+    assert memory.versions() == before
+    git(clone, "push", "-q", "origin", "main")
+    assert len(memory.versions()) == len(before) + 1
+
+
+def test_a_commit_with_a_book_for_a_message_is_refused(memory: Memory, clone: Path) -> None:
+    (clone / "human.md").write_text("Short")
+    (clone.parent / "book").write_text("word " * 30_000)
+    git(clone, "commit", "-q", "-a", "-F", str(clone.parent / "book"))
+    assert "bytes, of which 65536 are allowed. Shorten its message" in refused(clone)
+
+
+def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, clone: Path, tmp_path: Path) -> None:
+    clones = [clone]
+    for number in range(3):
+        git(tmp_path, "clone", "-q", memory.url, f"{number}")
+        clones.append(tmp_path / f"{number}")
+    pushed = [commit(each, f"From {number}", human=f"From {number}") for number, each in enumerate(clones)]
+    with ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda each: run_git(each, "push", check=False), clones))
+    (first,) = [number for number, one in enumerate(done) if one.returncode == 0]
+    assert memory.versions()[-1] == pushed[first]
+    assert memory.texts()["human"] == f"From {first}"
+    for one in done[:first] + done[first + 1 :]:
+        said = " ".join(one.stderr.split())
+        assert "Fetch and merge first" in said or "fetch first" in said, said
+
+
+def test_a_push_that_breaks_off_does_nothing(memory: Memory, clone: Path, server: ServerInThread) -> None:
+    """The client is killed in the middle of sending; what it had sent by then is half a pack."""
+    new = commit(clone, human="Never")
+    command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
+    head = f"{len(command) + 4:04x}".encode() + command + b"0000"
+    sent = subprocess.run(
+        ["git", "pack-objects", "--revs", "--stdout", "-q"],
+        cwd=clone,
+        input=b"main\n^main~1\n",
+        capture_output=True,
+        check=True,
+    ).stdout
+    rows = server.rows()
+    port = int(server.url.rpartition(":")[2])
+    path = memory.url.removeprefix(server.url) + "/git-receive-pack"
+    for cut in (0, len(head) - 2, len(head), len(head) + 20, len(head) + len(sent) - 1):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/x-git-receive-pack-request\r\n"
+                f"Content-Length: {len(head) + len(sent)}\r\n\r\n".encode()
+                + (head + sent)[:cut]
+            )
+    assert (server.rows(), memory.texts()["human"]) == (rows, "Name: Ada\nLikes tea")
+    git(clone, "push", "-q")
+    assert memory.versions()[-1] == new
+
+
+def test_nobody_elses_memory_is_there(memory: Memory, http: httpx2.Client, tmp_path: Path) -> None:
+    assert http.get("/users/nobody/memory.git/info/refs?service=git-upload-pack").status_code == 404
+    assert http.get(f"/users/{memory.name}/memory.git/info/refs").status_code == 400
+    assert "not found" in run_git(tmp_path, "clone", memory.url.replace("ada", "eve"), check=False).stderr
+
+
+KEY = "a-long-secret"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server with a key."""
+    with serving(tmp_path_factory.mktemp("locked"), api_key=KEY) as server:
+        yield server
+
+
+def test_a_key_is_the_password_of_any_user(locked: ServerInThread, tmp_path: Path) -> None:
+    memory = Memory(locked)
+    memory.put("human", "Name: Ada")
+    for refused_url in (memory.url, memory.url.replace("://", "://ada:wrong@")):
+        assert "Authentication failed" in run_git(tmp_path, "clone", refused_url, "no", check=False).stderr or (
+            "could not read Username" in run_git(tmp_path, "clone", refused_url, "no", check=False).stderr
+        )
+    url = memory.url.replace("://", f"://ada:{KEY}@")
+    git(tmp_path, "clone", "-q", url, "mine")
+    pushed = commit(tmp_path / "mine", human="Name: Ada Lovelace")
+    git(tmp_path / "mine", "push", "-q")
+    assert memory.versions()[-1] == pushed
+    bearer = f"http.extraHeader=Authorization: Bearer {KEY}"
+    git(tmp_path, "-c", bearer, "clone", "-q", memory.url, "again")
+    assert ids(tmp_path / "again") == memory.versions()
+
+
+def test_basic_is_taken_for_git_alone(locked: ServerInThread) -> None:
+    with locked.http(auth=("ada", KEY)) as http:
+        answer = http.get("/v1/agents/")
+    assert answer.status_code == 401
+    assert "www-authenticate" not in answer.headers

@@ -1,0 +1,352 @@
+"""A git remote follows: whatever happens on either side, and wherever the follower is killed, both end with the same ids."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.domain.remote import Access, Remote
+from ricordo.domain.scope import Actor, Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.git import sync as following
+from ricordo.features.git import transport
+from ricordo.features.git.remote import GitRemotes
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes import service as common
+from ricordo.memory.deciding import approve, reject
+from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, propose_edit, put, rename
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import blocks, history, proposals
+from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.store import Transaction
+from tests.support.git import fsck, git, ids, run_git
+
+ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
+
+
+class World:
+    """A user's memory, a remote of it in a folder, and her clone of the remote."""
+
+    def __init__(self, store: SqliteStore, folder: Path) -> None:
+        self.store = store
+        self.settings = Settings(data_dir=folder / "data")
+        self.access = Access(str(folder / "data" / "remotes" / "ada.git"))
+        self.clone = folder / "clone"
+        self.remote: Remote
+
+    async def start(self) -> None:
+        """Make the user with two blocks, the remote and the clone."""
+        await self.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes tea\nLives in Rome", ADA))
+        await self.do(lambda tx, owned: put(tx, owned, "goals", "", ADA, PutOptions(policy="direct")))
+        self.remote = await self.add(self.access)
+        await self.follow()
+        git(self.clone.parent, "clone", "-q", self.access.address, "clone")
+
+    async def do(self, work: Callable[[Transaction, Owned], Any]) -> Any:
+        """Do something to the memory."""
+        return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), "ada", makes=True)))
+
+    async def owned(self) -> Owned:
+        """The memory."""
+        return await self.store.read(lambda tx: open_memory(tx, Scope(), "ada"))
+
+    async def follow(self) -> Remote:
+        """Bring both together."""
+        return await common.sync(self.store, self.settings, GitRemotes(), self.remote)
+
+    async def add(self, access: Access, user: str = "ada") -> Remote:
+        """Add a remote of a user's memory."""
+        return await common.add(self.store, self.settings, Scope(), user, GitRemotes(), access)
+
+    async def texts(self) -> dict[str, str]:
+        """The blocks as they are."""
+        user_id = (await self.owned()).user.id
+        return {one.label: one.value for one in await self.store.read(lambda tx: blocks.of_user(tx, Scope(), user_id))}
+
+    async def versions(self) -> list[str]:
+        """The ids in the database, each once, the oldest first."""
+        chain_id = (await self.owned()).chain.id
+        found = await self.store.read(lambda tx: history.page(tx, chain_id, limit=5000))
+        return list(dict.fromkeys(version.id.hex() for version in reversed(found)))
+
+    async def waiting(self) -> list[Any]:
+        """The proposals that wait."""
+        chain_id = (await self.owned()).chain.id
+        return await self.store.read(lambda tx: proposals.waiting(tx, chain_id))
+
+    def commit(self, *, pulls: bool = True, **files: str | None) -> str:
+        """Commit in the clone and push to the remote; returns the id."""
+        if pulls:
+            git(self.clone, "pull", "-q", "--no-edit")
+        for name, text in files.items():
+            path = self.clone / f"{name}.md"
+            path.unlink() if text is None else path.write_text(text)
+        git(self.clone, "add", "-A")
+        git(self.clone, "commit", "-q", "--allow-empty", "-m", "By hand")
+        git(self.clone, "push", "-q", "origin", "HEAD:main")
+        return git(self.clone, "rev-parse", "HEAD")
+
+    @property
+    def bare(self) -> Path:
+        """The remote's folder."""
+        return Path(self.access.address)
+
+    def branches(self) -> set[str]:
+        """The remote's branches."""
+        return set(git(self.bare, "for-each-ref", "--format=%(refname:short)").split())
+
+
+@pytest.fixture
+async def world(store: SqliteStore, tmp_path: Path) -> World:
+    """A memory with a remote that is up to date, and a clone."""
+    made = World(store, tmp_path)
+    await made.start()
+    return made
+
+
+async def test_a_remote_has_the_same_ids_and_is_noted(world: World) -> None:
+    await world.do(lambda tx, owned: rename(tx, owned, "goals", "plans/this year", ADA))
+
+    noted = await world.follow()
+
+    assert ids(world.bare) == await world.versions()
+    assert (fsck(world.bare), git(world.bare, "symbolic-ref", "HEAD")) == ("", "refs/heads/main")
+    assert (noted.followed, noted.seen, noted.last_error) == (3, ids(world.bare)[-1], None)
+    assert (await world.store.read(lambda tx: remotes.of_chain(tx, noted.chain_id)))[0] == noted
+
+
+async def test_what_the_owner_commits_there_becomes_her_versions(world: World) -> None:
+    pushed = world.commit(goals="Learn Latin", human="Name: Ada")
+
+    await world.follow()
+
+    assert (await world.versions())[-1] == pushed
+    assert await world.texts() == {"goals": "Learn Latin", "human": "Name: Ada"}
+    newest = await world.store.read(lambda tx: history.get(tx, world.remote.chain_id, pushed))
+    assert (newest.author.kind, newest.author.name) == ("user", "ada")
+
+
+async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
+    theirs = world.commit(human="Name: Ada\nLikes tea\nLives in Milan", garden="Roses")
+    await world.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada Lovelace\nLikes tea\nLives in Rome", ADA))
+
+    await world.follow()
+
+    assert await world.texts() == {
+        "human": "Name: Ada Lovelace\nLikes tea\nLives in Milan",
+        "garden": "Roses",
+        "goals": "",
+    }
+    assert ids(world.bare) == await world.versions()
+    assert git(world.bare, "rev-parse", "main^2") == theirs
+    assert fsck(world.bare) == ""
+
+
+async def test_one_line_changed_on_both_sides_waits_for_the_owner_to_merge_it(world: World) -> None:
+    world.commit(human="Name: Ada\nLikes wine\nLives in Rome")
+    await world.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes milk\nLives in Rome", ADA))
+    with pytest.raises(Conflict, match=r"both changed the same lines of human\.md"):
+        await world.follow()
+    (noted,) = await world.store.read(lambda tx: remotes.of_chain(tx, world.remote.chain_id))
+    assert "from-ricordo" in (noted.last_error or "")
+    assert "from-ricordo" in world.branches()
+
+    git(world.clone, "fetch", "-q")
+    run_git(world.clone, "merge", "-q", "origin/from-ricordo", check=False)
+    world.commit(pulls=False, human="Name: Ada\nLikes wine and milk\nLives in Rome")
+    await world.follow()
+
+    assert (await world.texts())["human"] == "Name: Ada\nLikes wine and milk\nLives in Rome"
+    assert world.branches() == {"main"}
+    assert git(world.bare, "rev-parse", "main", "main^2").split() == (await world.versions())[:-3:-1]
+
+
+async def test_what_no_memory_can_hold_stays_there_and_is_told(world: World) -> None:
+    before = await world.versions()
+    world.commit(human="password: hunter22")
+    with pytest.raises(Invalid, match=r"human\.md, line 1: this looks like a password"):
+        await world.follow()
+    (noted,) = await world.store.read(lambda tx: remotes.of_chain(tx, world.remote.chain_id))
+    assert "human.md, line 1" in (noted.last_error or "")
+    assert await world.versions() == before
+
+
+async def test_open_proposals_are_branches_until_they_are_decided(world: World) -> None:
+    for text in ("coffee", "milk"):
+        by = Actor("agent", f"agent-{text}", "Nina")
+        await world.do(lambda tx, owned, t=text, a=by: propose_edit(tx, owned, "human", "tea", t, a))
+    first, second = await world.waiting()
+
+    await world.follow()
+
+    assert world.branches() == {"main", f"agent/human/{first.id}", f"agent/human/{second.id}"}
+    assert git(world.bare, "show", f"agent/human/{second.id}:human.md") == "Name: Ada\nLikes milk\nLives in Rome"
+    assert fsck(world.bare) == ""
+    await world.store.write(lambda tx: approve(tx, Scope(), first.id, ADA))
+    await world.store.write(lambda tx: reject(tx, Scope(), second.id, ADA, reason="no"))
+    await world.follow()
+    assert world.branches() == {"main"}
+
+
+async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) -> None:
+    made = await world.do(lambda tx, owned: propose_edit(tx, owned, "human", "tea", "coffee", NINA))
+    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
+    await world.follow()
+    git(world.clone, "pull", "-q")
+    git(world.clone, "merge", "-q", "--no-edit", f"origin/agent/human/{made.id}")
+    git(world.clone, "push", "-q", "origin", "main")
+
+    await world.follow()
+
+    assert (await world.texts())["human"] == "Name: Ada\nLikes coffee\nLives in Rome"
+    decided = await world.store.read(lambda tx: proposals.get(tx, Scope(), made.id))
+    assert (decided.status, decided.result and decided.result.hex()) == ("approved", (await world.versions())[-1])
+    assert world.branches() == {"main"}
+
+
+async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: World) -> None:
+    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
+    await world.follow()
+    git(world.bare, "update-ref", "refs/heads/main", "main~1")
+    await world.follow()
+    assert ids(world.bare) == await world.versions()
+    git(world.bare, "update-ref", "-d", "refs/heads/main")
+    await world.follow()
+    assert ids(world.bare) == await world.versions()
+
+
+@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../ada.git"])
+async def test_two_memories_cannot_share_a_remote(world: World, way: str) -> None:
+    """A memory without a block of the same label would be joined with the other's, and an empty one would take it over."""
+    with pytest.raises(Conflict, match="another memory"):
+        await world.add(Access(way.format(world.access.address)), "eve")
+    with pytest.raises(NotFound):
+        await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
+
+
+async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
+    with pytest.raises(Conflict, match="is a remote of this memory already"):
+        await world.add(world.access)
+    for address in ("relative/path", "http://127.0.0.1/x.git", "https://me:secret@example.org/x.git", "ssh://x/y"):
+        with pytest.raises(Invalid):
+            await world.add(Access(address))
+    with pytest.raises(Invalid, match="no option but shows_toml"):
+        await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
+
+
+async def test_a_password_is_stored_so_that_nobody_reads_it(world: World) -> None:
+    access = Access("https://example.org/ada.git", "ada", "a-token-of-mine", {"shows_toml": True})
+    remote = await world.add(access)
+    assert "a-token" not in str(remote.settings)
+    assert common.access_of(remote, Secret(world.settings.data_dir)) == access
+
+
+async def test_what_has_something_to_do_is_found(world: World) -> None:
+    def due() -> Any:
+        return world.store.read(lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)])
+
+    noted = await world.follow()
+    assert await due() == []
+    await world.do(lambda tx, owned: propose_edit(tx, owned, "human", "tea", "coffee", NINA))
+    assert await due() == [noted.id]
+    await world.follow()
+    assert await due() == []
+    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
+    assert await due() == [noted.id]
+    await world.store.write(lambda tx: remotes.remove(tx, noted))
+    assert await due() == []
+    with pytest.raises(NotFound):
+        await world.store.read(lambda tx: remotes.get(tx, Scope(), noted.id))
+
+
+class Killed(BaseException):
+    """The follower's process is gone at this point."""
+
+
+def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
+    """A function that is killed before or after its work, now and then."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        moment = chance.random()
+        if moment < 0.12:
+            raise Killed
+        result = real(*arguments, **options)
+        if moment > 0.88:
+            raise Killed
+        return result
+
+    return call
+
+
+async def happen(world: World, chance: random.Random) -> None:
+    """Something random on either side."""
+    texts = await world.texts()
+    label = chance.choice(["human", "goals", "Übung", "courses/maths"])
+    text = "\n".join(f"{number} {chance.choice('ab')}" for number in range(chance.randrange(1, 5)))
+    match chance.randrange(7):
+        case 0 | 1:
+            await world.do(lambda tx, owned: put(tx, owned, label, text, ADA))
+        case 2 if label in texts:
+            await world.do(lambda tx, owned: delete(tx, owned, label, ADA))
+        case 3 if texts.get(label):
+            piece = texts[label].split("\n")[0]
+            edit = f"{chance.random()}"
+            await world.do(
+                lambda tx, owned: propose_edit(tx, owned, label, texts[label], texts[label].replace(piece, edit), NINA)
+            )
+        case 4 | 5 if waiting := await world.waiting():
+            one = chance.choice(waiting)
+            decide = approve if chance.random() < 0.5 else reject
+            await world.store.write(lambda tx: decide(tx, Scope(), one.id, ADA))
+        case 6:
+            world.commit(**{f"by hand {chance.randrange(3)}": text})
+
+
+async def follow_random_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Whatever happens on either side, and a follower that is killed anywhere, at the end one that is not; how often it was."""
+    chance = random.Random(seed)  # noqa: S311
+    from dulwich.object_store import PackBasedObjectStore
+    from dulwich.refs import DiskRefsContainer
+
+    places = [
+        *((transport, name) for name in ("branches", "fetch", "push")),
+        *(
+            (following, name)
+            for name in ("settle_merged", "open_branches", "_add", "_unpack", "joined", "make_repository")
+        ),
+        *((remotes, "note"), (PackBasedObjectStore, "add_pack_data")),
+        *((DiskRefsContainer, name) for name in ("set_if_equals", "remove_if_equals")),
+    ]
+    kills = 0
+    for _ in range(14):
+        await happen(world, chance)
+        if chance.random() < 0.4:
+            continue
+        with monkeypatch.context() as dying:
+            for owner, name in places:
+                dying.setattr(owner, name, deadly(getattr(owner, name), chance))
+            try:
+                await world.follow()
+            except Killed:
+                kills += 1
+    await world.follow()
+
+    assert ids(world.bare)[-1] == (await world.versions())[-1] == git(world.bare, "rev-parse", "main")
+    assert set(await world.versions()) <= set(git(world.bare, "rev-list", "main").split())
+    assert fsck(world.bare) == ""
+    tree = git(world.bare, "-c", "core.quotepath=off", "ls-tree", "-r", "--name-only", "main").split("\n")
+    assert sorted(tree) == sorted(f"{label}.md" for label in await world.texts())
+    open_now = {f"agent/{one.label}/{one.id}" for one in await world.waiting()}
+    assert world.branches() == {"main"} | open_now
+    assert [path.name for path in (world.settings.data_dir / "repositories").iterdir() if path.suffix == ".aside"] == []
+    return kills
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await follow_random_history(world, seed, monkeypatch) >= 2

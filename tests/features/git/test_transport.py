@@ -1,0 +1,174 @@
+"""The way to a repository at an address: what is fetched and pushed, and whom nobody speaks to."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import pytest
+from dulwich.repo import Repo
+from dulwich.server import DictBackend
+from dulwich.web import make_wsgi_chain
+
+from ricordo.errors import Forbidden, Invalid, Unavailable
+from ricordo.features.git import transport
+from ricordo.features.git.transport import Moved, Place
+from ricordo.llm import addresses
+from tests.support.git import fsck, git
+
+MAIN = b"refs/heads/main"
+
+
+class Elsewhere:
+    """A git server: what was asked of it, and what it answers beside git."""
+
+    def __init__(self, repository: Repo) -> None:
+        self.asked: list[str] = []
+        self.says: str | None = None
+        self.drips = False
+        self.to = ""
+        self.chain: Any = make_wsgi_chain(DictBackend({"/ada.git": repository}))  # type: ignore[dict-item]
+
+    def __call__(self, environ: Any, start: Any) -> Any:
+        self.asked.append(f"{environ['REQUEST_METHOD']} {environ.get('HTTP_AUTHORIZATION', '')}")
+        if self.drips:
+            start("200 OK", [("Content-Type", "application/x-git-upload-pack-advertisement")])
+            return (time.sleep(0.01) or b"f" for _ in range(300))  # a line of 65,535 signs, some day
+        if self.says:
+            start(self.says, [("Location", self.to), ("WWW-Authenticate", 'Basic realm="x"')])
+            return [b""]
+        return self.chain(environ, start)
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """An empty bare repository."""
+    git(tmp_path, "init", "-q", "--bare", "there.git")
+    return tmp_path / "there.git"
+
+
+@pytest.fixture
+def elsewhere(bare: Path) -> Iterator[tuple[Elsewhere, str]]:
+    """A server of that repository, and its address."""
+    with closing(Repo(str(bare))) as repository:
+        app = Elsewhere(repository)
+        server: WSGIServer = make_server("127.0.0.1", 0, app, handler_class=_Quiet)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield app, f"http://127.0.0.1:{server.server_port}/ada.git"
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A repository of our own with two commits."""
+    git(tmp_path, "init", "-q", "here")
+    for number in range(2):
+        (tmp_path / "here" / "a.md").write_text(f"{number}")
+        git(tmp_path / "here", "add", "-A")
+        git(tmp_path / "here", "commit", "-q", "-m", f"{number}")
+    return tmp_path / "here"
+
+
+def tip(repository: Path, revision: str = "main") -> bytes:
+    """The id of a commit."""
+    return bytes.fromhex(git(repository, "rev-parse", revision))
+
+
+def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+    app, url = elsewhere
+    place = Place(url, "ada", "a-token", allow_private=True)
+    assert transport.branches(place) == {}
+    transport.push(place, here, {}, {MAIN: tip(here, "main~1"), b"refs/heads/agent/x": tip(here)})
+    seen = transport.branches(place)
+    assert seen == {MAIN: tip(here, "main~1"), b"refs/heads/agent/x": tip(here)}
+    transport.push(place, here, seen, {MAIN: tip(here), b"refs/heads/agent/x": None})
+    assert transport.branches(place) == {MAIN: tip(here)}
+    assert (fsck(bare), tip(bare)) == ("", tip(here))
+    git(here, "reset", "-q", "--hard", "HEAD~1")
+    assert transport.fetch(place, tip(bare), here)[:4] == b"PACK"
+    assert all(asked.endswith(" Basic YWRhOmEtdG9rZW4=") for asked in app.asked)
+
+
+def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+    place = Place(elsewhere[1], allow_private=True)
+    transport.push(place, here, {}, {MAIN: tip(here, "main~1")})
+    with pytest.raises(Moved):
+        transport.push(place, here, {}, {MAIN: tip(here)})
+    assert tip(bare) == tip(here, "main~1")
+
+
+def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    app, url = elsewhere
+    with pytest.raises(Invalid, match="no public address"):
+        transport.branches(Place(url))
+    # A public name that leads here.
+    monkeypatch.setattr(
+        addresses.socket,
+        "getaddrinfo",
+        lambda *_a, **_o: [(0, 0, 0, "", ("93.184.215.14", 80)), (0, 0, 0, "", ("127.0.0.1", 80))],
+    )
+    with pytest.raises(Invalid, match="RICORDO_ALLOW_PRIVATE_REMOTES"):
+        transport.branches(Place(url.replace("127.0.0.1", "git.example.org")))
+    assert app.asked == []
+
+
+@pytest.mark.parametrize("says", ["302 Found", "307 Temporary Redirect"])
+def test_a_redirect_is_not_followed(elsewhere: tuple[Elsewhere, str], says: str) -> None:
+    app, url = elsewhere
+    app.says, app.to = says, url.replace("127.0.0.1", "localhost")
+    with pytest.raises(Unavailable):
+        transport.branches(Place(url, "ada", "a-token", allow_private=True))
+    assert len(app.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "error", "words"),
+    [
+        ("401 Unauthorized", Forbidden, "another name or token"),
+        ("404 Not Found", Unavailable, "no git repository"),
+        ("500 Broken", Unavailable, "could not be reached or understood"),
+        ("200 OK", Unavailable, "smart protocol"),
+    ],
+)
+def test_what_a_remote_says_instead_is_told_without_the_token(
+    elsewhere: tuple[Elsewhere, str], says: str, error: type[Exception], words: str
+) -> None:
+    app, url = elsewhere
+    app.says = says
+    with pytest.raises(error, match=words) as raised:
+        transport.branches(Place(url, "ada", "a-token", allow_private=True))
+    assert "a-token" not in str(raised.value)
+
+
+def test_a_remote_that_never_comes_to_an_end_is_left(
+    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its bytes is a sign of life; a thread that waited for all of them would hold up others, and the server's end."""
+    app, url = elsewhere
+    app.drips = True
+    monkeypatch.setattr(transport, "_LONGEST", 0.1)
+    began = time.monotonic()
+
+    with pytest.raises(Unavailable, match="took longer than"):
+        transport.branches(Place(url, allow_private=True))
+
+    assert time.monotonic() - began < 2
+
+
+def test_nobody_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        transport.branches(Place("http://127.0.0.1:9/x.git", allow_private=True))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Unavailable, match="no git repository"):
+        transport.branches(Place(str(tmp_path / "folder"), folders=(tmp_path,)))

@@ -1,0 +1,338 @@
+"""The jobs of remotes: added by what changes a memory, fenced, and swept; two servers on one remote do each other no harm."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.background.handlers import Handlers
+from ricordo.domain.job import Job
+from ricordo.domain.remote import SYNC, Access, Remote
+from ricordo.domain.scope import Actor, Scope
+from ricordo.errors import Invalid, LeaseLost, NotFound
+from ricordo.features.dolt.address import read_place
+from ricordo.features.dolt.database import Database
+from ricordo.features.dolt.engines import open_engine
+from ricordo.features.git import transport
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes import service as common
+from ricordo.features.remotes.jobs import HANDLERS, SWEEP
+from ricordo.memory import owning
+from ricordo.memory.deciding import reject
+from ricordo.memory.owning import Owned, open_memory
+from ricordo.plugins import Plugins, load_plugins
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs, versions
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Store, Transaction
+from tests.conftest import BOTH
+from tests.support.clock import ManualClock
+from tests.support.git import git
+from tests.support.jobs import runtime_on, until, working
+from tests.support.notebook import Notebooks
+from tests.support.statements import count_statements
+
+DATABASES = BOTH
+LIMIT = 20
+ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
+
+
+class World:
+    """Two servers on one database, with a user's memory and a remote of it."""
+
+    remote: Remote
+
+    def __init__(self, store: Store, folder: Path, clock: ManualClock) -> None:
+        self.store, self.folder, self.clock, self.notebooks = store, folder, clock, Notebooks()
+
+    def server(self) -> Runtime:
+        """A server on the database."""
+        runtime = runtime_on(self.store, self.folder)
+        runtime.remotes = Plugins(
+            [*load_plugins(("remotes", "git", "dolt"))._plugins, ("notebooks", self.notebooks)]
+        ).memory_remotes()
+        return runtime
+
+    async def do(self, work: Callable[[Transaction, Owned], Any], user: str = "ada") -> Any:
+        """Do something to a memory."""
+        return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), user, makes=True)))
+
+    async def put(self, text: str, user: str = "ada") -> None:
+        """Write a block."""
+        await self.do(lambda tx, owned: owning.put(tx, owned, "human", text, ADA), user)
+
+    async def propose(self, old: str, new: str) -> Any:
+        """Propose an edit of it."""
+        return await self.do(lambda tx, owned: owning.propose_edit(tx, owned, "human", old, new, NINA))
+
+    async def add(self, kind: str, address: str) -> None:
+        """Add the remote."""
+        server = self.server()
+        self.remote = await common.add(
+            self.store, server.settings, Scope(), "ada", server.remotes[kind], Access(address)
+        )
+
+    async def waiting(self) -> list[Job]:
+        """The jobs that wait."""
+        return await self.store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
+
+    async def claim(self, worker: str) -> Job:
+        """The one job that waits, as a worker holds it."""
+        self.clock.advance(60)
+        (job,) = await self.waiting()
+        claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
+        assert claimed
+        return claimed
+
+    async def run(self, job: Job) -> None:
+        """Do the job as a server does, and end it."""
+        handler = Handlers(HANDLERS).get(job.kind)
+        assert handler
+        await handler.run(self.server(), job, lambda _done, _total: None)
+        await self.store.write(lambda tx: jobs.finish(tx, job))
+
+    async def follow(self) -> None:
+        """Let a server do the job that waits."""
+        await self.run(await self.claim("a server"))
+
+    async def noted(self) -> Remote:
+        """The remote as it is stored."""
+        return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote.id))
+
+
+@pytest.fixture
+def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
+    """Nothing yet."""
+    return World(store, tmp_path, clock)
+
+
+async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
+    await world.put("Likes tea")
+    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.follow()
+    await world.put("Likes tea", "eve")
+    assert await world.waiting() == []
+
+    async def rejected() -> None:
+        made = await world.propose("tea", "milk")
+        await world.follow()
+        await world.store.write(lambda tx: reject(tx, Scope(), made.id, ADA))
+
+    changes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: world.put("Likes coffee, and tea"),
+        lambda: world.propose("tea", "water"),
+        rejected,
+        lambda: world.do(lambda tx, owned: owning.rename(tx, owned, "human", "me", ADA)),
+        lambda: world.do(lambda tx, owned: owning.delete(tx, owned, "me", ADA)),
+    ]
+    for change in changes:
+        await change()
+        (job,) = await world.waiting()
+        assert (job.kind, job.payload) == (SYNC, {"remote_id": world.remote.id})
+        assert job.not_before > job.created_at  # what comes a moment later goes with it
+        await world.follow()
+        assert await world.waiting() == []
+    assert (world.folder / "remotes" / "ada.json").read_text() == '{"blocks": {}}'
+
+
+async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
+    await world.put("Likes tea")
+    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.follow()
+
+    def fail(tx: Transaction, owned: Owned) -> None:
+        owning.put(tx, owned, "human", "Likes coffee", ADA)
+        raise NotFound("no")
+
+    with pytest.raises(NotFound):
+        await world.do(fail)
+    assert await world.waiting() == []
+    for number in range(3):
+        await world.put(f"{number}")
+    assert len(await world.waiting()) == 1
+
+
+async def test_to_hold_a_memory_without_remotes_costs_one_statement(world: World) -> None:
+    await world.put("Likes tea")
+    chain_id = (await world.do(lambda _, owned: owned)).chain.id
+    with count_statements(world.store) as counted:  # type: ignore[arg-type]
+        await world.store.write(lambda tx: versions.lock(tx, chain_id))
+    assert len(counted.statements) == 1
+
+
+async def test_a_worker_does_them(store: Store, tmp_path: Path, clock: ManualClock) -> None:
+    world = World(store, tmp_path, clock)
+    await world.put("Likes tea")
+    await world.add("notebook", str(tmp_path / "remotes" / "ada.json"))
+    (job,) = await world.waiting()
+    async with working(store, tmp_path, *HANDLERS) as worker:
+        worker._runtime.remotes = world.server().remotes
+        world.clock.advance(60)
+        assert (await until(store, job)).status == "done"
+    assert (await world.noted()).followed == 1
+
+
+async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) -> None:
+    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    job = await world.claim("a server")
+    runtime = world.server()
+    runtime.remotes = {}
+    handler = Handlers(HANDLERS).get(job.kind)
+    assert handler
+    with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
+        await handler.run(runtime, job, lambda _done, _total: None)
+    noted = await world.noted()  # who lists it sees that, and who waits for it waits no more
+    assert "Install its plugin" in (noted.last_error or "")
+    assert noted.last_at is not None
+
+
+async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) -> None:
+    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.store.write(lambda tx: remotes.remove(tx, world.remote))
+    await world.follow()
+    assert not (world.folder / "remotes").exists()
+
+
+async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
+    await world.put("Likes tea")
+    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.follow()
+    sweep = Job(SWEEP, Scope().organization_id)
+    for seconds, found in ((60, 0), (600, 1)):
+        world.clock.advance(seconds)
+        await world.run(sweep)
+        assert len(await world.waiting()) == found
+
+
+class Git:
+    """A git remote as its owner sees it."""
+
+    name = "git"
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "remotes" / "ada.git")
+        self.writes = ((transport, "push"),)
+
+    def text(self) -> str:
+        """The block there."""
+        return git(Path(self.address), "show", "main:human.md")
+
+    def proposals(self) -> int:
+        """How many branches of proposals there are."""
+        return len(git(Path(self.address), "for-each-ref", "--format=%(refname)", "refs/heads/agent").split())
+
+
+class Dolt:
+    """A Dolt remote as its owner sees it."""
+
+    name = "dolt"
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"doltlite://{folder}/remotes/ada.db"
+        self.writes = ((Database, "commit"), (Database, "open_branch"))
+        self._folder = folder
+
+    def text(self) -> str:
+        """The block there."""
+        return str(self._ask("SELECT body FROM memory_blocks")[0][0])
+
+    def proposals(self) -> int:
+        """How many branches of proposals there are."""
+        return len(self._ask("SELECT name FROM dolt_branches WHERE name LIKE 'agent/%'"))
+
+    def _ask(self, sql: str) -> list[Any]:
+        with closing(open_engine(read_place(self.address, folders=(self._folder / "remotes",)))) as engine:
+            return engine.run(sql)
+
+
+class Frozen:
+    """A server that stands still at its first write to a remote, in the middle of it, until it is woken."""
+
+    def __init__(self, remote: Git | Dolt, patch: pytest.MonkeyPatch) -> None:
+        self.stands, self.woken = threading.Event(), threading.Event()
+        for owner, name in remote.writes:
+            patch.setattr(owner, name, self._slow(getattr(owner, name)))
+
+    def _slow(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*arguments: Any, **options: Any) -> Any:
+            if not self.stands.is_set():
+                self.stands.set()
+                assert self.woken.wait(LIMIT)
+            return real(*arguments, **options)
+
+        return write
+
+
+@pytest.fixture(params=[Git, Dolt])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Git | Dolt:
+    """A remote of either kind."""
+    made: Git | Dolt = request.param(tmp_path)
+    return made
+
+
+async def overtaken(
+    world: World, there: Git | Dolt, patch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]
+) -> None:
+    """A server freezes in the middle of a write to the remote, another takes over and follows, and the first one wakes up."""
+    job = await world.claim("frozen")
+    frozen = Frozen(there, patch)
+    first = asyncio.create_task(world.run(job))
+    assert await asyncio.to_thread(frozen.stands.wait, LIMIT)
+    world.clock.advance(60)
+    await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+    await meanwhile()
+    await world.follow()
+    frozen.woken.set()
+    await asyncio.wait([first], timeout=LIMIT)
+    assert isinstance(first.exception(), LeaseLost)
+
+
+async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one(
+    world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put("one")
+    await world.add(there.name, there.address)
+    await world.follow()
+    await world.put("two")
+
+    await overtaken(world, there, monkeypatch, lambda: world.put("three"))
+
+    assert there.text() == "three"
+    noted = await world.noted()
+    assert (noted.followed, noted.last_error) == (3, None)
+    await world.follow()  # it looks once more
+    assert (there.text(), await world.waiting()) == ("three", [])
+    assert (await world.noted()).followed == 3
+
+
+async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decided(
+    world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put("one")
+    await world.add(there.name, there.address)
+    await world.follow()
+    made = await world.propose("one", "two")
+
+    await overtaken(
+        world, there, monkeypatch, lambda: world.store.write(lambda tx: reject(tx, Scope(), made.id, ADA, reason="no"))
+    )
+
+    await world.follow()  # what it wrote in its sleep is gone after this
+    assert (there.proposals(), there.text(), await world.waiting()) == (0, "one", [])
+
+
+async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: World, there: Git | Dolt) -> None:
+    await world.put("one")
+    await world.add(there.name, there.address)
+    await world.follow()
+    await world.put("two")
+    job = await world.claim("frozen")
+    world.clock.advance(60)
+    await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+    with pytest.raises(LeaseLost):
+        await world.run(job)
+    assert there.text() == "one"

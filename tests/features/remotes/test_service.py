@@ -1,0 +1,145 @@
+"""Remotes of any kind: added once and where they may be, with their passwords sealed, and noted whatever comes of following."""
+
+from pathlib import Path
+
+import pytest
+
+from ricordo.domain.remote import SYNC, Access, Remote
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes.service import access_of, add, require_folder, sync
+from ricordo.memory import owning
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import jobs
+from ricordo.storage.paging import Page
+from ricordo.storage.store import Store
+from ricordo.storage.tables import organizations
+from tests.support.notebook import Notebooks
+
+
+class World:
+    """A user's memory, and the one remote of it."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.kind, self.settings = store, Notebooks(), Settings(data_dir=folder)
+        self.file = folder / "remotes" / "ada.json"
+        self.access = Access(str(self.file), "ada", "s3cret", {"title": "Ada"})
+
+    async def add(self, access: Access | None = None) -> Remote:
+        """Add a remote."""
+        return await add(self.store, self.settings, Scope(), "ada", self.kind, access or self.access)
+
+    async def put(self, text: str) -> None:
+        """Write her block."""
+        await self.store.write(
+            lambda tx: owning.put(tx, owning.open_memory(tx, Scope(), "ada", makes=True), "human", text, Scope().actor)
+        )
+
+    async def noted(self, remote: Remote) -> Remote:
+        """The remote as it is stored."""
+        return await self.store.read(lambda tx: remotes.get(tx, Scope(), remote.id))
+
+
+@pytest.fixture
+def world(store: Store, tmp_path: Path) -> World:
+    """Nothing yet."""
+    return World(store, tmp_path)
+
+
+async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(world: World) -> None:
+    remote = await world.add()
+    assert "s3cret" not in repr(await world.noted(remote))
+    assert access_of(remote, Secret(world.settings.data_dir)) == world.access
+    (waiting,) = await world.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+    assert (waiting.kind, waiting.key, waiting.is_single) == (SYNC, f"remote:{remote.id}", True)
+    assert waiting.payload == {"remote_id": remote.id}
+    with pytest.raises(Conflict, match="is a remote of this memory already"):
+        await world.add()
+
+
+async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(world: World) -> None:
+    await world.add()
+    other = {"id": "org-other", "name": "Other", "created_at": 1}
+    await world.store.write(lambda tx: tx.run(organizations.insert(), other))
+
+    async def add_for_eve(organization_id: str) -> Remote:
+        scope = Scope(organization_id=organization_id)
+        return await add(world.store, world.settings, scope, "eve", world.kind, world.access)
+
+    local = Scope().organization_id
+    with pytest.raises(Conflict, match="another memory"):
+        await add_for_eve(local)
+    world.kind.is_shared = True  # type: ignore[attr-defined]
+    with pytest.raises(Conflict, match="another memory"):
+        await add_for_eve("org-other")
+    await add_for_eve(local)
+
+
+async def test_what_may_be_no_remote_makes_nobody(world: World) -> None:
+    for access in (Access("/etc/passwd"), Access(str(world.file), options={"colour": "red"})):
+        with pytest.raises(Invalid):
+            await world.add(access)
+    with pytest.raises(NotFound):
+        await world.store.read(lambda tx: owning.open_memory(tx, Scope(), "ada"))
+
+
+async def test_how_following_went_is_noted(world: World) -> None:
+    await world.put("Likes tea")
+    remote = await world.add()
+    done = await sync(world.store, world.settings, world.kind, remote)
+    assert world.file.read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
+    assert (done.followed, done.last_error, world.kind.passwords) == (1, None, ["s3cret"])
+    assert await world.noted(remote) == done
+    for error, said in (
+        (Unavailable("The notebook is lost."), "The notebook is lost."),
+        (KeyError("s3cret"), "It failed (KeyError). The server's log says more."),
+    ):
+        world.kind.fails = error
+        with pytest.raises(type(error)):
+            await sync(world.store, world.settings, world.kind, remote)
+        failed = await world.noted(remote)
+        assert (failed.last_error, failed.followed) == (said, 1)
+        assert (failed.last_at or 0) > (done.last_at or 0)
+
+
+async def test_what_is_written_while_it_follows_is_found_by_the_sweep(world: World) -> None:
+    remote = await world.add()
+    before = world.store.clock.now()
+    done = await sync(world.store, world.settings, world.kind, remote)
+    assert before < (done.last_at or 0) < world.store.clock.now()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "file/a.git"])
+def test_a_path_that_no_machine_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match="cannot be used"):
+        require_folder(tmp_path / name, (tmp_path,))
+
+
+def test_a_path_outside_of_the_folders_is_refused_also_by_a_link(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (inside / "nowhere").symlink_to(outside / "not there yet")
+    (inside / "circle").symlink_to(inside / "circle")
+    (inside / "own").symlink_to(inside / "real")
+    for path in (inside / "a.git", inside / "deep" / "a.git", inside / "own" / "a.git"):
+        require_folder(path, (outside, inside))
+        require_folder(path, (inside,))
+    for path in (
+        *(inside, outside / "a.git", inside / ".." / "outside" / "a.git", tmp_path / "inside-too" / "a.git"),
+        *(inside / "link", inside / "link" / "a.git", inside / "nowhere", inside / "circle" / "a.git"),
+    ):
+        with pytest.raises(Invalid, match="RICORDO_REMOTE_FOLDERS"):
+            require_folder(path, (inside,))
+    with pytest.raises(Invalid, match=r"\(none\)"):
+        require_folder(inside / "a.git", ())
+
+
+def test_a_folder_that_is_itself_a_link_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "remotes").symlink_to(tmp_path / "disk")
+    require_folder(tmp_path / "remotes" / "a.git", (tmp_path / "remotes",))
