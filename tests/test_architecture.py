@@ -28,7 +28,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime", "plugins"),
     ("agents",),
     ("background",),
-    ("integrations",),
     ("api", "web"),
     ("features",),
     ("app",),

@@ -1,6 +1,6 @@
 """What a service that keeps vectors must do, and the values it is given: a protocol, no code.
 
-Adapters to outside services implement it in `integrations/`; the index of our own does not go through it. Text is the truth and
+The feature `vector_services` implements it; the index of our own does not go through it. Text is the truth and
 vectors are a cache, so whatever an implementation holds may be dropped and sent again at any time.
 """
 
