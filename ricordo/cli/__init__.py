@@ -130,9 +130,11 @@ def run_doctor(
 
         is_well = repair_database()
     elif what or model:
-        from ricordo.cli.doctor_models import doctor_models
+        import asyncio
 
-        is_well = doctor_models(model)
+        from ricordo.cli.doctor_models import examine_models
+
+        is_well = asyncio.run(examine_models(model))
     else:
         from ricordo.cli.doctor import examine, show
 

@@ -1,54 +1,45 @@
-"""`ricordo doctor models`: can these models run an agent? Each is put through a few tasks with real tools on a memory of its own.
+"""`ricordo doctor models`: whether models can run an agent. Each is given a few tasks by real turns, in a temporary database.
 
-Nothing is written and nobody is called but the models named; a task is at most a few short calls.
+Only the models that are tried are called, and nothing else is written; a task is a few short calls.
 """
 
 import asyncio
-import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import typer
 
-from ricordo.agents.agent_types import traits_of
-from ricordo.app import open_models
-from ricordo.domain.agent import Agent, AgentState
-from ricordo.domain.block import Block
-from ricordo.domain.conversation import Conversation
-from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolSchema
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.domain.tool import Tool
-from ricordo.errors import ModelError, RicordoError
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.app import open_models, open_runtime
+from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelReply, ModelRequest, TextChunk
+from ricordo.domain.scope import Scope
+from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.registry import LIBRARIAN, Models
-from ricordo.memory.recall import Recall
-from ricordo.memory.working import WorkingMemory
 from ricordo.plugins import load_plugins
-from ricordo.prompt.assemble import system_prompt
-from ricordo.prompt.texts import text
-from ricordo.prompt.transcript import transcript
-from ricordo.settings import load_settings
-from ricordo.storage.store import Store
-from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result
+from ricordo.runtime import Runtime
+from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.storage import agents
 
 TASK_SECONDS = 180.0
-MOST_ROUNDS = 5
-# So many models of one provider are tried without being named: more would cost the user's money and patience.
+MOST_STEPS = 5
+# How many models of one provider are tried without being named: more would cost the user money and time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
 _SEARCHES = ("conversation_search", "archival_memory_search")
-_NO_RESULT = "No results found."
-_ARCHIVED = "The passage is kept."
 
 
 @dataclass(slots=True)
-class Report:
-    """What was seen of one model. `fails` names the tasks that it failed, in the words of the table."""
+class ModelReport:
+    """What was seen of one model. `fails` and `weak` name the tasks it failed, in the words of the table."""
 
     handle: str
     answers: bool = False
@@ -62,7 +53,7 @@ class Report:
 
     @property
     def can_run_an_agent(self) -> bool:
-        """Whether it does all that an agent cannot do without."""
+        """Whether it does all that an agent needs."""
         return self.answers and not self.fails and self.error is None
 
     @property
@@ -75,157 +66,76 @@ class Report:
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
 
-class Desk:
-    """One model at work on a memory of its own, with the tools that agents get; the memory is forgotten at the end."""
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """One task after its turn: the human block, the tool calls, how many of them succeeded, and the last words."""
 
-    def __init__(self, model: ChatModel, tools: Sequence[ServerTool], notes: str) -> None:
-        self._model = model
-        self._schemas = {tool.name: tool.schema for tool in tools}
-        self._toolbox = Toolbox(tools)
-        agent = Agent(
-            new_id("agent"),
-            LOCAL_ORGANIZATION,
-            "Doctor's patient",
-            "letta_v1_agent",
-            text(traits_of("letta_v1_agent").prompt_key),
-            model.info.handle,
-            context_window=model.info.context_window,
-        )
-        thread = Conversation("default", LOCAL_ORGANIZATION, agent.id, is_default=True, message_count=40)
-        about = "What you know about the person you talk with. Keep it up to date."
-        block = Block(new_id("block"), LOCAL_ORGANIZATION, "", "human", notes, about)
-        self._state = AgentState(agent, thread, (block,))
-        self._memory = WorkingMemory(self._state)
-        self.window: list[Message] = []
-        self.called: list[ToolCallPart] = []
-        self.right = 0
-
-    @property
-    def notes(self) -> str:
-        """The memory as it is now."""
-        return self._memory.block("human").value
-
-    async def say(self, text: str) -> str:
-        """Say something; the model works with its tools until it answers in plain text, which is returned."""
-        self._add("user", TextPart(text))
-        for _ in range(MOST_ROUNDS):
-            reply = await self.ask()
-            calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
-            self._add("assistant", *reply.parts)
-            if not calls:
-                return "".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
-            self._add("tool", *[await self._run(call) for call in calls])
-        return ""
-
-    async def ask(self) -> ModelReply:
-        state = replace(self._state, blocks=(self._memory.block("human"),))
-        prompt = system_prompt(state, self._model.info.provider, time.time_ns() // 1_000, recall_count=40).text
-        messages = (self._message("system", TextPart(prompt)), *self.window)
-        request = ModelRequest(
-            messages=transcript(messages, "UTC", self._model.info.context_window),
-            tools=tuple(self._schemas.values()),
-        )
-        async for item in self._model.answer(request):
-            if isinstance(item, ModelReply):
-                return item
-        raise ModelError("llm_empty_response", "It gave no reply.")
-
-    async def _run(self, call: ToolCallPart) -> ToolReturnPart:
-        self.called.append(call)
-        result = await self._result(call)
-        self.right += result.status == "success"
-        return result
-
-    async def _result(self, call: ToolCallPart) -> ToolReturnPart:
-        schema = self._schemas.get(call.name)
-        if schema is None or not call.name.startswith("memory"):
-            if (fault := _fault_in(call, schema)) is not None:
-                return failed_result(call, fault)
-            # There is no history and no archive here: they look as they do when they are empty.
-            found = _NO_RESULT if call.name in _SEARCHES else _ARCHIVED
-            return ToolReturnPart(call.call_id, call.name, "success", found)
-        tool = Tool(new_id("tool"), LOCAL_ORGANIZATION, call.name, "letta_memory_core", {})
-        # Tools that edit memory touch the working copy alone.
-        store, recall = cast("Store", None), cast("Recall", None)
-        context = ToolContext(call.call_id, self._state, self._memory, store, Scope(), recall)
-        (result,) = await self._toolbox.run([call], {call.name: tool}, lambda _: context)
-        return result
-
-    def _add(self, role: Role, *parts: Part) -> None:
-        self.window.append(self._message(role, *parts))
-
-    def _message(self, role: Role, *parts: Part) -> Message:
-        return Message(new_id("message"), self._state.agent.id, "default", role, parts, time.time_ns() // 1_000)
-
-
-def _fault_in(call: ToolCallPart, schema: ToolSchema | None) -> str | None:
-    if schema is None:
-        return f"There is no tool named {call.name} here."
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except ValueError:
-        return "The arguments are not valid JSON. Call the tool again with valid JSON."
-    wanted, known = set(schema.parameters.get("required", ())), set(schema.parameters.get("properties", {}))
-    if not isinstance(arguments, dict) or not wanted <= set(arguments) <= known:
-        return f"The arguments of {call.name} are not those of its schema. Call it again with {sorted(known)}."
-    return None
+    notes: str
+    calls: Sequence[str]
+    right: int
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One thing asked of a model: what is said to it, what its notes hold before, and what must be seen after."""
+class ModelTask:
+    """What is said to a model, what its human block holds before, and what must be seen after."""
 
     fault: str
     notes: str
     says: str
-    is_done: Callable[[Desk, str], bool]
+    is_done: Callable[[TaskOutcome], bool]
     is_needed: bool = True
 
 
 TASKS = (
-    Task(
+    ModelTask(
         "does not note a fact",
         "Her name is Ada.",
         "I work as a gardener. Please keep that in your memory.",
-        lambda desk, said: "gardener" in desk.notes and "Ada" in desk.notes and bool(said),
+        lambda outcome: "gardener" in outcome.notes and "Ada" in outcome.notes,
     ),
-    Task(
+    ModelTask(
         "does not correct a fact",
         "Her name is Ada.\nMy favourite colour is blue.",
         "My favourite colour is not blue any more, it is green. Please correct it in your memory.",
-        lambda desk, said: "green" in desk.notes and "colour is blue" not in desk.notes and bool(said),
+        lambda outcome: "green" in outcome.notes and "colour is blue" not in outcome.notes,
     ),
-    Task(
+    ModelTask(
         "does not make two calls in a row",
         "Her name is Ada.",
         "Please keep two things in your memory. My dog is called Rex. I live in Oslo.",
-        lambda desk, said: "Rex" in desk.notes and "Oslo" in desk.notes and bool(said),
+        lambda outcome: "Rex" in outcome.notes and "Oslo" in outcome.notes,
     ),
-    Task(
+    ModelTask(
         "does not search",
         "Her name is Ada.",
         "What did I tell you last month about my holiday? Look it up, please.",
-        lambda desk, said: any(call.name in _SEARCHES for call in desk.called) and bool(said),
+        lambda outcome: any(name in _SEARCHES for name in outcome.calls),
         is_needed=False,
     ),
-    Task(
+    ModelTask(
         "calls tools for nothing",
         "Her name is Ada.",
         "Thank you!",
-        lambda desk, said: not desk.called and bool(said),
+        lambda outcome: not outcome.calls,
         is_needed=False,
     ),
 )
 
 
-async def examine_model(model: ChatModel, tools: Sequence[ServerTool], *, limit: float = TASK_SECONDS) -> Report:
-    """Put one model through all tasks. `limit` is the longest time for one of them, in seconds; nothing is raised."""
-    report = Report(model.info.handle)
+async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS) -> ModelReport:
+    """Give one model all tasks; `limit` is the longest time for one of them, in seconds. Nothing is raised."""
+    report = ModelReport(model.info.handle)
     began = time.monotonic()
     try:
         await _greet(model, report, limit)
         for task in TASKS if report.answers else ():
-            await _try(task, model, tools, report, limit)
+            async with asyncio.timeout(limit):
+                outcome = await _outcome(runtime, model.info.handle, task)
+            report.calls += len(outcome.calls)
+            report.right += outcome.right
+            if not (outcome.said and task.is_done(outcome)):
+                (report.fails if task.is_needed else report.weak).append(task.fault)
     except TimeoutError:
         report.error = f"took longer than {limit:.0f} s for one task"
     except RicordoError as error:
@@ -234,38 +144,38 @@ async def examine_model(model: ChatModel, tools: Sequence[ServerTool], *, limit:
     return report
 
 
-async def _greet(model: ChatModel, report: Report, limit: float) -> None:
-    greeting = Message(
-        new_id("message"), "doctor", "default", "user", (TextPart("Say hello in one short sentence."),), 0
-    )
+async def _greet(model: ChatModel, report: ModelReport, limit: float) -> None:
+    said = (TextPart("Say hello in one short sentence."),)
+    chunks = 0
     async with asyncio.timeout(limit):
-        chunks = 0
-        async for item in model.answer(ModelRequest((greeting,), stream=True)):
+        async for item in model.answer(ModelRequest((Message("", "", "", "user", said, 0),), stream=True)):
             if isinstance(item, ModelReply):
                 report.answers = any(isinstance(part, TextPart) and part.text.strip() for part in item.parts)
-            else:
-                chunks += isinstance(item, TextChunk)
-        report.streams = chunks > 1
+            chunks += isinstance(item, TextChunk)
+    report.streams = chunks > 1
 
 
-async def _try(task: Task, model: ChatModel, tools: Sequence[ServerTool], report: Report, limit: float) -> None:
-    desk = Desk(model, tools, task.notes)
-    async with asyncio.timeout(limit):
-        said = await desk.say(task.says)
-    report.calls += len(desk.called)
-    report.right += desk.right
-    if not task.is_done(desk, said):
-        (report.fails if task.is_needed else report.weak).append(task.fault)
-
-
-def agent_tools(tools: Sequence[ServerTool]) -> list[ServerTool]:
-    """The tools that a new agent gets."""
-    wanted = traits_of("letta_v1_agent").base_tools
-    return [tool for tool in tools if tool.name in wanted]
+async def _outcome(runtime: Runtime, handle: str, task: ModelTask) -> TaskOutcome:
+    scope = Scope()
+    agent = (
+        await create_agent(runtime, scope, AgentSpec(blocks=(BlockSpec("human", task.notes),), model=handle))
+    ).agent
+    message = NewMessage("user", (TextPart(task.says),))
+    answer = await collect(await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS)))
+    if answer.failure:
+        raise Unavailable(answer.failure.message)
+    blocks = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
+    parts = [part for message in answer.messages for part in message.parts]
+    return TaskOutcome(
+        "".join(block.value for block in blocks),
+        [part.name for part in parts if isinstance(part, ToolCallPart)],
+        sum(isinstance(part, ToolReturnPart) and part.status == "success" for part in parts),
+        answer.messages[-1].text.strip() if answer.messages else "",
+    )
 
 
 async def _handles(models: Models, handle: str | None) -> tuple[list[str], list[str]]:
-    """The handles to try, and sentences on those that are left out."""
+    """Return the handles to try, and sentences about those that are left out."""
     if handle is not None:
         await models.require(handle)
         return [handle], []
@@ -284,40 +194,38 @@ async def _handles(models: Models, handle: str | None) -> tuple[list[str], list[
     return handles, left
 
 
-def line(report: Report, width: int) -> str:
-    """One line of the table."""
+def table_line(report: ModelReport, width: int) -> str:
+    """Return the model's line of the table."""
     right = f"{report.right}/{report.calls}"
     answers, streams = ("yes" if seen else "no" for seen in (report.answers, report.streams))
     calls = "yes" if report.calls else "no"
     return f"{report.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {report.seconds:>7.1f}  {report.verdict}"
 
 
-def heading(width: int) -> str:
-    """The table's first line."""
-    return f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  verdict"
+def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
+    """Open a runtime with the user's models on an empty database in this folder."""
+    trial = settings.model_copy(update={"data_dir": folder, "database_url": None, "embedding": "none"})
+    return open_runtime(trial, providers)
 
 
 async def examine_models(handle: str | None = None, *, say: Callable[[str], None] = typer.echo) -> bool:
-    """Try the models that are configured, or one by its handle, and print the table; tells whether all can run an agent."""
+    """Try the configured models, or one by its handle, and print the table; returns whether all can run an agent."""
     settings, providers = load_settings()
     plugins = load_plugins(FEATURES)
-    models = open_models(settings, providers, plugins)
+    listing = open_models(settings, providers, plugins)
     try:
-        handles, left = await _handles(models, handle)
-        width = max(len(each) for each in [*handles, "model"])
-        say(heading(width))
-        reports = []
-        for each in handles:
-            report = await examine_model(models.get(each), agent_tools(plugins.tools()))
-            say(line(report, width))
-            reports.append(report)
-        for sentence in left:
-            say(sentence)
+        handles, left = await _handles(listing, handle)
     finally:
-        await models.close()
+        await listing.close()
+    width = max(len(each) for each in [*handles, "model"])
+    say(f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  verdict")
+    with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
+        reports = []
+        async with open_trial(settings, providers, Path(folder)) as runtime:
+            await runtime.models.find_local()
+            for each in handles:
+                reports.append(await examine_model(runtime, runtime.models.get(each)))
+                say(table_line(reports[-1], width))
+    for sentence in left:
+        say(sentence)
     return all(report.can_run_an_agent for report in reports)
-
-
-def doctor_models(handle: str | None) -> bool:
-    """`ricordo doctor models`: asks the models, prints the table; tells whether all of them can run an agent."""
-    return asyncio.run(examine_models(handle))

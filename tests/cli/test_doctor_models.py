@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,17 @@ from typing import Any
 import pytest
 
 from ricordo.cli.doctor import examine
-from ricordo.cli.doctor_models import MOST_OF_ONE, Report, agent_tools, examine_model, examine_models
+from ricordo.cli.doctor_models import MOST_OF_ONE, ModelReport, examine_model, examine_models, open_trial
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import NotFound
+from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
 from ricordo.llm.librarian import Librarian
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
-from ricordo.plugins import load_plugins
+from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import environment
 from tests.support.model_server import Answer, ModelServer, Seen, completion, stream, tool_call
-
-TOOLS = agent_tools(load_plugins().tools())
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +90,20 @@ async def connections() -> AsyncIterator[Connections]:
 
 async def report_of(
     otherwise: Callable[[Seen], Answer], connections: Connections, *answers: Answer, limit: float = 20
-) -> Report:
+) -> ModelReport:
     async with ModelServer(otherwise) as server:
         server.push(*answers)
         info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=server.url)
         model = OpenAICompatibleModel(info, connections, CallPolicy(0, 5))
-        return await examine_model(model, TOOLS, limit=limit)
+        return await tried(model, limit)
+
+
+async def tried(model: ChatModel, limit: float) -> ModelReport:
+    settings = Settings(find_local_models=False)
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_trial(settings, ProviderSettings.model_construct(), Path(folder)) as runtime:
+            runtime.models.add(model)
+            return await examine_model(runtime, model, limit=limit)
 
 
 async def test_a_model_that_does_as_it_is_told_can_run_an_agent(connections: Connections) -> None:
@@ -105,7 +113,7 @@ async def test_a_model_that_does_as_it_is_told_can_run_an_agent(connections: Con
 
 
 async def test_the_librarian_can_run_an_agent() -> None:
-    report = await examine_model(Librarian(), TOOLS)
+    report = await tried(Librarian(), 20)
     assert report.verdict.startswith("can run an agent")
     assert report.right == report.calls > 0
 
