@@ -40,7 +40,7 @@ bench-retrieval: .venv/.developing
 bench-search: .venv/.developing
 	$(BIN)/python -m bench.search $(ARGS)
 lock: .venv/.developing
-	$(LOCK) pyproject.toml requirements/base.in --extra anthropic -o requirements/base.txt
+	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 

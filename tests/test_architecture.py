@@ -79,6 +79,7 @@ DOORS = {
     "httpx2": {"llm", "cli"},
     "pydantic_ai": {"llm"},
     "anthropic": {"llm"},
+    "openai": {"llm"},
 }
 
 

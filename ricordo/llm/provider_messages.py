@@ -3,17 +3,19 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import FinishReason, ModelInfo, ModelReply
+from ricordo.domain.model import FinishReason, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
+from ricordo.llm.tokens import estimated_usage
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as wire
@@ -26,8 +28,10 @@ EMPTY = "(no output)"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
-# The names under which pydantic-ai files what it got from our providers.
-_SYSTEMS = {"anthropic": "anthropic", "google_ai": "google", "google_vertex": "google-cloud", "bedrock": "bedrock"}
+# What pydantic-ai calls OpenAI: its thoughts come as summaries with one id, and go back with it.
+OPENAI = "openai"
+# Between the summaries of one thought.
+THOUGHT_BREAK = "\n\n"
 # Claude rests, and would go on if it were asked to: what it said so far is an answer.
 _PAUSES = {"pause_turn"}
 _FINISHES: dict[str | None, FinishReason] = {
@@ -38,9 +42,12 @@ _FINISHES: dict[str | None, FinishReason] = {
 }
 
 
-def to_messages(messages: Iterable[Message], provider: str) -> "list[wire.ModelMessage]":
-    """The transcript in its order; neighbours on the same side of the conversation become one."""
-    return _Transcript(provider).of(messages)
+def to_messages(messages: Iterable[Message], provider: str, system: str) -> "list[wire.ModelMessage]":
+    """Return the transcript in its order; neighbours on the same side of the conversation become one.
+
+    `system` is the name under which pydantic-ai files what it got from this provider.
+    """
+    return _Transcript(provider, system).of(messages)
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class _Transcript:
     """Puts a transcript together. `names` holds the ids of calls as they go out, by those that are stored."""
 
     provider: str
+    system: str
     result: "list[wire.ModelMessage]" = field(default_factory=list)
     pending: list[Any] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -57,7 +65,11 @@ class _Transcript:
         """All of it."""
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
-                if parts := [part for own in message.parts if (part := self._response_part(own)) is not None]:
+                parts = [part for own in message.parts for part in self._response_parts(own)]
+                # Thoughts at the very end, with nothing of the model behind them, are refused by OpenAI.
+                while self.system == OPENAI and parts and parts[-1].part_kind == "thinking":
+                    parts.pop()
+                if parts:
                     self._answer(parts)
             else:
                 self.pending += self._request_parts(message, is_first=number == 0)
@@ -73,8 +85,7 @@ class _Transcript:
         if isinstance(last, wire.ModelResponse):
             last.parts = [*last.parts, *parts]
         else:
-            system = _SYSTEMS.get(self.provider, self.provider)
-            self.result.append(wire.ModelResponse(parts=parts, provider_name=system))
+            self.result.append(wire.ModelResponse(parts=parts, provider_name=self.system))
 
     def _ask(self) -> None:
         from pydantic_ai import messages as wire
@@ -87,7 +98,7 @@ class _Transcript:
     def _request_parts(self, message: Message, *, is_first: bool) -> list[Any]:
         from pydantic_ai import messages as wire
 
-        if message.role == "system" and is_first:
+        if message.role == "system" and (is_first or self.system == OPENAI):
             return [wire.SystemPromptPart(message.text)] if message.text.strip() else []
         if message.role in {"tool", "approval"}:
             return [
@@ -106,23 +117,41 @@ class _Transcript:
         plain = content[0] if len(content) == 1 and isinstance(content[0], str) else content
         return [wire.UserPromptPart(plain)]
 
-    def _response_part(self, part: Part) -> Any:
+    def _response_parts(self, part: Part) -> list[Any]:
         from pydantic_ai import messages as wire
 
-        system = _SYSTEMS.get(self.provider, self.provider)
         match part:
             case TextPart() if part.text.strip():
                 details = {_SIGNATURE: part.signature} if part.signature else None
-                return wire.TextPart(part.text, provider_name=system if details else None, provider_details=details)
+                return [
+                    wire.TextPart(part.text, provider_name=self.system if details else None, provider_details=details)
+                ]
             case ToolCallPart():
                 arguments = readable_arguments(part.arguments)
-                return wire.ToolCallPart(readable_name(part.name), arguments, self._new_id(part.call_id))
+                return [wire.ToolCallPart(readable_name(part.name), arguments, self._new_id(part.call_id))]
+            case ReasoningPart() if part.provider == self.provider and self.system == OPENAI:
+                return self._summaries(part.signature or part.redacted or "")
             case ReasoningPart() if part.provider == self.provider and part.redacted:
-                return wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=system)
+                return [wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=self.system)]
             case ReasoningPart() if part.provider == self.provider and part.signature:
-                return wire.ThinkingPart(part.text, signature=part.signature, provider_name=system)
+                return [wire.ThinkingPart(part.text, signature=part.signature, provider_name=self.system)]
             case _:
-                return None
+                return []
+
+    def _summaries(self, proof: str) -> list[Any]:
+        """Return OpenAI's thoughts as they came: their summaries, the first with what is encrypted."""
+        from pydantic_ai import messages as wire
+
+        try:
+            kept = orjson.loads(proof)
+            texts, own_id, signature = kept["summary"] or [""], kept["id"], kept["encrypted_content"]
+        except (orjson.JSONDecodeError, LookupError, TypeError):
+            return []
+        signatures = [signature, *[None] * (len(texts) - 1)]
+        return [
+            wire.ThinkingPart(text, id=own_id, signature=signature, provider_name=self.system)
+            for text, signature in zip(texts, signatures, strict=True)
+        ]
 
     def _new_id(self, call_id: str) -> str:
         """The id of a call as it goes out: its own, unless it has signs that are refused or an earlier call had it."""
@@ -149,11 +178,13 @@ def _piece(part: Part) -> Any:
     return None
 
 
-def to_reply(response: "wire.ModelResponse", info: ModelInfo) -> ModelReply:
-    """The reply in a provider's response."""
-    parts = [part for own in response.parts for part in _our_parts(own, info.provider)]
+def to_reply(response: "wire.ModelResponse", info: ModelInfo, request: ModelRequest) -> ModelReply:
+    """Return the reply in a provider's response."""
+    parts = [own for group in _grouped(response.parts) for own in _our_parts(group, info.provider)]
+    if refusal := (response.provider_details or {}).get("refusal"):  # OpenAI's, which the library takes out of the text
+        parts = [TextPart(str(refusal))]
     usage = response.usage
-    return ModelReply(
+    reply = ModelReply(
         parts=tuple(parts),
         usage=Usage(
             prompt_tokens=usage.input_tokens,
@@ -162,9 +193,13 @@ def to_reply(response: "wire.ModelResponse", info: ModelInfo) -> ModelReply:
             cache_write_tokens=usage.cache_write_tokens,
             reasoning_tokens=usage.details.get("reasoning_tokens") or usage.details.get("thoughts_tokens"),
         ),
-        finish="stop" if _own_reason(response) in _PAUSES else _FINISHES.get(response.finish_reason, "unknown"),
+        finish="stop"
+        if refusal or _own_reason(response) in _PAUSES
+        else _FINISHES.get(response.finish_reason, "unknown"),
         model=response.model_name or info.name,
     )
+    is_counted = reply.usage.prompt_tokens or reply.usage.completion_tokens
+    return reply if is_counted else replace(reply, usage=estimated_usage(request, reply))
 
 
 def is_finished(response: "wire.ModelResponse") -> bool:
@@ -176,11 +211,25 @@ def _own_reason(response: "wire.ModelResponse") -> Any:
     return (response.provider_details or {}).get("finish_reason")
 
 
-def _our_parts(part: Any, provider: str) -> list[Part]:
+def is_summary(part: Any) -> bool:
+    """Whether a part is one of OpenAI's summaries of a thought."""
+    return part.part_kind == "thinking" and bool(part.id) and part.id not in _REDACTED
+
+
+def _grouped(parts: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield each part alone, and the summaries of one thought together."""
+    for _, group in groupby(enumerate(parts), lambda row: row[1].id if is_summary(row[1]) else row[0]):
+        yield [part for _, part in group]
+
+
+def _our_parts(group: list[Any], provider: str) -> list[Part]:
+    part = group[0]
     signature = (part.provider_details or {}).get(_SIGNATURE)
     match part.part_kind:
         case "text" if part.content:
             return [TextPart(part.content, signature)]
+        case "thinking" if is_summary(part):
+            return _thought(group, provider)
         case "thinking" if part.id in _REDACTED:
             return [ReasoningPart("", redacted=part.signature, provider=provider)]
         case "thinking" if part.content or part.signature:
@@ -191,6 +240,17 @@ def _our_parts(part: Any, provider: str) -> list[Part]:
             return [ReasoningPart("", signature=signature, provider=provider), call] if signature else [call]
         case _:
             return []
+
+
+def _thought(group: list[Any], provider: str) -> list[Part]:
+    """One thought of OpenAI's, with what has to go back as it came."""
+    first, texts = group[0], [part.content for part in group if part.content]
+    text = THOUGHT_BREAK.join(texts or (first.provider_details or {}).get("raw_content") or ())
+    kept = {"id": first.id, "summary": texts, "encrypted_content": first.signature}
+    proof = orjson.dumps(kept).decode() if first.signature else None
+    if not (text or proof):
+        return []
+    return [ReasoningPart(text, proof if text else None, None if text else proof, provider=provider)]
 
 
 def arguments_of(arguments: Any) -> str:

@@ -1,14 +1,11 @@
-"""The adapter for all other providers (Anthropic, Google AI, Bedrock), over pydantic-ai's direct interface.
+"""The adapter for all other providers (Anthropic, Google AI, Bedrock, OpenAI's responses), over pydantic-ai's direct interface.
 
-Libraries and SDKs are imported when a model is first asked, here and in `provider_messages.py` alone. Their retries are
-off: ours apply.
+The library is imported when a model is first asked. Its retries are off: ours apply.
 """
 
 import asyncio
-import importlib
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from functools import partial
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
@@ -25,9 +22,9 @@ from ricordo.domain.model import (
     TextChunk,
     ToolCallChunk,
 )
-from ricordo.errors import ModelError, Unavailable
+from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
-from ricordo.llm.connections import MAX_CONNECTIONS, Connections
+from ricordo.llm.openai_format import strict_parameters
 from ricordo.llm.pictures import Album
 from ricordo.llm.policy import (
     CONNECT_TIMEOUT,
@@ -45,10 +42,11 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
-VERTEX_LOCATION = "us-central1"
 _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
 # These take no picture by its address.
 _INLINES = {"google", "bedrock"}
+# Settings that are ours to put where a format wants them.
+_OURS = {"strict", "provider_type", "verbosity"}
 
 
 class ProviderModel:
@@ -74,21 +72,6 @@ class ProviderModel:
         async for item in answer_by_policy(self._policy, request, partial(ask, request), again=ask):
             yield item
 
-    async def _attempt(self, model: "Model[Any]", request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        transcript = request.messages
-        if model.system in _INLINES:
-            transcript = await self._album.inline(transcript)
-        try:
-            messages = provider_messages.to_messages(transcript, self._info.provider)
-            settings = _settings(request, self._info, model, self._policy)
-            parameters = _parameters(request)
-        except Exception as error:
-            raise our_error(self._info.provider, error) from error
-        answering = self._streamed if request.stream else self._whole
-        async with aclosing(answering(model, messages, settings, parameters)) as items:
-            async for item in items:
-                yield item
-
     async def _ready(self) -> "Model[Any]":
         async with self._building:
             if self._model is None:
@@ -96,38 +79,33 @@ class ProviderModel:
                 self._model = await asyncio.to_thread(self._build)
         return self._model
 
-    async def _whole(
-        self, model: "Model[Any]", messages: list[Any], settings: "ModelSettings", parameters: "ModelRequestParameters"
-    ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        from pydantic_ai.direct import model_request
+    async def _attempt(self, model: "Model[Any]", request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        from pydantic_ai.direct import model_request, model_request_stream
 
+        transcript = request.messages
+        if model.system in _INLINES:
+            transcript = await self._album.inline(transcript)
         try:
-            response = await model_request(
-                model, messages, model_settings=settings, model_request_parameters=parameters, instrument=False
-            )
+            call: dict[str, Any] = {
+                "messages": provider_messages.to_messages(transcript, self._info.provider, model.system),
+                "model_settings": _settings(request, self._info, model, self._policy),
+                "model_request_parameters": _parameters(request, model),
+                "instrument": False,
+            }
+            if not request.stream:
+                response = await model_request(model, **call)
+            else:
+                reader = _ChunkReader()
+                async with model_request_stream(model, **call) as stream:
+                    async for event in stream:
+                        if chunk := reader.read(event):
+                            yield chunk
+                    response = stream.get()
         except Exception as error:
             raise our_error(self._info.provider, error) from error
-        yield provider_messages.to_reply(response, self._info)
-
-    async def _streamed(
-        self, model: "Model[Any]", messages: list[Any], settings: "ModelSettings", parameters: "ModelRequestParameters"
-    ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        from pydantic_ai.direct import model_request_stream
-
-        try:
-            async with model_request_stream(
-                model, messages, model_settings=settings, model_request_parameters=parameters, instrument=False
-            ) as stream:
-                slots: dict[int, int] = {}
-                async for event in stream:
-                    if chunk := _chunk(event, slots):
-                        yield chunk
-                response = stream.get()
-        except Exception as error:
-            raise our_error(self._info.provider, error) from error
-        if not provider_messages.is_finished(response):
+        if request.stream and not provider_messages.is_finished(response):
             raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
-        yield provider_messages.to_reply(response, self._info)
+        yield provider_messages.to_reply(response, self._info, request)
 
 
 async def _fetch(url: str) -> tuple[bytes, str]:
@@ -154,10 +132,12 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = error_from_status(provider, _status(error.status_code, body), body, error.headers)
         case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
             found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
-        case known.ModelConnectionError() if error.phase == "connect":
-            found = error_from_transport(provider, httpx2.ConnectError(str(error)))
         case known.ModelConnectionError():
-            found = error_from_transport(provider, httpx2.ReadError(str(error)))
+            broken = httpx2.ConnectError if error.phase == "connect" else httpx2.ReadError
+            found = error_from_transport(provider, broken(str(error)))
+        case known.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
+            advice = "Check its address; for a server that speaks OpenAI's chat completions alone, set OPENAI_API=chat."
+            found = ModelError("llm_bad_request", f"{provider} did not answer in its format. {advice}")
         case known.ModelAPIError():
             found = error_from_event(provider, error.body if error.body is not None else error.message)
         case known.ContentFilterError() | known.UserError():
@@ -186,43 +166,74 @@ def _words(error: Any) -> str:
     return words_of(error.body)[0] if error.body is not None else str(error)
 
 
-def _chunk(event: Any, slots: dict[int, int]) -> Chunk | None:
-    """An event of the stream as a chunk. `slots` numbers the calls among all parts."""
-    delta = getattr(event, "delta", None)
-    if delta is None and event.event_kind != "part_start":
-        return None
-    kind = event.part.part_kind if delta is None else delta.part_delta_kind
-    piece = event.part if delta is None else delta
-    text = (piece.content if delta is None else piece.content_delta) if kind in {"text", "thinking"} else None
-    if kind == "text":
-        return TextChunk(text) if text else None
-    if kind == "thinking":
-        return ReasoningChunk(text) if text else None
-    if kind == "tool-call":
-        slot = slots.setdefault(event.index, len(slots))
-        return ToolCallChunk(slot, provider_messages.arguments_of(piece.args), piece.tool_call_id, piece.tool_name)
-    if kind == "tool_call":
-        slot = slots.setdefault(event.index, len(slots))
-        return ToolCallChunk(slot, provider_messages.arguments_of(piece.args_delta))
-    return None
+class _ChunkReader:
+    """Turns the events of one stream into chunks."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}  # the number of each call by the number of its part
+        self._thought: str | None = None
+
+    def read(self, event: Any) -> Chunk | None:
+        """Return the event as a chunk; None for one that brings nothing to read."""
+        if (delta := getattr(event, "delta", None)) is None:
+            return self._begin(event.index, event.part) if event.event_kind == "part_start" else None
+        match delta.part_delta_kind:
+            case "text" if delta.content_delta:
+                return TextChunk(delta.content_delta)
+            case "thinking" if delta.content_delta:
+                return ReasoningChunk(delta.content_delta)
+            case "tool_call":
+                return ToolCallChunk(self._number(event.index), provider_messages.arguments_of(delta.args_delta))
+            case _:
+                return None
+
+    def _begin(self, index: int, part: Any) -> Chunk | None:
+        match part.part_kind:
+            case "text" if part.content:
+                return TextChunk(part.content)
+            case "thinking":
+                is_next = provider_messages.is_summary(part) and part.id == self._thought
+                self._thought = part.id
+                text = provider_messages.THOUGHT_BREAK + part.content if is_next else part.content
+                return ReasoningChunk(text) if text else None
+            case "tool-call":
+                arguments = provider_messages.arguments_of(part.args)
+                return ToolCallChunk(self._number(index), arguments, part.tool_call_id, part.tool_name)
+            case _:
+                return None
+
+    def _number(self, index: int) -> int:
+        return self._calls.setdefault(index, len(self._calls))
 
 
-def _parameters(request: ModelRequest) -> "ModelRequestParameters":
+def _parameters(request: ModelRequest, model: "Model[Any]") -> "ModelRequestParameters":
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    tools = [
-        ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.parameters)
-        for tool in request.tools
-    ]
+    is_strict = model.system == provider_messages.OPENAI and request.settings.extra.get("strict") is True
+    tools = []
+    for tool in request.tools:
+        strict = strict_parameters(tool.parameters) if is_strict else None
+        tools.append(
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=strict or tool.parameters,
+                strict=strict is not None,
+            )
+        )
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
 def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", policy: CallPolicy) -> "ModelSettings":
     ours = request.settings
+    is_openai = model.system == provider_messages.OPENAI
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
-    if ours.temperature is not None and not model.profile.get("anthropic_disallows_sampling_settings"):
+    thinks_always = is_openai and model.profile.get("supports_thinking", False)
+    if ours.temperature is not None and not (
+        thinks_always or model.profile.get("anthropic_disallows_sampling_settings")
+    ):
         settings["temperature"] = ours.temperature
     is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
@@ -232,8 +243,10 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         settings["tool_choice"] = "auto" if is_forced and not may_force else choice
         if ours.parallel_tool_calls is not None:
             settings["parallel_tool_calls"] = ours.parallel_tool_calls
+    if is_openai:
+        _add_openai(settings, request, model)
     # A provider that is made to call a tool refuses to think first.
-    if not is_forced and _may_think(request, info, model):
+    elif not is_forced and _may_think(request, info, model):
         _add_thinking(settings, request, model)
     if model.system == "anthropic" and model.profile.get("anthropic_binds_thinking_blocks"):
         _unbind_thoughts(settings, request)
@@ -243,11 +256,37 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         settings["anthropic_cache_tool_definitions"] = True
         if request.user_id is not None:
             settings["anthropic_metadata"] = {"user_id": request.user_id}
-    if extra := {name: value for name, value in ours.extra.items() if name != "strict"}:
-        settings["bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"] = extra
+    if extra := {name: value for name, value in ours.extra.items() if name not in _OURS}:
+        field = "bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"
+        settings[field] = settings.get(field, {}) | extra
     # What a model cannot be told is left out: the library would warn of it at every call.
     known = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
     return cast("ModelSettings", known)
+
+
+def _add_openai(settings: dict[str, Any], request: ModelRequest, model: "Model[Any]") -> None:
+    """Nothing is stored at OpenAI: thoughts come back encrypted, are kept as they came, and go back in their place."""
+    ours = request.settings
+    thinks = model.profile.get("supports_thinking", False)
+    settings["openai_store"] = False
+    if ours.max_output_tokens is None:
+        del settings["max_tokens"]
+    if thinks and ours.reasoning_effort is not None:
+        settings["openai_reasoning_effort"] = ours.reasoning_effort
+        # A summary is all that is shown of these thoughts, and only to those who ask for it.
+        if ours.reasoning_effort != "none":
+            settings["openai_reasoning_summary"] = "auto"
+    if request.user_id is not None:
+        settings["openai_user"] = request.user_id
+    text: dict[str, Any] = {}
+    if (wanted := ours.response_format) is not None:
+        schema = wanted.get("json_schema")
+        inner = schema if wanted.get("type") == "json_schema" and isinstance(schema, dict) else {}
+        text["format"] = {"type": wanted.get("type", "text"), **inner}
+    if thinks and (verbosity := ours.extra.get("verbosity")):
+        text["verbosity"] = verbosity
+    if text:
+        settings["extra_body"] = {"text": text}
 
 
 def _may_think(request: ModelRequest, info: ModelInfo, model: "Model[Any]") -> bool:
@@ -289,102 +328,3 @@ def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: "Model
         settings["thinking"] = effort or "medium"
         if model.system == "anthropic":
             settings.pop("temperature", None)
-
-
-def anthropic_model(
-    info: ModelInfo, connections: Connections, policy: CallPolicy, *, api_key: str | None
-) -> ProviderModel:
-    """A model of Anthropic's, or of a server that speaks its messages. Raises Unavailable without the extra."""
-
-    def build() -> "Model[Any]":
-        need("anthropic", "anthropic")
-        from anthropic import AsyncAnthropic
-        from pydantic_ai.models.anthropic import AnthropicModel
-        from pydantic_ai.providers.anthropic import AnthropicProvider
-
-        client = AsyncAnthropic(
-            api_key=api_key or "none",
-            base_url=(info.endpoint or "").removesuffix("/").removesuffix("/v1"),
-            http_client=connections.client(),
-            timeout=connections.timeout,
-            max_retries=0,
-        )
-        return AnthropicModel(info.name, provider=AnthropicProvider(anthropic_client=client))
-
-    return ProviderModel(info, policy, build)
-
-
-def google_model(
-    info: ModelInfo, connections: Connections, policy: CallPolicy, *, api_key: str | None
-) -> ProviderModel:
-    """A model of Google AI. Raises Unavailable without the extra."""
-
-    def build() -> "Model[Any]":
-        need("google.genai", "google")
-        from pydantic_ai.models.google import GoogleModel
-        from pydantic_ai.providers.google import GoogleProvider
-
-        provider = GoogleProvider(api_key=api_key, base_url=info.endpoint, http_client=connections.client())
-        return GoogleModel(info.name, provider=provider)
-
-    return ProviderModel(info, policy, build)
-
-
-def vertex_model(
-    info: ModelInfo, connections: Connections, policy: CallPolicy, *, project: str, location: str | None
-) -> ProviderModel:
-    """A model of Google's Vertex AI, with the credentials that Google's own tools use. Raises Unavailable without the extra."""
-
-    def build() -> "Model[Any]":
-        need("google.genai", "google")
-        from pydantic_ai.models.google import GoogleModel
-        from pydantic_ai.providers.google_cloud import GoogleCloudProvider
-
-        provider = GoogleCloudProvider(
-            project=project,
-            location=location or VERTEX_LOCATION,
-            base_url=info.endpoint,
-            http_client=connections.client(),
-        )
-        return GoogleModel(info.name, provider=provider)
-
-    return ProviderModel(info, policy, build)
-
-
-def bedrock_model(
-    info: ModelInfo, policy: CallPolicy, *, region: str, access_key: str | None = None, secret_key: str | None = None
-) -> ProviderModel:
-    """A model of AWS Bedrock, with these keys, else with the credentials that AWS's own tools use.
-
-    Raises Unavailable without the extra.
-    """
-
-    def build() -> "Model[Any]":
-        boto3 = need("boto3", "bedrock")
-        from pydantic_ai.models.bedrock import BedrockConverseModel
-        from pydantic_ai.providers.bedrock import BedrockProvider
-
-        config = need("botocore.config", "bedrock").Config(
-            read_timeout=policy.timeout,
-            connect_timeout=min(CONNECT_TIMEOUT, policy.timeout),
-            retries={"total_max_attempts": 1},
-            max_pool_connections=MAX_CONNECTIONS,
-        )
-        # A session of its own: boto3's shared one may not be used by several threads at once.
-        session = boto3.Session(
-            aws_access_key_id=access_key or None, aws_secret_access_key=secret_key or None, region_name=region
-        )
-        client = session.client("bedrock-runtime", config=config, endpoint_url=info.endpoint)
-        return BedrockConverseModel(info.name, provider=BedrockProvider(bedrock_client=client))
-
-    return ProviderModel(info, policy, build)
-
-
-def need(module: str, extra: str) -> Any:
-    """The module of an optional package; raises Unavailable with how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise Unavailable(
-            f'Models of this provider need its library. Install it with: pip install "ricordo[{extra}]"'
-        ) from error

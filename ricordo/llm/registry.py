@@ -11,11 +11,10 @@ from ricordo.llm.directory import Directory
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.model_lists import ModelList, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
-from ricordo.llm.openai_responses import OpenAIResponsesModel
 from ricordo.llm.policy import CallPolicy, policy_from
+from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model, openai_responses_model, vertex_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
-from ricordo.llm.providers import anthropic_model, bedrock_model, google_model, vertex_model
 from ricordo.settings import ProviderSettings, Settings
 
 LIBRARIAN = "ricordo/librarian"
@@ -151,6 +150,8 @@ def build_model(provider: Provider, info: ModelInfo, connections: Connections, p
             return bedrock_model(info, policy, region=region, **keys)
         case "vertex":
             return vertex_model(info, connections, policy, project=provider.api_key or "", location=provider.location)
+        case _ if provider.uses_responses(info.name):
+            return openai_responses_model(info, connections, policy, api_key=provider.api_key)
         case _:
-            make = OpenAIResponsesModel if provider.uses_responses(info.name) else OpenAICompatibleModel
-            return make(info, connections, policy, api_key=provider.api_key, api_version=provider.api_version)
+            key, version = provider.api_key, provider.api_version
+            return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)

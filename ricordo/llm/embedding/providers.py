@@ -9,7 +9,8 @@ from ricordo.llm.connections import Connections
 from ricordo.llm.embedding.metering import count
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.llm.policy import CallPolicy
-from ricordo.llm.providers import need, our_error
+from ricordo.llm.provider_sdks import need
+from ricordo.llm.providers import our_error
 
 if TYPE_CHECKING:
     from pydantic_ai.embeddings.base import EmbeddingModel

@@ -29,7 +29,7 @@ from ricordo.domain.model import (
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.providers import bedrock_model
+from ricordo.llm.provider_sdks import bedrock_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 

@@ -26,7 +26,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.connections import Connections
-from ricordo.llm.providers import google_model, vertex_model
+from ricordo.llm.provider_sdks import google_model, vertex_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
