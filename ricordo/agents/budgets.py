@@ -39,10 +39,15 @@ class BudgetSpent(ModelError):
         self.resets_at = budget.resets_at
 
 
+def has_budget(settings: Settings, agent: Agent) -> bool:
+    """Whether any budget is set for a turn of this agent."""
+    return bool(settings.daily_tokens) or DAILY_TOKENS in agent.settings
+
+
 def require_budget(tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None) -> None:
     """Raise BudgetSpent where a budget leaves no room for a turn of this agent; one with a purpose stops at 80 %.
 
-    Costs a statement for each budget that is set.
+    Costs a statement for each budget that is set: ask `has_budget` first.
     """
     percent = BACKGROUND_PERCENT if purpose else 100
     for whose, budget in _budgets(tx, settings, agent.organization_id, agent):
@@ -122,7 +127,7 @@ def _has_budget(tx: Transaction, settings: Settings, organization_id: str, agent
     if settings.daily_tokens:
         return True
     agent = _agent(tx, organization_id, agent_id)
-    return agent is not None and DAILY_TOKENS in agent.settings
+    return agent is not None and has_budget(settings, agent)
 
 
 def _agent(tx: Transaction, organization_id: str, agent_id: str | None) -> Agent | None:

@@ -1,11 +1,11 @@
-"""Keeping a turn within its model's window: what is too long is summed up before it is sent, and again where a provider says so.
+"""Keeping a turn within its model's context window: it is compacted before a call that would not fit, and where a provider refuses.
 
 Sizes are our own estimate, corrected by what the provider last counted. Nothing is deleted: what leaves the window stays in recall.
 """
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,17 +14,8 @@ from ricordo.agents.request import TurnContext
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
 from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
-from ricordo.domain.event import Compacted, Event, RunEnded
-from ricordo.domain.ids import new_id
-from ricordo.domain.message import (
-    CompactionPart,
-    Message,
-    Part,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-)
+from ricordo.domain.event import Compacted
+from ricordo.domain.message import CompactionPart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
@@ -49,7 +40,7 @@ _W = TypeVar("_W", bound=Writer)
 NO_WRITER = "ricordo"
 # A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
 _LEAST, _MOST = 50, 400
-_TELLING = 2_000
+_LARGE_PROMPT = 2_000
 # What descriptions of tools and what surrounds each message take at most, in all usual cases.
 _TOOLS_AND_MORE = 12_000
 # A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
@@ -60,51 +51,66 @@ _LEAST_SUMMARY = 60
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
     """Whether the request comes too near to the window's end."""
-    room = _room(turn)
+    room, characters = _room(turn), 0
+    for message in request.messages:
+        for part in message.parts:
+            match part:
+                case TextPart():
+                    characters += len(part.text)
+                case ReasoningPart():
+                    characters += len(part.text) + len(part.redacted or "")
+                case ToolCallPart():
+                    characters += len(part.name) + len(part.arguments)
+                case ToolReturnPart():
+                    characters += len(part.content)
+                case _:
+                    characters += IMAGE_TOKENS
+            characters += MESSAGE_TOKENS
     # No character takes more than a token: nearly always this alone tells that there is room, at a tenth of the cost.
-    characters = sum(_length(part) for message in request.messages for part in message.parts)
-    if (characters + _TOOLS_AND_MORE) * turn.token_percent < room * 100:
+    if (characters + _TOOLS_AND_MORE) * turn.limit.token_percent < room * 100:
         return False
     return _tokens(turn, request) > room
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """The request, its longest texts cut where it is too long even so; raises ModelError where the system prompt alone is."""
+    """The request, its longest texts cut where it is too long; raises ModelError where the system prompt alone is."""
     if not is_too_long(turn, request):
         return request
-    budget = _room(turn) - tool_tokens(request.tools) * turn.token_percent // 100
-    return replace(request, messages=fit(request.messages, budget, turn.token_percent, count=message_tokens))
+    percent = turn.limit.token_percent
+    budget = _room(turn) - tool_tokens(request.tools) * percent // 100
+    return replace(request, messages=fit(request.messages, budget, percent, count=message_tokens))
 
 
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn from the provider's count how far our estimate is off."""
+    limit = turn.limit
     # In a small window no prompt is large: a wrong count would never be corrected.
-    if usage.prompt_tokens >= min(_TELLING, turn.state.agent.context_window // 8):
+    if usage.prompt_tokens >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8):
         percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
         # What it refused in this turn was longer than its window, whatever it counts for what it takes.
-        turn.token_percent = max(turn.least_percent, min(_MOST, max(_LEAST, percent)))
-    elif turn.token_percent > _MOST:
+        limit.token_percent = max(limit.least_percent, min(_MOST, max(_LEAST, percent)))
+    elif limit.token_percent > _MOST:
         # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
-        turn.token_percent -= turn.token_percent // 100
-    turn.was_refused = False
+        limit.token_percent -= limit.token_percent // 100
+    limit.was_refused = False
 
 
 def learn(turn: TurnContext, request: ModelRequest) -> None:
     """Take it from the provider that the request was too long, whatever we thought."""
-    estimate, window = request_tokens(request), turn.state.agent.context_window
-    turn.token_percent = turn.least_percent = percent_after_refusal(estimate, window, turn.token_percent)
-    turn.was_refused = True
+    estimate, window, limit = request_tokens(request), turn.state.agent.context_window, turn.limit
+    limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
+    limit.was_refused = True
 
 
-async def make_room(
+async def compact(
     runtime: Runtime, turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
 ) -> Compacted | None:
-    """Sum up what leaves the window and save the smaller one, with the run's end where `stop` says so.
+    """Replace what leaves the window by a summary, and save the smaller window, with the run's end where `stop` says so.
 
     None where nothing can leave, or where it is too long only for a model that this turn alone borrows.
     """
     if _is_doubtful(turn, request):
-        turn.token_percent = 100
+        turn.limit.token_percent = 100
         if not is_too_long(turn, request):
             return None
     window, percent = _kept_within(turn)
@@ -112,87 +118,80 @@ async def make_room(
     if is_borrowed and request_tokens(request) * percent <= TRIGGER * window * 100:
         return None
     settings = turn.request.compaction or turn.state.agent.compaction
-    found = cut(
-        turn.window,
-        settings.mode,
-        settings.sliding_window_percentage,
-        window_tokens=window,
-        overhead=tool_tokens(request.tools),
-        percent=percent,
-        keep_from=turn.first,
-    )
+    found = _cut(turn, request, settings, window, percent)
     if found is None:
         return None
-    gains_little = turn.gained is not None and turn.gained < _LITTLE * window
     room = summary_room(window, percent)
     if turn.request.compaction is None:
         # What stands for messages takes no more than they did: the window gets smaller, whatever is written.
         room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
-    writer = None if gains_little else _writer(runtime, turn, settings)
-    own = None if gains_little else _own(turn, request)
+    gains_little = turn.limit.gained is not None and turn.limit.gained < _LITTLE * window
     calls = recorded_calls(runtime)
     summary = await summarize(
         found.evicted,
         settings,
-        writer=_recording(writer, calls),
-        own=_recording(own, calls),
+        writer=None if gains_little else _recording(_writer(runtime, turn, settings), calls),
+        own=None if gains_little else _recording(_own(turn, request), calls),
         room=room,
         timezone=turn.state.agent.timezone,
     )
-    message = _message(runtime, turn, found, summary)
-    part = _part(turn, request, found, message)
-    turn.gained = part.tokens_before - part.tokens_after
-    message = replace(message, parts=(*message.parts, part))
-    kept = traces_of_summary(runtime, turn.run, calls)
-    return await save_compaction(runtime, turn, found, message, summary, kept, stop)
+    message = _summary_message(runtime, turn, request, found, summary)
+    traces = traces_of_summary(runtime, turn.run, calls)
+    return await save_compaction(runtime, turn, found, message, summary, traces, stop)
 
 
-async def in_brief(turn: TurnContext, request: ModelRequest) -> list[Message]:
-    """The window as a borrowed model with less room sees it: an outline stands for what is left out. Nothing of it is saved."""
-    agent = turn.state.agent
-    found = cut(
-        turn.window,
-        agent.compaction.mode,
-        agent.compaction.sliding_window_percentage,
-        window_tokens=agent.context_window,
-        overhead=tool_tokens(request.tools),
-        percent=turn.token_percent,
-        keep_from=turn.first,
-    )
-    if found is None:
-        return turn.window
-    room = summary_room(agent.context_window, turn.token_percent)
-    told = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
-    stands = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(told.text),), otid=None, name=None)
-    return [found.kept[0], stands, *found.kept[1:]]
-
-
-async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelRequest) -> AsyncIterator[Event]:
-    """A turn that does nothing else: somebody asked for it. Raises Invalid where nothing can leave the window."""
-    compacted = await make_room(runtime, turn, request, stop="end_turn")
+async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelRequest) -> Compacted:
+    """Compact because somebody asked for it. Raises Invalid where nothing can leave the window."""
+    compacted = await compact(runtime, turn, request, stop="end_turn")
     if compacted is None:
         # The beginning is a wire fact of the retired Letta V1 server.
         raise Invalid(
             "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
         )
-    yield compacted
-    yield RunEnded(turn.run)
+    return compacted
+
+
+async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
+    """The window for a borrowed model with less room: an outline takes the place of what is left out. Nothing of it is saved."""
+    agent, percent = turn.state.agent, turn.limit.token_percent
+    found = _cut(turn, request, agent.compaction, agent.context_window, percent)
+    if found is None:
+        return turn.window
+    room = summary_room(agent.context_window, percent)
+    summary = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
+    outline = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(summary.text),), otid=None, name=None)
+    return [found.kept[0], outline, *found.kept[1:]]
+
+
+def _cut(
+    turn: TurnContext, request: ModelRequest, settings: CompactionSettings, window_tokens: int, percent: int
+) -> Cut | None:
+    return cut(
+        turn.window,
+        settings.mode,
+        settings.sliding_window_percentage,
+        window_tokens=window_tokens,
+        overhead=tool_tokens(request.tools),
+        percent=percent,
+        keep_from=turn.first,
+    )
 
 
 def _kept_within(turn: TurnContext) -> tuple[int, int]:
-    """The window a thread is kept within, in tokens, and what its provider counts: its own model's where that has more room."""
-    window, own = turn.state.agent.context_window, turn.own_window
+    """The window that a conversation is kept within, in tokens, and what its provider counts: the larger of the two models'."""
+    window, own = turn.state.agent.context_window, turn.limit.own_window
     if own is None or own <= window:
-        return window, turn.token_percent
+        return window, turn.limit.token_percent
     return own, turn.state.conversation.token_percent or 100
 
 
 def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
     """Whether by what was learned in another turn not even the system prompt fits: then the provider has to say so itself."""
-    if turn.was_refused or turn.token_percent <= 100 or turn.request.compaction:
+    percent = turn.limit.token_percent
+    if turn.limit.was_refused or percent <= 100 or turn.request.compaction:
         return False
     least = message_tokens(request.messages[0]) + tool_tokens(request.tools)
-    return least * turn.token_percent > _room(turn) * 100
+    return least * percent > _room(turn) * 100
 
 
 def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer | None:
@@ -206,12 +205,8 @@ def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
     if turn.model.info.provider == NO_WRITER:
         return None
-    return Writer(
-        model=turn.model,
-        window=turn.state.agent.context_window,
-        percent=turn.token_percent,
-        user_id=user_id,
-    )
+    window, percent = turn.state.agent.context_window, turn.limit.token_percent
+    return Writer(model=turn.model, window=window, percent=percent, user_id=user_id)
 
 
 def _recording(writer: _W | None, calls: deque[Call] | None) -> _W | None:
@@ -232,7 +227,7 @@ def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
         model=turn.model,
         window=agent.context_window,
         settings=request.settings,
-        percent=turn.token_percent,
+        percent=turn.limit.token_percent,
         user_id=request.user_id,
         system=request.messages[0],
         tools=request.tools,
@@ -240,63 +235,37 @@ def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
     )
 
 
-def _message(runtime: Runtime, turn: TurnContext, found: Cut, summary: Summary) -> Message:
-    run = turn.run
+def _summary_message(
+    runtime: Runtime, turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary
+) -> Message:
+    """The summary as the message that takes the place of those that left, with what became of the window."""
     # Who wrote it may have read memory too.
     is_untrusted = any(one.is_untrusted for one in found.evicted) or any(
         block.is_untrusted for block in turn.state.blocks
     )
-    return Message(
-        id=new_id("message"),
-        agent_id=run.agent_id,
-        conversation_id=run.conversation_id,
-        role="summary",
-        parts=(TextPart(summary.text),),
-        created_at=runtime.store.clock.now(),
-        organization_id=run.organization_id,
-        user_id=run.user_id,
-        run_id=run.id,
-        model=summary.model,
-        is_untrusted=is_untrusted,
-    )
-
-
-def _part(turn: TurnContext, request: ModelRequest, found: Cut, message: Message) -> CompactionPart:
+    message = turn.run.new_message("summary", (TextPart(summary.text),), runtime.store.clock.now())
+    message = replace(message, model=summary.model, is_untrusted=is_untrusted)
     after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
-    asked: Trigger = "request" if turn.request.compaction else "provider" if turn.was_refused else "window"
-    return CompactionPart(
-        trigger=asked,
+    trigger: Trigger = "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"
+    part = CompactionPart(
+        trigger=trigger,
         evicted=tuple(message.id for message in found.evicted),
         tokens_before=_tokens(turn, request),
-        tokens_after=after * turn.token_percent // 100,
+        tokens_after=after * turn.limit.token_percent // 100,
         context_window=_kept_within(turn)[0],
         messages_before=len(turn.window),
         messages_after=len(found.kept) + 1,
     )
+    turn.limit.gained = part.tokens_before - part.tokens_after
+    return replace(message, parts=(*message.parts, part))
 
 
 def _tokens(turn: TurnContext, request: ModelRequest) -> int:
     """What the request takes, as the provider would count it."""
-    return request_tokens(request) * turn.token_percent // 100
+    return request_tokens(request) * turn.limit.token_percent // 100
 
 
 def _room(turn: TurnContext) -> int:
     """What a request may take: the answer needs some of the window too."""
-    window = turn.state.agent.context_window
-    answer = turn.state.agent.model_settings.max_output_tokens or 0
-    return max(window // 4, min(int(TRIGGER * window), window - answer))
-
-
-def _length(part: Part) -> int:
-    """At least as many as the part can take tokens."""
-    match part:
-        case TextPart():
-            return len(part.text) + MESSAGE_TOKENS
-        case ReasoningPart():
-            return len(part.text) + len(part.redacted or "") + MESSAGE_TOKENS
-        case ToolCallPart():
-            return len(part.name) + len(part.arguments) + MESSAGE_TOKENS
-        case ToolReturnPart():
-            return len(part.content) + MESSAGE_TOKENS
-        case _:
-            return IMAGE_TOKENS
+    window, settings = turn.state.agent.context_window, turn.state.agent.model_settings
+    return max(window // 4, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))

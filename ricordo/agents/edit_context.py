@@ -40,9 +40,9 @@ def memory_of(runtime: Runtime, turn: TurnContext) -> WorkingMemory:
 def said_in(turn: TurnContext) -> tuple[str, ...]:
     """What the conversation's user said in this turn, which began before the calls that waited for an answer."""
     begins = turn.first
-    if turn.answered:
+    if turn.approval:
         begins = min(begins, len(turn.window) - 1)  # a compaction may have left nothing of the turn
-    while turn.answered and begins > 1 and not _is_said(turn.window[begins]):
+    while turn.approval and begins > 1 and not _is_said(turn.window[begins]):
         begins -= 1
     return tuple(one.text for one in turn.window[begins:] if _is_said(one) and not one.is_untrusted)
 

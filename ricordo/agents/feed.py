@@ -6,8 +6,8 @@ saved messages again and then goes on.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 
 from ricordo.domain.event import (
     ApprovalAsked,
@@ -17,86 +17,101 @@ from ricordo.domain.event import (
     Failed,
     ReasoningDelta,
     RunEnded,
+    RunStarted,
     StepSaved,
     TextDelta,
     ToolCallDelta,
 )
 from ricordo.domain.message import Message
+from ricordo.domain.run import Run
 
 CAPACITY = 256
 Reread = Callable[[], Awaitable[list[Message]]]
 
 
-class Reader:
-    """One reader's queue. Iterate over it; it ends after RunEnded or Failed."""
+@dataclass(slots=True, eq=False)
+class Feed:
+    """The events of one turn, for all who read them; `reread` gives the messages that are saved."""
 
-    def __init__(
-        self,
-        run_id: str,
-        reread: Reread,
-        *,
-        capacity: int = CAPACITY,
-        is_behind: bool = False,
-        missed: Iterable[str] = (),
-    ) -> None:
-        self._run_id = run_id
-        self._reread = reread
-        self._capacity = capacity
-        self._is_behind = is_behind
-        self._queue: deque[Event] = deque()
-        self._end: RunEnded | Failed | None = None
-        self._waiting = asyncio.Event()
-        self._seen: set[str] = set()
-        self._cut: set[str] = set(missed)
+    run: Run
+    reread: Reread
+    readers: "set[Reader]" = field(default_factory=set)
+    _end: RunEnded | Failed | None = None
+    _has_begun: bool = False
+    _begun: set[str] = field(default_factory=set)
+
+    def publish(self, event: Event) -> None:
+        """Give the event to every reader."""
+        self._has_begun = True
+        if isinstance(event, Delta):
+            self._begun.add(event.message_id)
+        if isinstance(event, RunEnded | Failed):
+            self._end = event
+        for reader in self.readers:
+            reader.put(event)
+
+    def subscribe(self, capacity: int = CAPACITY) -> "Reader":
+        """A new reader. One that comes after the first event begins with the messages that are saved already."""
+        # Of a message that is on its way it missed the beginning: it gets that one whole.
+        reader = Reader(self, capacity, is_behind=self._has_begun, cut=set(self._begun), end=self._end)
+        self.readers.add(reader)
+        return reader
+
+    def catch_up(self) -> None:
+        """Make every reader read again what is saved."""
+        for reader in self.readers:
+            reader.catch_up()
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One reader's queue. A message in `cut` lost a delta and gets no more: what was read of it stays a beginning of the whole."""
+
+    feed: Feed
+    capacity: int = CAPACITY
+    is_behind: bool = False
+    cut: set[str] = field(default_factory=set)
+    end: RunEnded | Failed | None = None
+    _queue: deque[Event] = field(default_factory=deque)
+    _has_more: asyncio.Event = field(default_factory=asyncio.Event)
+    _seen: set[str] = field(default_factory=set)
 
     def put(self, event: Event) -> None:
         """Take an event; never waits and never grows beyond the capacity."""
         if isinstance(event, RunEnded | Failed):
-            self._end = event
-        elif isinstance(event, Delta) and event.message_id in self._cut:
-            pass  # a message that lost one delta gets no more: what was told of it stays a beginning of the whole
-        else:
+            self.end = event
+        elif not (isinstance(event, Delta) and event.message_id in self.cut):
             self._queue.append(event)
-            if len(self._queue) > self._capacity:
-                self._make_room()
-        self._waiting.set()
+            if len(self._queue) > self.capacity:
+                self._shrink()
+        self._has_more.set()
 
     def catch_up(self) -> None:
         """Read again what is saved, before anything else."""
-        self._is_behind = True
-        self._waiting.set()
+        self.is_behind = True
+        self._has_more.set()
 
-    def _make_room(self) -> None:
-        merged: deque[Event] = deque()
-        for event in self._queue:
-            if merged and (joined := _joined(merged[-1], event)):
-                merged[-1] = joined
-            else:
-                merged.append(event)
-        self._queue = merged
-        while len(self._queue) > self._capacity and any(isinstance(event, Delta) for event in self._queue):
-            self._cut_last_delta()
-        if len(self._queue) > self._capacity:
-            self._queue.clear()
-            self._is_behind = True
-
-    def _cut_last_delta(self) -> None:
-        place, delta = [(place, event) for place, event in enumerate(self._queue) if isinstance(event, Delta)][-1]
-        self._cut.add(delta.message_id)
-        del self._queue[place]
+    async def events(self) -> AsyncGenerator[Event]:
+        """Everything from the start, to RunEnded or Failed. Leaving is not cancelling."""
+        try:
+            yield RunStarted(self.feed.run)
+            async for event in self:
+                yield event
+        finally:
+            self.feed.readers.discard(self)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
             # Whether the turn has ended is asked before reading again: what was saved until then is in what is read.
-            end = self._end
-            if self._is_behind:
-                self._is_behind = False
-                if missed := self._unseen(await self._reread()):
-                    yield StepSaved(self._run_id, None, missed)
+            end = self.end
+            if self.is_behind:
+                self.is_behind = False
+                if missed := self._unseen(await self.feed.reread()):
+                    yield StepSaved(self.feed.run.id, None, missed)
             elif self._queue:
                 event = self._queue.popleft()
                 if isinstance(event, StepSaved):
-                    if fresh := self._unseen(list(event.messages)):
+                    if fresh := self._unseen(event.messages):
                         yield replace(event, messages=fresh)
                 elif not (isinstance(event, Delta) and event.message_id in self._seen):
                     self._seen.update(_message_in(event))
@@ -105,71 +120,49 @@ class Reader:
                 yield end
                 return
             else:
-                self._waiting.clear()
-                await self._waiting.wait()
+                self._has_more.clear()
+                await self._has_more.wait()
 
-    def _unseen(self, messages: list[Message]) -> tuple[Message, ...]:
+    def _shrink(self) -> None:
+        merged: deque[Event] = deque()
+        for event in self._queue:
+            if merged and (joined := _joined(merged[-1], event)):
+                merged[-1] = joined
+            else:
+                merged.append(event)
+        self._queue = merged
+        deltas = [(place, event) for place, event in enumerate(merged) if isinstance(event, Delta)]
+        while len(merged) > self.capacity and deltas:
+            place, dropped = deltas.pop()
+            self.cut.add(dropped.message_id)
+            del merged[place]
+        if len(merged) > self.capacity:
+            merged.clear()
+            self.is_behind = True
+
+    def _unseen(self, messages: list[Message] | tuple[Message, ...]) -> tuple[Message, ...]:
         fresh = tuple(message for message in messages if message.id not in self._seen)
         self._seen.update(message.id for message in fresh)
         return fresh
 
 
-class Feed:
-    """What a turn tells, to all who listen."""
-
-    def __init__(self, run_id: str, reread: Reread) -> None:
-        self._run_id = run_id
-        self._reread = reread
-        self._readers: set[Reader] = set()
-        self._end: RunEnded | Failed | None = None
-        self._has_told = False
-        self._begun: set[str] = set()
-
-    def publish(self, event: Event) -> None:
-        """Give the event to every reader."""
-        self._has_told = True
-        if isinstance(event, Delta):
-            self._begun.add(event.message_id)
-        if isinstance(event, RunEnded | Failed):
-            self._end = event
-        for reader in self._readers:
-            reader.put(event)
-
-    def subscribe(self) -> Reader:
-        """A new reader. One that comes after the first event begins with the messages that are saved already."""
-        # Of a message that is being told it missed the beginning: it gets that one whole.
-        reader = Reader(self._run_id, self._reread, is_behind=self._has_told, missed=self._begun)
-        if self._end:
-            reader.put(self._end)
-        self._readers.add(reader)
-        return reader
-
-    def catch_up(self) -> None:
-        """Make every reader read again what is saved."""
-        for reader in self._readers:
-            reader.catch_up()
-
-    def leave(self, reader: Reader) -> None:
-        """Forget a reader; leaving is not cancelling."""
-        self._readers.discard(reader)
-
-
 def _message_in(event: Event) -> tuple[str, ...]:
-    """The id of the saved message that the event brings; a reader that falls behind after it need not be told it again."""
+    """The id of the saved message that the event brings; a reader that falls behind after it need not read it again."""
     if isinstance(event, ApprovalAsked):
         return (event.message.id,)
     return (event.summary.id,) if isinstance(event, Compacted) else ()
 
 
 def _joined(one: Event, other: Event) -> Event | None:
-    if isinstance(one, TextDelta) and isinstance(other, TextDelta) and _same_place(one, other):
-        return replace(one, text=one.text + other.text)
-    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta) and _same_place(one, other):
-        return replace(one, text=one.text + other.text)
-    if isinstance(one, ToolCallDelta) and isinstance(other, ToolCallDelta) and _same_place(one, other):
+    """Two deltas of one part as one; None for any other events."""
+    if not (isinstance(one, Delta) and isinstance(other, Delta)):
+        return None
+    if (one.message_id, one.part) != (other.message_id, other.part):
+        return None
+    if isinstance(one, ToolCallDelta) and isinstance(other, ToolCallDelta):
         return replace(one, arguments=one.arguments + other.arguments)
+    if isinstance(one, TextDelta) and isinstance(other, TextDelta):
+        return replace(one, text=one.text + other.text)
+    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta):
+        return replace(one, text=one.text + other.text)
     return None
-
-
-def _same_place(one: Delta, other: Delta) -> bool:
-    return (one.message_id, one.part) == (other.message_id, other.part)

@@ -78,16 +78,33 @@ class TurnRequest:
 
 
 @dataclass(slots=True)
-class TurnContext:
-    """A running turn's state, which each saved step moves on.
+class WindowLimit:
+    """What is known of a turn's room in its model's context window (see `context_limit.py`).
 
-    `window` are the in-context messages, the system message first; `unsaved` counts messages that are stored but not yet in the
-    stored window. `first` is the place in it where this turn begins. `waiting` are messages that came with an answer to calls:
-    they enter the window once those have their results. `called` are the turn's finished calls, as the rules count them.
-    `token_percent` is what a provider counts, in percent of our own estimate; `was_refused` tells that it found a request too long,
-    and `least_percent` what that taught for the rest of the turn.
-    `own_window` is the window of the thread's own model, in tokens, where this turn borrows another model; `gained` tokens were
-    made free by the turn's last compaction.
+    `token_percent` is what the provider counts, in percent of our own estimate; `least_percent` what a refusal taught for the
+    rest of the turn, and `was_refused` that no answer came since. `own_window` is the window of the conversation's own model, in
+    tokens, where this turn borrows another model; `gained` tokens were made free by the turn's last compaction.
+    """
+
+    token_percent: int = 100
+    least_percent: int = 0
+    was_refused: bool = False
+    own_window: int | None = None
+    gained: int | None = None
+
+    def learned_percent(self) -> int | None:
+        """What the next turn may rely on: nothing of a borrowed model, nor of a refusal that may have had another reason."""
+        return self.token_percent if not self.was_refused and self.own_window is None else None
+
+
+@dataclass(slots=True)
+class TurnContext:
+    """A running turn's state, which each saved step advances.
+
+    `window` are the in-context messages, the system message first; `unsaved` counts those that are stored but not yet in the
+    stored window, and the turn's own begin at `first`. `finished` are the turn's finished calls, as the tool rules count them.
+    `approval` is the answered request for approval that the turn resumes; messages that came with the answer are in `delayed`
+    until the calls have their results. `asking` is the step whose call to the model is under way.
     """
 
     request: TurnRequest
@@ -95,20 +112,15 @@ class TurnContext:
     state: AgentState
     model: ChatModel
     window: list[Message]
-    unsaved: int
     prompt_key: str
     rules: Rulebook
-    prompt_changed: bool = False
+    limit: WindowLimit
+    unsaved: int = 0
     first: int = 0
-    answered: Answered | None = None
-    waiting: list[Message] = field(default_factory=list)
-    called: list[Called] = field(default_factory=list)
-    token_percent: int = 100
-    was_refused: bool = False
-    least_percent: int = 0
-    own_window: int | None = None
-    gained: int | None = None
-    # The step whose call to the model is under way.
+    prompt_changed: bool = False
+    finished: list[Called] = field(default_factory=list)
+    approval: Answered | None = None
+    delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
 
     def refresh_system(self, text: str, key: str, now: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ricordo.agents.approvals import CANCELLED
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import close_run, give_up_waiting
-from ricordo.agents.styles import rulebook
+from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id

@@ -1,8 +1,8 @@
-"""The path of a message. Every face of Ricordo comes here: start reading at `run_turn`.
+"""The path of a message. Every interface of Ricordo comes here: start reading at `run_turn`.
 
-    run_turn → context.load (lease, window, input) → loop.run_loop (assemble, ask, run tools, save) → events to every reader
+    run_turn → start_turn (lease, window, input) → run_loop (ask the model, run tools, save) → events to every reader
 
-A turn runs as a task of its own and waits for no reader; leaving is not cancelling.
+A turn runs as a task of its own and waits for no reader; leaving is not cancelling. `docs/message-path.md` lists the functions.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ricordo.agents.loop import run_loop
 from ricordo.agents.request import TurnContext, TurnRequest
 from ricordo.agents.run_end import close_run, heal
 from ricordo.agents.tracing import failed_call
-from ricordo.agents.turn_start import LEASE, Repeated, load
+from ricordo.agents.turn_start import LEASE, Repeated, start_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
@@ -44,15 +44,15 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # Once the run is stored somebody has to drive it, also when the caller leaves at this very moment.
-    return await asyncio.shield(asyncio.ensure_future(_begin(runtime, request)))
+    # Once the run is stored it has to be driven, also when the caller leaves at this very moment.
+    return await asyncio.shield(asyncio.ensure_future(_begin_turn(runtime, request)))
 
 
-async def _begin(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    begun = await load(runtime, request)
-    if isinstance(begun, Repeated):
-        return runtime.live.get(begun.run_id) or PastTurn(runtime, request.scope, begun.run_id)
-    return Turn(runtime, begun)
+async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
+    started = await start_turn(runtime, request)
+    if isinstance(started, Repeated):
+        return runtime.live.get(started.run_id) or PastTurn(runtime, request.scope, started.run_id)
+    return Turn(runtime, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,9 @@ class Turn:
     def __init__(self, runtime: Runtime, context: TurnContext) -> None:
         self._runtime = runtime
         self._context = context
-        self._feed = Feed(context.run.id, self._saved_messages)
+        self._feed = Feed(context.run, lambda: _answer_of(runtime, context.run.id))
         # The first reader listens from the very start, however long it takes until it reads.
         self._first: Reader | None = self._feed.subscribe()
-        self._started = RunStarted(context.run)
         self._is_stopping = False
         runtime.live[context.run.id] = self
         self._task = asyncio.create_task(self._drive(), name=context.run.id)
@@ -97,7 +96,7 @@ class Turn:
         """Everything, from the start: a reader that comes late begins with what is saved already."""
         # Subscribed here and not at the first iteration, so that nothing is missed in between.
         reader, self._first = self._first or self._feed.subscribe(), None
-        return self._read(reader)
+        return reader.events()
 
     async def cancel(self) -> None:
         """Stop the turn; returns when its end is saved."""
@@ -111,58 +110,57 @@ class Turn:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(self._task)
 
-    async def _read(self, reader: Reader) -> AsyncGenerator[Event]:
-        try:
-            yield self._started
-            async for event in reader:
-                yield event
-        finally:
-            self._feed.leave(reader)
-
     def _stop(self) -> None:
         if not self._is_stopping:
             self._is_stopping = True
             self._task.cancel()
 
     async def _drive(self) -> None:
+        """Run the loop to its end, whatever that is, and tell every reader of it."""
+        run = self._context.run
         lease = asyncio.create_task(self._keep_lease())
-        last: Event = Failed(
-            self._context.run, "internal_error", "The turn could not be ended; the next message heals it."
-        )
+        last: Event = Failed(run, "internal_error", "The turn could not be ended; the next message heals it.")
         try:
             last = await self._run()
         except Exception:
-            log.exception("a turn's end could not be saved", extra={"run": self._context.run.id})
+            log.exception("a turn's end could not be saved", extra={"run": run.id})
         finally:
             self._is_stopping = True
             lease.cancel()
-            self._runtime.live.pop(self._context.run.id, None)
+            self._runtime.live.pop(run.id, None)
             self._feed.publish(last)
-        await self._hand_on()
+        for after_turn in self._runtime.plugins.after_turn():
+            try:
+                await after_turn(self._runtime, self._context.run)
+            except Exception:
+                log.exception("a plugin failed after a turn", extra={"run": run.id})
 
     async def _run(self) -> Event:
-        """Run the loop to its end, whatever that is; returns the last event."""
+        """The turn's last event, once the loop has ended; the others are published."""
+        detail: str | None = None
+        reason: StopReason = "error"
+        kind, message = "internal_error", "The loop ended without ending its run."
         try:
             async for event in run_loop(self._runtime, self._context):
                 if isinstance(event, RunEnded):
                     return event
                 self._feed.publish(event)
-            return await self._close("error", "internal_error", "The loop ended without ending its run.")
         except asyncio.CancelledError:
-            reason: StopReason = "error" if self._runtime.is_stopping else "cancelled"
-            return await self._close(reason, "cancelled", "The turn was stopped before it had ended.")
+            reason = "error" if self._runtime.is_stopping else "cancelled"
+            kind, message = "cancelled", "The turn was stopped before it had ended."
         except LeaseLost as error:
-            return await self._close("error", "internal_error", str(error))
+            message = str(error)
         except ModelError as error:
             log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind})
-            return await self._close(_reason(error), error.kind, str(error))
+            reason, kind, message = _stop_reason(error), error.kind, str(error)
         except RicordoError as error:
-            # Who asks for a compaction alone is told whether that was wrong; in a talk what the rules forbid is no fault of hers.
+            # Who asked for a compaction alone learns whether that was wrong; in a conversation the rules are nobody's fault.
             is_asked = isinstance(error, Invalid) and self._context.request.compaction is not None
-            return await self._close("error", "invalid_request" if is_asked else "internal_error", str(error))
+            kind, message = "invalid_request" if is_asked else kind, str(error)
         except Exception as error:
             log.exception("turn failed", extra={"run": self._context.run.id})
-            return await self._close("error", "internal_error", "An unknown error occurred", type(error).__name__)
+            message, detail = "An unknown error occurred", type(error).__name__
+        return await self._close(reason, kind, message, detail)
 
     async def _close(self, reason: StopReason, kind: str, message: str, detail: str | None = None) -> Event:
         # It is ending: who cancels it now only waits, as stopping it here would leave its run open.
@@ -200,16 +198,6 @@ class Turn:
             if not is_held:
                 self._stop()
                 return
-
-    async def _hand_on(self) -> None:
-        for after_turn in self._runtime.plugins.after_turn():
-            try:
-                await after_turn(self._runtime, self._context.run)
-            except Exception:
-                log.exception("a plugin failed after a turn", extra={"run": self._context.run.id})
-
-    async def _saved_messages(self) -> list[Message]:
-        return await _answer_of(self._runtime, self._context.run.id)
 
 
 class PastTurn:
@@ -257,7 +245,7 @@ async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
     return [message for message in said if message.step_id or message.role == "summary"]
 
 
-def _reason(error: ModelError) -> StopReason:
+def _stop_reason(error: ModelError) -> StopReason:
     if isinstance(error, SystemPromptTooLong):
         return "context_window_overflow_in_system_prompt"
     if error.kind == "llm_insufficient_credits":

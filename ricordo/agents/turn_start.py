@@ -1,4 +1,4 @@
-"""Beginning a turn: take the lease, load the agent and its window, store what was said, all in one transaction.
+"""Starting a turn: take the lease, load the agent and its window, store the input, all in one transaction.
 
 The run's row is the lease. It is inserted before anything is read, so nobody else can change the window that is read after it;
 the database refuses a second open run in a conversation, and a second message with the same otid.
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
-from ricordo.agents.budgets import require_budget
+from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.edit_context import is_others
-from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.run_end import heal
-from ricordo.agents.styles import called, rulebook
+from ricordo.agents.step_decisions import finished_calls, rulebook
 from ricordo.agents.threads import effective, system_message, with_model
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
@@ -39,91 +39,83 @@ class Repeated:
     run_id: str
 
 
-async def load(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
-    """Begin the turn, or say which run has these messages already. Raises NotFound, Busy, Conflict, Invalid."""
-    _require_different_otids(request)
+async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
+    """Start the turn, or name the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
+    otids = _otids(request)
+    if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
+        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
     await runtime.organization_providers.of(request.scope.organization_id)
     for _ in range(_ATTEMPTS):
         try:
             # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
-            return await runtime.store.write(lambda tx: _same_body(tx, request) or _begin(tx, runtime, request))
+            return await runtime.store.write(lambda tx: _same_body(tx, request) or _open(tx, runtime, request))
         except Collision:
-            if repeated := await runtime.store.write(lambda tx: _settle(tx, runtime, request)):
+            if repeated := await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request)):
                 return repeated
     raise Busy()
 
 
-def _begin(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContext:
+def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContext:
+    """Take the lease, load the state as the request wants it, and save the input."""
     run = _new_run(tx, request)
     runs.open_run(tx, run)
     # Once more, now that the lease is taken: on a shared database the original may have begun and ended since.
     if _same_body(tx, request, other_than=run.id):
         raise Collision("The same request was accepted a moment ago.")
     own = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
-    state = _as_asked(own, runtime, request)
-    # What is said in a user's thread is about her, and stays with her.
+    models, state = runtime.organization_providers.known(request.scope.organization_id), own
+    if request.model is not None and request.model != own.agent.model:
+        info = models.get(request.model).info
+        state = with_model(own, info.handle, info.context_window)
+    # What is said in a user's conversation is about that user, and stays theirs.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
-    require_budget(tx, runtime.settings, state.agent, request.purpose)
+    if has_budget(runtime.settings, state.agent):
+        require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
-    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not _goes_on(request, window):
+    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not continues_turn(request, window):
         window = window[:1]  # a turn that failed left what was said in it
-    turn = TurnContext(
-        request,
-        run,
-        state,
-        runtime.organization_providers.known(request.scope.organization_id).get(state.agent.model),
-        window,
-        unsaved=0,
-        prompt_key=prompt_key,
-        rules=rulebook(state, request.client_tools),
-        token_percent=(state is own and state.conversation.token_percent) or 100,
-        own_window=None if state is own else own.agent.context_window,
-    )
-    _take_in(tx, turn, runtime.settings.approval_expiry)
+    model, rules = models.get(state.agent.model), rulebook(state, request.client_tools)
+    limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
+    if state is not own:
+        limit = WindowLimit(own_window=own.agent.context_window)
+    turn = TurnContext(request, run, state, model, window, prompt_key, rules, limit)
+    save_input(tx, turn, runtime.settings.approval_expiry)
     return turn
 
 
-def _goes_on(request: TurnRequest, window: Sequence[Message]) -> bool:
+def continues_turn(request: TurnRequest, window: Sequence[Message]) -> bool:
     """Whether the turn is about what stands in the window, and not about something new."""
     return bool(request.approval or request.compaction or waiting_in(window))
 
 
-def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
-    """The messages in context, the system message first, and the key that tells from what that was made."""
-    thread = state.conversation
-    window = messages.by_ids(tx, thread.window)
-    if window and window[0].role == "system":
-        return window, thread.prompt_key
-    # A turn writes its prompt over the window's first message, which must never be something that was said.
-    system, key = system_message(tx, runtime, state)
-    insert_messages(tx, [system])
-    window.insert(0, system)
-    conversations.save_window(tx, thread.id, [message.id for message in window], key, added=1)
-    return window, key
-
-
-def _take_in(tx: Transaction, turn: TurnContext, expiry: float) -> None:
+def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
-    thread = turn.state.conversation
-    said = [_stored(tx, item, run, is_untrusted=is_others(item, request, thread)) for item in request.messages]
+    said = [_stored(item, run, now, is_others(item, request, turn.state.conversation)) for item in request.messages]
     before: list[Message] = []
     if request.approval:
-        if request.approval.otid and messages.by_otids(tx, run.conversation_id, [request.approval.otid]):
-            raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
-        parts = tuple(_by_client(part) for part in _decided(turn.window, request.approval))
-        turn.answered = answered(turn.window, parts)
-        turn.called = called_before(turn.window)
-        answer = NewMessage("approval", parts, request.approval.otid)
-        before = [_stored(tx, answer, run, is_untrusted=bool(turn.answered.returns))]
-        turn.waiting = said
+        before = [_take_approval(tx, turn, request.approval, now)]
+        turn.delayed = said
     elif late := require_nothing_waits(turn.window, now, expiry):
-        results = tuple(given_up(late, EXPIRED))
-        before = [_stored(tx, NewMessage("tool", results), run)]
+        before = [run.new_message("tool", given_up(late, EXPIRED), now)]
     insert_messages(tx, [*before, *said])
     turn.first = len(turn.window)
-    turn.window += before if turn.answered else [*before, *said]
+    turn.window += before if turn.approval else [*before, *said]
     turn.unsaved = len(before) + len(said)
+
+
+def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: int) -> Message:
+    """Match the answer with the calls that wait for it; returns it as a message."""
+    if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
+        raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
+    # Results of the client's own tools are untrusted.
+    parts = tuple(
+        replace(part, is_untrusted=True) if isinstance(part, ToolReturnPart) else part
+        for part in _decided(turn.window, approval)
+    )
+    turn.approval = answered(turn.window, parts)
+    turn.finished = finished_before(turn.window)
+    return _stored(NewMessage("approval", parts, approval.otid), turn.run, now, bool(turn.approval.returns))
 
 
 def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
@@ -136,32 +128,19 @@ def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
     return to_all(window, approval.decision.approves, approval.decision.reason)
 
 
-def _by_client(part: Part) -> Part:
-    """A result of the client's own, which nobody here vouches for."""
-    return replace(part, is_untrusted=True) if isinstance(part, ToolReturnPart) else part
-
-
-def _as_asked(state: AgentState, runtime: Runtime, request: TurnRequest) -> AgentState:
-    """The state with the model that the request names for this turn alone."""
-    if request.model is None or request.model == state.agent.model:
-        return state
-    info = runtime.organization_providers.known(request.scope.organization_id).get(request.model).info
-    return with_model(state, info.handle, info.context_window)
-
-
-def called_before(window: Sequence[Message]) -> list[Called]:
+def finished_before(window: Sequence[Message]) -> list[Called]:
     """The calls that were finished since somebody last said something: a turn that waited goes on with its rules."""
     results: list[ToolReturnPart] = []
     for message in reversed(window):
         if message.role == "user" and not message.is_event:
             break
         results = [*message.tool_returns, *results] if message.role == "tool" else results
-    return called(results)
+    return finished_calls(results)
 
 
-def _settle(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated | None:
-    """Find out why the database refused the turn: raises what the caller must hear, or clears a dead run out of the way."""
-    conversation = conversations.get(tx, _thread(request))
+def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated | None:
+    """Find out why the database refused the turn: raises what the caller has to know, or closes a dead run."""
+    conversation = conversations.get(tx, _conversation_id(request))
     agents.require(tx, request.scope, request.agent_id)
     if conversation is None or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
@@ -174,10 +153,18 @@ def _settle(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated
     return None
 
 
-def _require_different_otids(request: TurnRequest) -> None:
-    otids = _otids(request)
-    if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
-        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
+    """The messages in context, the system message first, and the key that tells from what that was made."""
+    conversation = state.conversation
+    window = messages.by_ids(tx, conversation.window)
+    if window and window[0].role == "system":
+        return window, conversation.prompt_key
+    # A turn writes its prompt over the window's first message, which must never be something that was said.
+    system, key = system_message(tx, runtime, state)
+    insert_messages(tx, [system])
+    window.insert(0, system)
+    conversations.save_window(tx, conversation.id, [message.id for message in window], key, added=1)
+    return window, key
 
 
 def _otids(request: TurnRequest) -> list[str]:
@@ -187,7 +174,7 @@ def _otids(request: TurnRequest) -> list[str]:
 
 def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
     otids = _otids(request)
-    known = messages.by_otids(tx, _thread(request), otids) if otids else []
+    known = messages.by_otids(tx, _conversation_id(request), otids) if otids else []
     if not known:
         return None
     run_ids = {message.run_id for message in known}
@@ -203,11 +190,11 @@ def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> R
     if not (request.is_retry and request.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
-    run = runs.with_same_body(tx, _thread(request), request.body_hash, since, other_than=other_than)
+    run = runs.with_same_body(tx, _conversation_id(request), request.body_hash, since, other_than=other_than)
     return Repeated(run.id) if run and run.organization_id == request.scope.organization_id else None
 
 
-def _thread(request: TurnRequest) -> str:
+def _conversation_id(request: TurnRequest) -> str:
     return request.conversation_id or conversations.default_id(request.agent_id)
 
 
@@ -217,7 +204,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
         id=new_id("run"),
         organization_id=request.scope.organization_id,
         agent_id=request.agent_id,
-        conversation_id=_thread(request),
+        conversation_id=_conversation_id(request),
         status="running",
         user_id=request.scope.subject_id,
         background=request.is_background,
@@ -231,25 +218,12 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
     )
 
 
-def _stored(tx: Transaction, item: NewMessage, run: Run, *, is_untrusted: bool = False) -> Message:
-    return Message(
-        id=new_id("message"),
-        agent_id=run.agent_id,
-        conversation_id=run.conversation_id,
-        role=item.role,
-        parts=item.parts,
-        created_at=tx.clock.now(),
-        organization_id=run.organization_id,
-        user_id=run.user_id,
-        run_id=run.id,
+def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message:
+    return replace(
+        run.new_message(item.role, item.parts, now),
         otid=item.otid,
         name=item.name,
         sender_id=item.sender_id,
         group_id=item.group_id,
         is_untrusted=is_untrusted,
     )
-
-
-def renewed(run: Run, now: int) -> Run:
-    """The run with its lease held for longer."""
-    return replace(run, lease_expires_at=now + LEASE)

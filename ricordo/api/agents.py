@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.request import NewMessage
-from ricordo.agents.styles import rulebook
+from ricordo.agents.step_decisions import rulebook
 from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
 from ricordo.api.compaction_bodies import settings_to_json

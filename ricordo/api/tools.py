@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from ricordo.agents.approvals import with_approval
-from ricordo.agents.styles import rulebook
+from ricordo.agents.step_decisions import rulebook
 from ricordo.api.bodies import Body
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
 from ricordo.api.routing import Routes

@@ -1,8 +1,11 @@
 """Runs and steps: one run a turn, one step a model call with the tools it asked for."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.usage import Usage
 
 RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
@@ -62,6 +65,21 @@ class Run:
     callback: dict[str, Any] = field(default_factory=dict)
     # What the window took after it, in tokens, as its last step's usage tells; no column of its own.
     context_tokens: int | None = None
+
+    def new_message(self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None) -> Message:
+        """A message that this run brings, not yet stored."""
+        return Message(
+            id=new_id("message"),
+            agent_id=self.agent_id,
+            conversation_id=self.conversation_id,
+            role=role,
+            parts=tuple(parts),
+            created_at=created_at,
+            organization_id=self.organization_id,
+            user_id=self.user_id,
+            run_id=self.id,
+            step_id=step_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)

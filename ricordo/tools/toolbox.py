@@ -126,6 +126,11 @@ class Toolbox:
         tool = self._tools.get(name)
         return tool is not None and tool.edits_memory
 
+    def acts_outside(self, name: str) -> bool:
+        """Whether a call of this tool may change something that no rollback brings back."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.acts_outside
+
     async def run(
         self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
     ) -> list[ToolReturnPart]:

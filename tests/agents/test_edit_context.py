@@ -444,7 +444,7 @@ async def test_a_line_that_stands_elsewhere_is_kept_and_told_of(stage: Stage) ->
 def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
     agent = make.agent()
     window = [make.message(agent, "Be kind.", "system"), make.message(agent, "They talked.", "summary")]
-    turn: Any = SimpleNamespace(window=window, first=len(window), answered=object())
+    turn: Any = SimpleNamespace(window=window, first=len(window), approval=object())
     assert said_in(turn) == ()
 
 

@@ -60,7 +60,7 @@ def step(*messages: Message) -> StepSaved:
 
 async def test_a_reader_gets_events_as_they_come_and_then_the_end() -> None:
     stored = Stored()
-    feed = Feed(RUN.id, stored.read)
+    feed = Feed(RUN, stored.read)
     reader = feed.subscribe()
     events: list[Event] = [text("m1", "Hel"), text("m1", "lo."), step(whole("m1")), END]
     for event in events:
@@ -70,7 +70,7 @@ async def test_a_reader_gets_events_as_they_come_and_then_the_end() -> None:
 
 
 async def test_a_reader_that_waits_is_woken() -> None:
-    feed = Feed(RUN.id, Stored().read)
+    feed = Feed(RUN, Stored().read)
     reading = asyncio.create_task(told(feed.subscribe()))
     await asyncio.sleep(0.01)
     feed.publish(step(whole("m1")))
@@ -80,7 +80,7 @@ async def test_a_reader_that_waits_is_woken() -> None:
 
 
 async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
-    reader = Reader(RUN.id, Stored().read, capacity=4)
+    reader = Feed(RUN, Stored().read).subscribe(capacity=4)
     for number in range(100):
         reader.put(text("m1", f"{number} "))
     reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 1, "a"))
@@ -96,7 +96,7 @@ async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
 
 
 async def test_a_message_that_lost_a_delta_gets_no_more_of_them() -> None:
-    reader = Reader(RUN.id, Stored().read, capacity=2)
+    reader = Feed(RUN, Stored().read).subscribe(capacity=2)
     for number in range(4):
         reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 2 * number, f"r{number}"))
         reader.put(TextDelta(RUN.id, "step-1", "m1", 2 * number + 1, f"t{number}"))
@@ -110,7 +110,7 @@ async def test_a_message_that_lost_a_delta_gets_no_more_of_them() -> None:
 
 async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_none() -> None:
     stored = Stored()
-    reader = Reader(RUN.id, stored.read, capacity=3)
+    reader = Feed(RUN, stored.read).subscribe(capacity=3)
     for number in range(50):
         stored.messages.append(whole(f"m{number}"))
         reader.put(step(stored.messages[-1]))
@@ -123,7 +123,7 @@ async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_no
 
 async def test_a_late_reader_begins_with_what_is_saved_and_gets_the_message_under_way_whole() -> None:
     stored = Stored()
-    feed = Feed(RUN.id, stored.read)
+    feed = Feed(RUN, stored.read)
     stored.messages.append(whole("m1"))
     feed.publish(step(whole("m1")))
     feed.publish(text("m2", "Hel"))
@@ -141,20 +141,21 @@ async def test_a_late_reader_begins_with_what_is_saved_and_gets_the_message_unde
 
 
 async def test_a_reader_that_left_is_told_nothing() -> None:
-    feed = Feed(RUN.id, Stored().read)
+    feed = Feed(RUN, Stored().read)
     reader = feed.subscribe()
-    feed.leave(reader)
+    events = reader.events()
+    await anext(events)
+    await events.aclose()
     feed.publish(END)
     reading = asyncio.create_task(told(reader))
     await asyncio.sleep(0.01)
     assert not reading.done()
     reading.cancel()
-    feed.leave(reader)
 
 
 async def test_catching_up_tells_what_was_saved_without_an_event() -> None:
     stored = Stored()
-    feed = Feed(RUN.id, stored.read)
+    feed = Feed(RUN, stored.read)
     reader = feed.subscribe()
     feed.publish(step(whole("m1")))
     stored.messages += [whole("m1"), whole("m2")]
@@ -176,14 +177,13 @@ async def test_any_reader_gets_every_message_once_in_order_and_deltas_that_begin
     turn: Sequence[tuple[Sequence[str], bool]], capacity: int, pauses: list[int], late: int
 ) -> None:
     stored = Stored()
-    feed = Feed(RUN.id, stored.read)
+    feed = Feed(RUN, stored.read)
     texts: dict[str, str] = {}
     readers: list[Reader] = []
     tasks: list[asyncio.Task[list[Event]]] = []
 
     def join() -> None:
-        readers.append(feed.subscribe())
-        readers[-1]._capacity = capacity
+        readers.append(feed.subscribe(capacity))
         tasks.append(asyncio.create_task(told(readers[-1])))
 
     moment = 0

@@ -249,7 +249,7 @@ async def test_a_save_that_fails_after_its_turn_was_cancelled_is_heard_of() -> N
         await ended.wait()
         raise LeaseLost("run-1 was ended by someone else.")
 
-    turn = asyncio.create_task(step_save._to_the_end(write()))
+    turn = asyncio.create_task(step_save._finish(write()))
     await begun.wait()
     turn.cancel()
     await asyncio.sleep(0)

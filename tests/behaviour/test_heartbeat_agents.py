@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.styles import AFTER_FAILURE, REMINDER, REQUESTED
+from ricordo.agents.step_decisions import AFTER_FAILURE, REMINDER, REQUESTED
 from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, roles, said, speech, stopped, tools_of
 
 TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"])

@@ -349,7 +349,7 @@ def some_messages(number: int) -> list[Message]:
 
 async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
     stored, messages = Stored(), [message(ReasoningPart("Let me think about it."), TextPart("I will look for it."))]
-    reader = Reader(RUN.id, stored, capacity=8)
+    reader = Feed(RUN, stored).subscribe(capacity=8)
     play(reader, stored, messages)
 
     events = await told(event_stream(), _from_the_start(reader))
@@ -361,7 +361,7 @@ async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
 
 async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_at_the_save() -> None:
     stored, messages = Stored(), some_messages(2)
-    reader = Reader(RUN.id, stored, capacity=3)
+    reader = Feed(RUN, stored).subscribe(capacity=3)
     play(reader, stored, messages)
 
     beginnings: dict[str, str] = {}
@@ -373,7 +373,7 @@ async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_
         assert words.startswith(beginnings.get(one.id, ""))
 
     stored = Stored()
-    reader = Reader(RUN.id, stored, capacity=3)
+    reader = Feed(RUN, stored).subscribe(capacity=3)
     play(reader, stored, messages)
     events = await told(event_stream(), _from_the_start(reader))
     assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
@@ -384,7 +384,7 @@ async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
 
     for tokens in (True, False):
         stored = Stored()
-        reader = Reader(RUN.id, stored, capacity=4)
+        reader = Feed(RUN, stored).subscribe(capacity=4)
         play(reader, stored, messages)
         events = await told(event_stream(tokens=tokens), _from_the_start(reader))
         assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
@@ -404,7 +404,7 @@ def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is
 ) -> None:
     async def read() -> dict[str, Any]:
         stored = Stored()
-        reader = Reader(RUN.id, stored, capacity=capacity)
+        reader = Feed(RUN, stored).subscribe(capacity=capacity)
         reading = asyncio.create_task(told(event_stream(tokens=tokens), _from_the_start(reader)))
         for place, event in enumerate(turn_of(messages, stored, size)):
             reader.put(event)
@@ -419,7 +419,7 @@ def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is
 
 async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
     stored, messages = Stored(), some_messages(3)
-    feed = Feed(RUN.id, stored)
+    feed = Feed(RUN, stored)
     early = feed.subscribe()
     play(feed, stored, messages)
     late = feed.subscribe()
@@ -490,7 +490,7 @@ async def test_a_reader_that_falls_behind_after_a_summary_is_not_told_it_again()
     summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
     stored = Stored()
     stored.messages.append(summary)
-    reader = Reader(RUN.id, stored)
+    reader = Feed(RUN, stored).subscribe()
     reader.put(Compacted(RUN.id, summary, (), 900, 300))
     told_events = [await anext(aiter(reader))]
     reader.catch_up()

@@ -1,0 +1,233 @@
+"""The decisions of a step: which tools the model is offered, what its reply asks for, and what comes next. No I/O.
+
+Agents talk in one of two styles (`agent_types.py`). A native agent speaks in plain text, which ends its turn, and goes on after
+tool calls. A heartbeat agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ricordo.agents.agent_types import traits_of
+from ricordo.agents.approvals import Answered
+from ricordo.agents.request import TurnContext
+from ricordo.domain.agent import AgentState
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
+from ricordo.domain.run import StopReason
+from ricordo.errors import Invalid
+from ricordo.tools.presenting import Presenting, prefill, schema_for, take_apart
+from ricordo.tools.rules import Allowed, Called, Rulebook
+from ricordo.tools.toolbox import Toolbox, failed_result, schema_of
+
+ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
+REQUESTED = "Function called using request_heartbeat=true, returning control"
+AFTER_FAILURE = "Function call failed, returning control"
+REMINDER = "Your reply called no tool, so nobody has seen it. Call a tool now; to answer the user, call send_message."
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools of one step by name, as the model sees them and as they are (`bare`), and how they are presented.
+
+    Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`).
+    """
+
+    tools: Mapping[str, ToolSchema]
+    bare: Mapping[str, ToolSchema]
+    choice: ToolChoice
+    allowed: Allowed
+    how: Presenting
+    gated: frozenset[str] = frozenset()
+    client: frozenset[str] = frozenset()
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """A reply: its parts as they are stored, the calls to run with the arguments that tools get, and results of refused calls.
+
+    `quotes` are the user's words that calls appeal to, by call id. `stop` is set where the reply itself ends the turn.
+    """
+
+    parts: tuple[Part, ...]
+    calls: tuple[ToolCallPart, ...] = ()
+    refused: tuple[ToolReturnPart, ...] = ()
+    wants_heartbeat: bool = False
+    stop: StopReason | None = None
+    quotes: Mapping[str, str] = field(default_factory=dict)
+    # Some call waits for a person or the client, and so all of them do.
+    is_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextAction:
+    """What comes after a step: the end of the turn, or another step, with a heartbeat where the agent needs one."""
+
+    stop: StopReason | None = None
+    heartbeat: str | None = None
+
+
+def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
+    """The rules of an agent over the tools it has in a turn. Raises Invalid for rules under which no turn could end."""
+    names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
+    return Rulebook(state.agent.tool_rules, names)
+
+
+def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
+    """Present the agent's tools and the client's, as far as the rules allow them now."""
+    agent, rules = turn.state.agent, turn.rules
+    client = frozenset(tool.name for tool in turn.request.client_tools)
+    attached = [tool for tool in turn.state.tools if tool.name not in client]
+    allowed = rules.allowed(turn.finished)
+    names = frozenset(allowed.names)
+    schemas = (*map(schema_of, attached), *turn.request.client_tools)
+    bare = {schema.name: schema for schema in schemas if schema.name in names}
+    quoting: frozenset[str] = frozenset()
+    if any(block.rule == "explicit" for block in turn.state.blocks):
+        quoting = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool.name))
+    how, must_call = Presenting(quoting=quoting), allowed.must_call
+    if is_heartbeat(turn):
+        thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
+        how, must_call = Presenting(True, thinks, speech, quoting), True
+    tools = {name: schema_for(tool, how, is_terminal=rules.is_terminal(name)) for name, tool in bare.items()}
+    choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
+    gated = client | {name for name in tools if rules.needs_approval(name)}
+    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered)
+
+
+def is_heartbeat(turn: TurnContext) -> bool:
+    """Whether the agent talks in the heartbeat style."""
+    return traits_of(turn.state.agent.agent_type).style == "heartbeat"
+
+
+def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
+    """Take thoughts out of arguments, put fixed arguments in, refuse calls that must not run, and mark those that wait."""
+    parts: list[Part] = []
+    calls: list[ToolCallPart] = []
+    refused: list[ToolReturnPart] = []
+    quotes: dict[str, str] = {}
+    ids: set[str] = set()
+    wants_heartbeat = False
+    stop: StopReason | None = None
+    for part in reply.parts:
+        if not isinstance(part, ToolCallPart):
+            parts.append(part)
+            continue
+        # Results are matched to calls by id, and some models use one twice.
+        call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
+        ids.add(call.call_id)
+        taken = take_apart(call, offered.how, offered.bare.get(call.name))
+        wants_heartbeat |= taken.wants_heartbeat
+        if taken.thoughts:
+            parts.append(ReasoningPart(taken.thoughts, native=False))
+        if taken.quote:
+            quotes[call.call_id] = taken.quote
+        stored = taken.call
+        if call.name not in offered.tools:
+            refused.append(_refusal(call, offered))
+        elif calls and offered.is_ordered:
+            refused.append(failed_result(call, ONE_BY_ONE))
+        else:
+            try:
+                stored, run = _with_fixed_arguments(stored, taken.arguments, offered)
+                calls.append(run)
+            except Invalid as error:
+                refused.append(failed_result(call, str(error)))
+                stop = "invalid_tool_call"
+        parts.append(stored)
+    is_waiting = any(call.is_gated for call in calls)
+    return ParsedReply(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, quotes, is_waiting)
+
+
+def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
+    """Parse a reply that waited, now that it is answered: the calls that may run, and results of those that must not."""
+    calls: list[ToolCallPart] = []
+    refused: list[ToolReturnPart] = []
+    quotes: dict[str, str] = {}
+    for call in answer.calls_to_run():
+        if call.name not in offered.tools:
+            refused.append(_refusal(call, offered))
+        elif not call.is_gated and offered.is_ordered:
+            refused.append(failed_result(call, ONE_BY_ONE))  # as it was when it was made: nobody was asked about it
+        elif not call.is_gated and call.name in offered.gated:
+            refused.append(failed_result(call, f"{call.name} has to wait for approval by now. Call it again."))
+        elif call.name in offered.client:
+            refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
+        else:
+            taken = take_apart(call, offered.how, offered.bare.get(call.name))
+            calls.append(replace(call, arguments=taken.arguments))
+            quotes[call.call_id] = taken.quote
+    wants_heartbeat = any(take_apart(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
+    return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
+
+
+def next_action(
+    turn: TurnContext,
+    offered: OfferedTools,
+    reply: ModelReply | None,
+    parsed: ParsedReply,
+    results: Sequence[ToolReturnPart],
+    before: NextAction,
+) -> NextAction:
+    """Decide what comes after a step, and count its calls as finished; `before` is what came before the step.
+
+    A reply that waits or cannot be read ends the turn; else the tool rules decide, and then the agent's style.
+    """
+    if parsed.is_waiting:
+        return NextAction("requires_approval")
+    finished = finished_calls(results)
+    outcome = turn.rules.outcome(turn.finished, finished)
+    turn.finished += finished
+    if parsed.stop:
+        return NextAction(parsed.stop)
+    speaks_by_tools = is_heartbeat(turn)
+    if not results:
+        action = _after_text(reply, must_call=speaks_by_tools and bool(offered.tools))
+    elif outcome.stops:
+        action = NextAction("tool_rule")
+    elif not speaks_by_tools:
+        action = NextAction()
+    elif outcome.continues:
+        action = NextAction(heartbeat=outcome.reason or REQUESTED)
+    elif any(result.status == "error" for result in results):
+        action = NextAction(heartbeat=AFTER_FAILURE)
+    else:
+        action = NextAction(heartbeat=REQUESTED) if parsed.wants_heartbeat else NextAction("end_turn")
+    if action.stop in ("end_turn", "tool_rule") and (missing := turn.rules.before_exit(turn.finished)):
+        action = NextAction(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
+    # A model that was told to call a tool and answers in words again would go on so up to the limit of steps.
+    is_repeated = not results and action.heartbeat is not None and action.heartbeat == before.heartbeat
+    return NextAction("no_tool_call") if is_repeated else action
+
+
+def finished_calls(results: Sequence[ToolReturnPart]) -> list[Called]:
+    """Results as the tool rules count them: a refused call is none."""
+    return [Called(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
+
+
+def _after_text(reply: ModelReply | None, *, must_call: bool) -> NextAction:
+    if reply and reply.finish == "length":
+        return NextAction("max_tokens_exceeded")
+    return NextAction(heartbeat=REMINDER) if must_call else NextAction("end_turn")
+
+
+def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:
+    return tuple(replace(result, is_refused=True) for result in refused)
+
+
+def _with_fixed_arguments(
+    stored: ToolCallPart, arguments: str, offered: OfferedTools
+) -> tuple[ToolCallPart, ToolCallPart]:
+    """The call as it is stored and as it is run, with the arguments that a rule fixes, and marked where it waits."""
+    stored = replace(stored, is_gated=stored.name in offered.gated)
+    run = replace(stored, arguments=arguments)
+    if not (values := offered.allowed.prefilled.get(stored.name)):
+        return stored, run
+    return prefill(stored, values, offered.tools[stored.name]), prefill(run, values, offered.bare[stored.name])
+
+
+def _refusal(call: ToolCallPart, offered: OfferedTools) -> ToolReturnPart:
+    # The beginning is a wire fact of the retired Letta V1 server.
+    names = ", ".join(offered.tools)
+    return failed_result(call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]")

@@ -1,0 +1,281 @@
+"""What an agent is offered, what its reply means, and what comes after it."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from ricordo.agents.approvals import Answered
+from ricordo.agents.request import TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.step_decisions import (
+    AFTER_FAILURE,
+    ONE_BY_ONE,
+    REMINDER,
+    REQUESTED,
+    NextAction,
+    OfferedTools,
+    ParsedReply,
+    finished_calls,
+    is_heartbeat,
+    next_action,
+    offer_tools,
+    parse_approved,
+    parse_reply,
+    rulebook,
+)
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import (
+    ApprovalPart,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    parts_from_json,
+    parts_to_json,
+)
+from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool, ToolRule
+from ricordo.errors import Unsupported
+from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.tools.rules import Called
+from ricordo.tools.toolbox import Toolbox, schema_of
+from tests.support import make
+
+NATIVE, HEARTBEAT = "letta_v1_agent", "memgpt_v2_agent"
+TOOLBOX = Toolbox([])
+
+
+def tool(name: str, **properties: Any) -> Tool:
+    schema = {"type": "object", "properties": properties, "required": []}
+    return make.tool(name, json_schema={"name": name, "description": f"{name}s.", "parameters": schema})
+
+
+ROLL, TOSS = tool("roll", sides={"type": "integer"}), tool("toss", sides={"type": "integer"})
+SPEECH = tool("send_message", message={"type": "string"})
+
+
+def turn(
+    agent_type: Any = NATIVE,
+    *rules: ToolRule,
+    tools: tuple[Tool, ...] = (ROLL, TOSS, SPEECH),
+    client_tools: tuple[ToolSchema, ...] = (),
+    **settings: Any,
+) -> TurnContext:
+    """A turn of an agent with these rules and tools, which has not begun."""
+    agent = make.agent(agent_type=agent_type, tool_rules=rules, model_settings=ModelSettings(**settings))
+    state = AgentState(agent, make.conversation(agent), (), tools, (), ())
+    request = TurnRequest(Scope(), agent.id, client_tools=client_tools)
+    book = rulebook(state, client_tools)
+    return TurnContext(request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit())
+
+
+def offered_in(a_turn: TurnContext) -> OfferedTools:
+    return offer_tools(a_turn, TOOLBOX)
+
+
+def parsed_in(a_turn: TurnContext, *parts: Any) -> ParsedReply:
+    return parse_reply(ModelReply(parts), offered_in(a_turn))
+
+
+def after_words(a_turn: TurnContext, before: NextAction | None = None, **reply: Any) -> NextAction:
+    words = ModelReply((TextPart("Hello."),), **reply)
+    return next_action(a_turn, offered_in(a_turn), words, ParsedReply(words.parts), (), before or NextAction())
+
+
+def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success") -> NextAction:
+    offered, results = offered_in(a_turn), [ToolReturnPart(asked.call_id, asked.name, status, "six")]
+    return next_action(a_turn, offered, None, parse_reply(ModelReply((asked,)), offered), results, NextAction())
+
+
+# What is offered.
+
+
+def test_a_native_agent_is_offered_all_its_tools_as_they_are_and_may_leave_them() -> None:
+    offered = offered_in(turn())
+    assert list(offered.tools.values()) == [schema_of(one) for one in (ROLL, TOSS, SPEECH)]
+    assert offered.choice == "auto"
+
+
+def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_another_step() -> None:
+    offered = offered_in(turn(HEARTBEAT, ToolRule("send_message", "exit_loop")))
+    assert offered.choice == "required"
+    assert {name: list(one.parameters["properties"]) for name, one in offered.tools.items()} == {
+        "roll": ["sides", "request_heartbeat"],
+        "toss": ["sides", "request_heartbeat"],
+        "send_message": ["message"],
+    }
+
+
+def test_thoughts_and_a_format_are_offered_where_the_agent_is_set_to_them() -> None:
+    offered = offered_in(turn(HEARTBEAT, thinks_in_arguments=True, response_format={"type": "json_object"}))
+    assert list(offered.tools["roll"].parameters["properties"]) == ["thinking", "sides", "request_heartbeat"]
+    assert offered.tools["send_message"].parameters["properties"]["message"]["type"] == "object"
+
+
+def test_without_a_tool_no_call_is_asked_for() -> None:
+    for style in (NATIVE, HEARTBEAT):
+        offered = offered_in(turn(style, tools=()))
+        assert (dict(offered.tools), offered.choice) == ({}, "none"), style
+
+
+def test_a_rule_that_wants_a_call_makes_a_native_agent_call() -> None:
+    offered = offered_in(turn(NATIVE, ToolRule("toss", "run_first")))
+    assert (list(offered.tools), offered.choice) == (["toss"], "required")
+
+
+# What a reply means.
+
+
+def test_words_and_thoughts_stay_as_they_are() -> None:
+    parts = (ReasoningPart("Hm."), TextPart("Hello."))
+    assert parsed_in(turn(), *parts) == ParsedReply(parts)
+
+
+def test_thoughts_are_taken_out_of_a_call_and_the_tool_gets_neither_them_nor_the_heartbeat() -> None:
+    asked = call("roll", thinking="Let me see.", sides=6, request_heartbeat=True)
+    parsed = parsed_in(turn(HEARTBEAT, thinks_in_arguments=True), asked)
+    thought, kept = parsed.parts
+    assert thought == ReasoningPart("Let me see.", native=False)
+    assert isinstance(kept, ToolCallPart)
+    assert orjson.loads(kept.arguments) == {"sides": 6, "request_heartbeat": True}
+    assert [orjson.loads(one.arguments) for one in parsed.calls] == [{"sides": 6}]
+    assert parsed.wants_heartbeat
+
+
+def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules() -> None:
+    a_turn, asked = turn(NATIVE, ToolRule("toss", "run_first")), call("roll")
+    offered = offered_in(a_turn)
+    parsed = parse_reply(ModelReply((asked,)), offered)
+    assert parsed.calls == ()
+    (refusal,) = parsed.refused
+    assert (refusal.call_id, refusal.status) == (asked.call_id, "error")
+    assert "[ToolConstraintError] Cannot call roll, valid tools include: [toss]" in refusal.content
+    assert next_action(a_turn, offered, None, parsed, parsed.refused, NextAction()) == NextAction()
+    assert a_turn.finished == []
+    # Nor once it was stored, where a turn that waited goes on.
+    stored = parts_from_json(parts_to_json(parsed.refused))
+    assert [part.is_refused for part in stored if isinstance(part, ToolReturnPart)] == [True]
+    assert finished_calls([part for part in stored if isinstance(part, ToolReturnPart)]) == []
+
+
+def test_arguments_that_a_rule_fixes_stand_in_the_call_and_in_what_is_run() -> None:
+    parsed = parsed_in(
+        turn(NATIVE, ToolRule("roll", "run_first", None, {"args": {"sides": 20}})), call("roll", sides=6)
+    )
+    (kept,) = parsed.parts
+    assert isinstance(kept, ToolCallPart)
+    assert orjson.loads(kept.arguments) == orjson.loads(parsed.calls[0].arguments) == {"sides": 20}
+
+
+def test_arguments_that_cannot_be_fixed_end_the_turn_as_an_invalid_call() -> None:
+    a_turn = turn(NATIVE, ToolRule("roll", "run_first", None, {"args": {"sides": "many"}}))
+    parsed = parsed_in(a_turn, call("roll"))
+    assert (parsed.calls, parsed.stop) == ((), "invalid_tool_call")
+    assert "does not fit its schema" in parsed.refused[0].content
+    action = next_action(a_turn, offered_in(a_turn), None, parsed, parsed.refused, NextAction())
+    assert action == NextAction("invalid_tool_call")
+
+
+def test_calls_that_need_approval_and_calls_of_the_clients_tools_wait() -> None:
+    a_turn = turn(NATIVE, ToolRule("roll", "requires_approval"))
+    parsed = parsed_in(a_turn, call("roll"), call("toss"))
+    assert [one.is_gated for one in parsed.calls] == [True, False]
+    assert parsed.is_waiting
+    assert next_action(a_turn, offered_in(a_turn), None, parsed, (), NextAction()) == NextAction("requires_approval")
+    assert parsed_in(turn(client_tools=(schema_of(TOSS),)), call("toss")).is_waiting
+    assert not parsed_in(turn(), call("toss")).is_waiting
+
+
+def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
+    """A reply that waited, parsed again once everything in it that waits was approved."""
+    request = make.message(make.agent(), role="approval", parts=calls)
+    decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
+    return parse_approved(Answered(request, decisions), offered_in(a_turn))
+
+
+def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:
+    asked = replace(call("roll", sides=6), is_gated=True)
+    parsed = approved(turn(), asked)
+    assert [(one.call_id, one.arguments) for one in parsed.calls] == [(asked.call_id, asked.arguments)]
+
+
+def test_approval_of_one_call_lets_no_other_pass_that_nobody_was_asked_about() -> None:
+    limit = ToolRule("toss", "max_count_per_step", None, {"max_count_limit": 5})
+    a_turn = turn(NATIVE, ToolRule("roll", "requires_approval"), limit)
+    first = parsed_in(a_turn, call("roll"), call("roll"), call("toss"))
+    kept = [part for part in first.parts if isinstance(part, ToolCallPart)]
+    parsed = approved(a_turn, *kept)
+    assert [one.call_id for one in parsed.calls] == [kept[0].call_id]
+    assert [(one.call_id, one.content) for one in parsed.refused] == [(one.call_id, ONE_BY_ONE) for one in kept[1:]]
+
+
+def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval_by_now() -> None:
+    asked, beside = replace(call("roll"), is_gated=True), call("toss")
+    parsed = approved(turn(NATIVE, ToolRule("toss", "requires_approval")), asked, beside)
+    assert [one.call_id for one in parsed.calls] == [asked.call_id]
+    assert [one.call_id for one in parsed.refused] == [beside.call_id]
+
+
+def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -> None:
+    rule = ToolRule("toss", "requires_approval")
+    parsed = approved(turn(NATIVE, rule, client_tools=(schema_of(TOSS),)), replace(call("toss"), is_gated=True))
+    assert parsed.calls == ()
+    assert "is run by the client" in parsed.refused[0].content
+
+
+# What comes next.
+
+
+def test_words_end_a_native_turn() -> None:
+    for finish, stop in (("stop", "end_turn"), ("length", "max_tokens_exceeded"), ("content_filter", "end_turn")):
+        assert after_words(turn(), finish=finish).stop == stop, finish
+
+
+def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
+    assert after_words(turn(HEARTBEAT)) == NextAction(heartbeat=REMINDER)
+    assert after_words(turn(HEARTBEAT), NextAction(heartbeat=REMINDER)) == NextAction("no_tool_call")
+    assert after_words(turn(HEARTBEAT), finish="length") == NextAction("max_tokens_exceeded")
+    assert after_words(turn(HEARTBEAT, tools=())) == NextAction("end_turn")
+
+
+@pytest.mark.parametrize(
+    ("style", "arguments", "status", "action"),
+    [
+        (NATIVE, {}, "success", NextAction()),
+        (NATIVE, {}, "error", NextAction()),
+        (HEARTBEAT, {}, "success", NextAction("end_turn")),
+        (HEARTBEAT, {"request_heartbeat": False}, "success", NextAction("end_turn")),
+        (HEARTBEAT, {"request_heartbeat": True}, "success", NextAction(heartbeat=REQUESTED)),
+        (HEARTBEAT, {}, "error", NextAction(heartbeat=AFTER_FAILURE)),
+    ],
+)
+def test_what_comes_after_a_call(style: str, arguments: dict[str, Any], status: str, action: NextAction) -> None:
+    a_turn = turn(style)
+    assert after_call(a_turn, call("roll", **arguments), status) == action
+    assert a_turn.finished == [Called("roll", "six", status == "success")]
+
+
+def test_a_rule_decides_before_the_style() -> None:
+    for style in (NATIVE, HEARTBEAT):
+        asked = call("roll", request_heartbeat=True)
+        assert after_call(turn(style, ToolRule("roll", "exit_loop")), asked) == NextAction("tool_rule"), style
+        assert after_call(turn(style, ToolRule("roll", "continue_loop")), asked).stop is None, style
+
+
+def test_a_turn_does_not_end_before_what_is_required_but_is_not_told_so_twice() -> None:
+    a_turn = turn(NATIVE, ToolRule("roll", "required_before_exit"))
+    told = after_words(a_turn)
+    assert (told.stop, "roll" in str(told.heartbeat)) == (None, True)
+    assert after_words(a_turn, told) == NextAction("no_tool_call")
+    assert after_words(a_turn, finish="length") == NextAction("max_tokens_exceeded")
+    assert after_call(a_turn, call("roll")) == NextAction()
+    assert after_words(a_turn) == NextAction("end_turn")
+
+
+def test_each_type_of_agent_has_its_style_and_one_without_is_refused_by_name() -> None:
+    assert not is_heartbeat(turn(NATIVE))
+    assert is_heartbeat(turn(HEARTBEAT))
+    with pytest.raises(Unsupported, match="voice_convo_agent"):
+        is_heartbeat(turn("voice_convo_agent"))
