@@ -23,9 +23,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.memory.history import blame
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, blocks, history
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
@@ -71,13 +71,13 @@ async def measure(folder: Path, edits: int) -> list[Figure]:
     return figures
 
 
-async def _lay_out(store: SqliteStore) -> tuple[Owned, Block]:
-    def work(tx: Transaction) -> tuple[Owned, Block]:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+async def _lay_out(store: SqliteStore) -> tuple[UserMemory, Block]:
+    def work(tx: Transaction) -> tuple[UserMemory, Block]:
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
         for number, (label, text) in enumerate(zip(OTHERS, texts(len(OTHERS)), strict=True)):
-            owning.put(tx, owned, label, f"{number}\n{text}", ADA)
+            user_memory.put(tx, owned, label, f"{number}\n{text}", ADA)
         first = next(texts(1, seed=2))
-        return owned, owning.put(tx, owned, LABEL, first, ADA, PutOptions(policy="direct"))
+        return owned, user_memory.put(tx, owned, LABEL, first, ADA, PutOptions(policy="direct"))
 
     return await store.write(work)
 
@@ -97,15 +97,15 @@ async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
     return [(after - before) / (edits // ROUNDS) for before, after in pairwise(cpus)]
 
 
-async def _put(store: SqliteStore, owned: Owned, edits: int) -> float:
+async def _put(store: SqliteStore, owned: UserMemory, edits: int) -> float:
     new = list(texts(edits, seed=3))
     began = time.process_time()
     for text in new:
-        await store.write(partial(owning.put, owned=owned, label=LABEL, text=text, by=ADA))
+        await store.write(partial(user_memory.put, owned=owned, label=LABEL, text=text, by=ADA))
     return (time.process_time() - began) / edits
 
 
-def _read(tx: Transaction, owned: Owned) -> list[Figure]:
+def _read(tx: Transaction, owned: UserMemory) -> list[Figure]:
     chain_id = owned.chain.id
     all_of_it = history.page(tx, chain_id, label=LABEL, limit=1_000_000)
     old = random.Random(4).sample([one for one in all_of_it if one.blob], 100)

@@ -10,8 +10,8 @@ from ricordo.domain.message import Message
 from ricordo.domain.scope import Actor
 from ricordo.memory.conforming import schemas_in
 from ricordo.memory.edit_context import EditContext
-from ricordo.memory.guarding import Guard, Sources, found_again_in, recalled_in
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory.edit_guard import Guard, Sources, found_again_in, recalled_in
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 

@@ -14,7 +14,7 @@ from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.commit import file_passages
+from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime
 from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks

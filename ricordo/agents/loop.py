@@ -32,7 +32,7 @@ from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.fitting import SystemPromptTooLong
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.runtime import Runtime
-from ricordo.tools.presenting import THINKING, with_thoughts
+from ricordo.tools.presentation import THINKING, with_thoughts
 from ricordo.tools.toolbox import ToolContext
 
 log = logging.getLogger(__name__)

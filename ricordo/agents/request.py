@@ -13,8 +13,8 @@ from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
-from ricordo.memory.working import WorkingMemory
-from ricordo.tools.rules import Called, Rulebook
+from ricordo.memory.working_memory import WorkingMemory
+from ricordo.tools.rules import FinishedCall, Rulebook
 
 DEFAULT_MAX_STEPS = 50
 
@@ -118,7 +118,7 @@ class TurnContext:
     unsaved: int = 0
     first: int = 0
     prompt_changed: bool = False
-    finished: list[Called] = field(default_factory=list)
+    finished: list[FinishedCall] = field(default_factory=list)
     approval: Answered | None = None
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None

@@ -16,8 +16,8 @@ from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturn
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.errors import Invalid
-from ricordo.tools.presenting import Presenting, prefill, schema_for, take_apart
-from ricordo.tools.rules import Allowed, Called, Rulebook
+from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
+from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
 from ricordo.tools.toolbox import Toolbox, failed_result, schema_of
 
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
@@ -37,7 +37,7 @@ class OfferedTools:
     bare: Mapping[str, ToolSchema]
     choice: ToolChoice
     allowed: Allowed
-    how: Presenting
+    how: ToolPresentation
     gated: frozenset[str] = frozenset()
     client: frozenset[str] = frozenset()
     is_ordered: bool = False
@@ -86,10 +86,10 @@ def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
     quoting: frozenset[str] = frozenset()
     if any(block.rule == "explicit" for block in turn.state.blocks):
         quoting = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool.name))
-    how, must_call = Presenting(quoting=quoting), allowed.must_call
+    how, must_call = ToolPresentation(quoting=quoting), allowed.must_call
     if is_heartbeat(turn):
         thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
-        how, must_call = Presenting(True, thinks, speech, quoting), True
+        how, must_call = ToolPresentation(True, thinks, speech, quoting), True
     tools = {name: schema_for(tool, how, is_terminal=rules.is_terminal(name)) for name, tool in bare.items()}
     choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
     gated = client | {name for name in tools if rules.needs_approval(name)}
@@ -117,7 +117,7 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         # Results are matched to calls by id, and some models use one twice.
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
-        taken = take_apart(call, offered.how, offered.bare.get(call.name))
+        taken = parse_call(call, offered.how, offered.bare.get(call.name))
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
@@ -155,10 +155,10 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         elif call.name in offered.client:
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
-            taken = take_apart(call, offered.how, offered.bare.get(call.name))
+            taken = parse_call(call, offered.how, offered.bare.get(call.name))
             calls.append(replace(call, arguments=taken.arguments))
             quotes[call.call_id] = taken.quote
-    wants_heartbeat = any(take_apart(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
+    wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
     return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
 
 
@@ -201,9 +201,9 @@ def next_action(
     return NextAction("no_tool_call") if is_repeated else action
 
 
-def finished_calls(results: Sequence[ToolReturnPart]) -> list[Called]:
+def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:
     """Results as the tool rules count them: a refused call is none."""
-    return [Called(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
+    return [FinishedCall(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
 
 
 def _after_text(reply: ModelReply | None, *, must_call: bool) -> NextAction:

@@ -24,9 +24,9 @@ from ricordo.domain.run import Run, Step, StopReason, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.trace import Trace
 from ricordo.domain.usage import Expense
-from ricordo.memory.commit import Committed, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext
+from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.summary import Summary
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime

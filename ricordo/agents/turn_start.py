@@ -25,7 +25,7 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.store import Transaction
-from ricordo.tools.rules import Called
+from ricordo.tools.rules import FinishedCall
 
 LEASE = 30 * SECOND
 REPEAT_WINDOW = 600 * SECOND
@@ -128,7 +128,7 @@ def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
     return to_all(window, approval.decision.approves, approval.decision.reason)
 
 
-def finished_before(window: Sequence[Message]) -> list[Called]:
+def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     """The calls that were finished since somebody last said something: a turn that waited goes on with its rules."""
     results: list[ToolReturnPart] = []
     for message in reversed(window):

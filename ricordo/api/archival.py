@@ -13,7 +13,7 @@ from ricordo.api.wire.passages import hit_to_wire, passage_to_wire
 from ricordo.api.wire.schemas import Note, PassageSearchShape, PassageShape
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.passage import Passage
-from ricordo.memory.commit import file_passages
+from ricordo.memory.step_commit import file_passages
 from ricordo.search.index import PassageFilter, delete_passage
 from ricordo.storage import agents, archives
 from ricordo.storage.store import Transaction

@@ -14,7 +14,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.errors import Invalid, NotFound, Unsupported
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 from ricordo.storage.store import Transaction
 
@@ -89,7 +89,7 @@ def _checked(sent: Any) -> PutBody:
 async def _schema_ref(here: Call, user_id: str, label: str) -> str | None:
     def read(tx: Transaction) -> str | None:
         try:
-            block = owning.find(tx, owning.open_memory(tx, here.scope, user_id), label)
+            block = user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
         except NotFound:
             return None  # it is about to be made
         return block.schema_ref if block else None

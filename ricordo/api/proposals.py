@@ -27,10 +27,10 @@ from ricordo.domain.ids import is_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
-from ricordo.memory import deciding, owning
+from ricordo.memory import approval, user_memory
+from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.conforming import require_follows, schemas_in
-from ricordo.memory.deciding import Conflicted, Undone
-from ricordo.memory.owning import Owned, ProposalOptions
+from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import agents, history, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
@@ -83,12 +83,12 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
     """Take back what a run changed in her memory, as new versions; what was written since stays, and its proposals go."""
 
     def work(tx: Transaction) -> Undone:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         touched = any(version.chain_id == owned.chain.id for version in history.of_run(tx, here.scope, run_id))
         which = ProposalFilter(chain_id=owned.chain.id, run_id=run_id)
         if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
             raise NotFound(f"Run with ID {run_id} not found")
-        return deciding.undo_run(tx, _hers(here, owned), run_id, owned.actor)
+        return approval.undo_run(tx, _hers(here, owned), run_id, owned.actor)
 
     return answer(undone_to_wire(await here.store.write(work)))
 
@@ -106,11 +106,11 @@ async def propose(here: Here, user_id: str, label: str, body: ProposeBody) -> Re
     """Propose to her that a piece of a block be replaced. It changes nothing until she approves it."""
 
     def work(tx: Transaction) -> Proposal:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
         by = _proposer(tx, here.scope, body.agent_id)
-        made = owning.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
-        block = owning.find(tx, owned, label)
+        made = user_memory.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
+        block = user_memory.find(tx, owned, label)
         if block and block.schema_ref:
             schema = schemas_in(here.runtime.settings.data_dir)(block.schema_ref)
             require_follows(label, block.value, made.value or "", schema)
@@ -129,7 +129,7 @@ async def approve(here: Here, user_id: str, label: str, diff_id: str, body: Appr
 
     def work(tx: Transaction) -> _Decided | Conflicted:
         owned = _require(tx, here, user_id, label, diff_id)
-        done = deciding.approve(tx, _hers(here, owned), diff_id, owned.actor, body=text)
+        done = approval.approve(tx, _hers(here, owned), diff_id, owned.actor, body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
@@ -145,8 +145,8 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     def work(tx: Transaction) -> _Decided:
         owned = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = deciding.reject(tx, _hers(here, owned), diff_id, owned.actor, reason=reason)
-        block = owning.find(tx, owned, label)
+        rejected = approval.reject(tx, _hers(here, owned), diff_id, owned.actor, reason=reason)
+        block = user_memory.find(tx, owned, label)
         return rejected, block, waiting_for(tx, block) if block else 0
 
     return await _decided(await here.store.write(work))
@@ -159,9 +159,9 @@ async def _decided(done: _Decided) -> Response:
 
 async def _list(here: Call, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         chain = owned.chain
-        if label is not None and not owning.find(tx, owned, label):
+        if label is not None and not user_memory.find(tx, owned, label):
             _require_proposed(tx, here, chain.id, label)
         which = ProposalFilter(
             chain_id=chain.id,
@@ -181,26 +181,26 @@ def _require_proposed(tx: Transaction, here: Call, chain_id: str, label: str) ->
 
 
 async def _decide_many(here: Call, user_id: str, body: BulkBody, decision: Literal["approve", "reject"]) -> Response:
-    def read(tx: Transaction) -> tuple[Owned, list[str]]:
-        owned = owning.open_memory(tx, here.scope, user_id)
+    def read(tx: Transaction) -> tuple[UserMemory, list[str]]:
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id, DECIDED_AT_ONCE)
 
     owned, ids = await here.store.read(read)
-    done = await deciding.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
+    done = await approval.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
     response = answer(await asyncio.to_thread(lambda: [decision_to_wire(one) for one in done]))
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, owned.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response
 
 
-def _hers(here: Call, owned: Owned) -> Scope:
+def _hers(here: Call, owned: UserMemory) -> Scope:
     """The caller's scope, narrowed to what is the user's."""
     return replace(here.scope, subject_id=owned.user.id)
 
 
-def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str) -> Owned:
+def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str) -> UserMemory:
     """The memory of the user; raises NotFound unless the proposal is one for this block of hers."""
-    owned = owning.open_memory(tx, here.scope, user_id)
+    owned = user_memory.open_memory(tx, here.scope, user_id)
     proposal = proposals.get(tx, here.scope, diff_id)
     if (proposal.chain_id, proposal.label) != (owned.chain.id, label):
         raise NotFound(f"Proposal with ID {diff_id} not found")

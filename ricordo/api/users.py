@@ -31,8 +31,8 @@ from ricordo.api.wire.versions import (
 )
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound, Stale
-from ricordo.memory import owning
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory import user_memory
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.store import Transaction
 
@@ -48,9 +48,9 @@ async def list_blocks(here: Here, user_id: str) -> Response:
     """Her blocks in the order of their labels, each with how many proposals wait for her."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
-        return [user_block_to_wire(block, waiting.get(block.label, 0)) for block in owning.listed(tx, owned)]
+        return [user_block_to_wire(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)]
 
     return answer(await here.store.read(read))
 
@@ -84,8 +84,8 @@ async def restore(here: Here, user_id: str, label: str, body: RestoreBody) -> Re
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = owning.open_memory(tx, here.scope, user_id)
-        block = owning.restore(tx, owned, label, body.sha, owned.actor, message=body.message)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.restore(tx, owned, label, body.sha, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     block, pending = await here.store.write(work)
@@ -103,8 +103,8 @@ async def retrieve(
     """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
 
     def read(tx: Transaction) -> tuple[Block, int]:
-        owned = owning.open_memory(tx, here.scope, user_id)
-        block = owning.require(tx, owned, label)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.require(tx, owned, label)
         return block, waiting_for(tx, block)
 
     block, pending = await here.store.read(read)
@@ -130,12 +130,12 @@ async def put(
     """
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = owning.open_memory(tx, here.scope, user_id, makes=True)
+        owned = user_memory.open_memory(tx, here.scope, user_id, makes=True)
         _require(tx, owned, label, if_match, if_none_match)
-        block = owning.put(tx, owned, label, body.body, owned.actor, _options(body))
+        block = user_memory.put(tx, owned, label, body.body, owned.actor, _options(body))
         # What a new block has no say in, and what is taken back.
         if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
-            block = owning.change_settings(tx, owned, label, rest, owned.actor)
+            block = user_memory.change_settings(tx, owned, label, rest, owned.actor)
         return block, waiting_for(tx, block)
 
     try:
@@ -152,11 +152,11 @@ async def modify(here: Here, user_id: str, label: str, body: ChangeBody, if_matc
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         _require(tx, owned, label, if_match)
-        block = owning.change_settings(tx, owned, label, _with_flag(body.settings()), owned.actor)
+        block = user_memory.change_settings(tx, owned, label, _with_flag(body.settings()), owned.actor)
         if body.label is not None:
-            block = owning.rename(tx, owned, label, body.label, owned.actor, message=body.message)
+            block = user_memory.rename(tx, owned, label, body.label, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     try:
@@ -171,9 +171,9 @@ async def delete(here: Here, user_id: str, label: str, message: Message = None, 
     """Delete a block. Its history stays, and any version of it can be restored."""
 
     def work(tx: Transaction) -> None:
-        owned = owning.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
         _require(tx, owned, label, if_match)
-        owning.delete(tx, owned, label, owned.actor, message=message)
+        user_memory.delete(tx, owned, label, owned.actor, message=message)
 
     try:
         await here.store.write(work)
@@ -196,13 +196,15 @@ def failed_precondition(failed: PreconditionFailed) -> Response:
 
 async def _of_chain(here: Call, user_id: str, read: Any) -> Any:
     """What `read` finds in the user's chain."""
-    return await here.store.read(lambda tx: read(tx, owning.open_memory(tx, here.scope, user_id).chain.id))
+    return await here.store.read(lambda tx: read(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id))
 
 
-def _require(tx: Transaction, owned: Owned, label: str, if_match: str | None, if_none_match: str | None = None) -> None:
+def _require(
+    tx: Transaction, owned: UserMemory, label: str, if_match: str | None, if_none_match: str | None = None
+) -> None:
     if if_match is not None or if_none_match is not None:
         versions.lock(tx, owned.chain.id)
-        require_match(owning.find(tx, owned, label), if_match, if_none_match)
+        require_match(user_memory.find(tx, owned, label), if_match, if_none_match)
 
 
 def _options(body: PutBody) -> PutOptions:
@@ -219,8 +221,8 @@ async def _collision(here: Call, user_id: str, label: str, body: PutBody, stale:
     """Why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
-        owned = owning.open_memory(tx, here.scope, user_id)
-        block = owning.find(tx, owned, label)
+        owned = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.find(tx, owned, label)
         now = block.value if block else None
         try:
             version = history.get(tx, owned.chain.id, body.version or "")

@@ -4,7 +4,7 @@ writes nothing more.
 
 from ricordo.background import spending
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.memory.deciding import EXPIRY
+from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX

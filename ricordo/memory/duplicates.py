@@ -35,7 +35,7 @@ class Likeness:
     is_kept: bool = False
 
 
-async def standing_like(
+async def passages_like(
     recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
 ) -> list[KnownPassage]:
     """The passages of these archives that may be like the text: those its own words find first.

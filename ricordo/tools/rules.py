@@ -43,7 +43,7 @@ from ricordo.tools.rule_kinds import (
 )
 from ricordo.tools.rule_paths import DeadEnd, Paths
 
-__all__ = ["Allowed", "Called", "DeadEnd", "RuleOutcome", "Rulebook"]
+__all__ = ["Allowed", "DeadEnd", "FinishedCall", "RuleOutcome", "Rulebook"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FOLLOWING = (Children, Branches)
@@ -51,7 +51,7 @@ _ORDERED = (RunFirst, MaxCount, *_FOLLOWING)
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class FinishedCall:
     """One finished call of this turn. `content` is the text it returned, before packaging."""
 
     name: str
@@ -125,7 +125,7 @@ class Rulebook:
             self._paths = self._make_paths()
             self._prove()
 
-    def allowed(self, history: Sequence[Called]) -> Allowed:
+    def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """What may be called now; raises DeadEnd where a call is wanted and none is left, or the turn can no longer end."""
         if self.is_empty:
             return self._all
@@ -142,7 +142,7 @@ class Rulebook:
         prefilled, provenance = self._prefilled(last, names)
         return Allowed(ordered, prefilled, provenance, must_call)
 
-    def outcome(self, history: Sequence[Called], latest: Sequence[Called]) -> RuleOutcome:
+    def outcome(self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]) -> RuleOutcome:
         """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
         if self.is_empty:
             return _SILENT
@@ -163,7 +163,7 @@ class Rulebook:
             return RuleOutcome(continues=True, reason=f"The tool rules want you to go on after {going_on[-1]}.")
         return _SILENT
 
-    def before_exit(self, history: Sequence[Called]) -> tuple[str, ...]:
+    def before_exit(self, history: Sequence[FinishedCall]) -> tuple[str, ...]:
         """The required tools that were not yet called with success, unless they may be called no more."""
         if not self._required:
             return ()
@@ -195,7 +195,7 @@ class Rulebook:
     def _tools_with(self, kind: type[Kind]) -> frozenset[str]:
         return frozenset(one.tool for one in self._kinds if isinstance(one, kind))
 
-    def _spent(self, history: Sequence[Called]) -> frozenset[str]:
+    def _spent(self, history: Sequence[FinishedCall]) -> frozenset[str]:
         if not self._limits:
             return frozenset()
         counts = Counter(call.name for call in history)
@@ -211,7 +211,7 @@ class Rulebook:
             must_call=True,
         )
 
-    def _let_through(self, last: Called | None) -> tuple[frozenset[str], bool]:
+    def _let_through(self, last: FinishedCall | None) -> tuple[frozenset[str], bool]:
         """The tools that the rules about order leave, limits aside, and whether one of those rules wants a call now."""
         names = self._unguarded(last.name if last else None)
         if last is None or last.name not in self._after:
@@ -226,7 +226,7 @@ class Rulebook:
         return frozenset(name for name in self._attached if self._parents.get(name, {last}) == {last})
 
     def _prefilled(
-        self, last: Called | None, names: frozenset[str]
+        self, last: FinishedCall | None, names: frozenset[str]
     ) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
         if last is None or last.name not in self._after:
             return _NOTHING, _NOTHING
@@ -235,7 +235,7 @@ class Rulebook:
         return prefilled, {name: f"ChildToolRule({last.name}->{name})" for name in prefilled}
 
     def _require_way_out(
-        self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: Called | None
+        self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: FinishedCall | None
     ) -> None:
         reachable = self._paths.reach(names, spent)
         if not names:
@@ -324,7 +324,7 @@ def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
     return {name: values for name, values in merged.items() if values}
 
 
-def _place(last: Called | None) -> str:
+def _place(last: FinishedCall | None) -> str:
     return f"after {last.name}" if last else "at the beginning of a turn"
 
 

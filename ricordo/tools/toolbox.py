@@ -17,7 +17,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.packaging import truncate
 from ricordo.storage.store import Store
 from ricordo.tools.schema import arguments_model, describe

@@ -18,8 +18,8 @@ from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
 from ricordo.features.remotes import queries as remotes
-from ricordo.memory import owning, receipts
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory import receipts, user_memory
+from ricordo.memory.proposals import Draft, propose
 from ricordo.search import partitions
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import (
@@ -68,9 +68,9 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
     def write(tx: Transaction) -> str:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
         for number in range(size):
-            owning.put(tx, owned, "human", f"{canary('block')} {number}", Scope().actor)
+            user_memory.put(tx, owned, "human", f"{canary('block')} {number}", Scope().actor)
         thread = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=size)
         conversations.insert_one(tx, thread)
         new = [make.message(state.agent, f"{canary('said')} {n}", conversation_id="conv-ada") for n in range(size)]
@@ -185,7 +185,7 @@ async def test_a_remote_in_the_data_folder_goes_with_her_whenever_the_server_is_
     elsewhere = str(tmp_path / "elsewhere.json")
 
     def add(tx: Transaction) -> None:
-        chain = owning.open_memory(tx, Scope(), user_id).chain
+        chain = user_memory.open_memory(tx, Scope(), user_id).chain
         for number, address in enumerate((str(follower), elsewhere)):
             id = f"remote-{number}"
             remote = Remote(id, chain.organization_id, chain.id, "notebook", address, created_at=1)
@@ -286,7 +286,7 @@ async def test_jobs_of_her_memorys_remotes_stop_and_leave_nothing(stage: Stage) 
     await ada(stage)
 
     def follow(tx: Transaction) -> list[Job]:
-        chain = owning.open_memory(tx, Scope(), "ada").chain
+        chain = user_memory.open_memory(tx, Scope(), "ada").chain
         added: list[Job] = []
         for number in range(2):
             remote = Remote(f"remote-{number}", chain.organization_id, chain.id, "git", f"https://{number}.example")

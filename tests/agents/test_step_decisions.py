@@ -39,7 +39,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import Unsupported
 from ricordo.llm.scripted import ScriptedModel, call
-from ricordo.tools.rules import Called
+from ricordo.tools.rules import FinishedCall
 from ricordo.tools.toolbox import Toolbox, schema_of
 from tests.support import make
 
@@ -254,7 +254,7 @@ def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
 def test_what_comes_after_a_call(style: str, arguments: dict[str, Any], status: str, action: NextAction) -> None:
     a_turn = turn(style)
     assert after_call(a_turn, call("roll", **arguments), status) == action
-    assert a_turn.finished == [Called("roll", "six", status == "success")]
+    assert a_turn.finished == [FinishedCall("roll", "six", status == "success")]
 
 
 def test_a_rule_decides_before_the_style() -> None:

@@ -11,7 +11,7 @@ from ricordo.api.wire.schemas import Refusal
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
 from tests.api.memory import get, ok, post, propose, put, refused
@@ -220,9 +220,9 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
 
     def work(tx: Transaction) -> None:
         for user in (ada, other):
-            owned = owning.open_memory(tx, Scope(), user)
+            owned = user_memory.open_memory(tx, Scope(), user)
             versions.lock(tx, owned.chain.id)
-            block = owning.require(tx, owned, "student")
+            block = user_memory.require(tx, owned, "student")
             metadata = ChangeMetadata(
                 Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id
             )

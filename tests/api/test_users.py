@@ -15,7 +15,7 @@ from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.features.formats import routes as exporting
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
@@ -369,8 +369,8 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
     put(http, user, label, f"The {secret} sings.")
 
     def work(tx: Transaction) -> None:
-        owned = owning.open_memory(tx, Scope(), user)
-        block = owning.require(tx, owned, label)
+        owned = user_memory.open_memory(tx, Scope(), user)
+        block = user_memory.require(tx, owned, label)
         versions.lock(tx, owned.chain.id)
         metadata = ChangeMetadata(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
         blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata)

@@ -21,8 +21,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden
 from ricordo.features.typed_memory.in_process import GitUserStorage
 from ricordo.llm.scripted import call
-from ricordo.memory import owning
-from ricordo.memory.owning import Owned
+from ricordo.memory import user_memory
+from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.paging import Page
@@ -262,8 +262,8 @@ def scene(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, 
 def require_went(scene: Scene, way: Way) -> None:
     """Check what is there after this way was gone: the text, who wrote it, and what waits."""
 
-    def read(tx: Transaction, owned: Owned) -> tuple[str | None, str, str, int]:
-        block = owning.find(tx, owned, way.label)
+    def read(tx: Transaction, owned: UserMemory) -> tuple[str | None, str, str, int]:
+        block = user_memory.find(tx, owned, way.label)
         newest = history.page(tx, owned.chain.id, limit=1)[0]
         if block is not None:
             assert owned.chain.files[block.label][0] == blob_id(block.value)
@@ -318,7 +318,11 @@ def test_every_way_to_the_door_is_gone_by_a_test(graph: Graph) -> None:
 
 
 def test_a_way_that_nobody_listed_is_found(graph: Graph) -> None:
-    new = {"plugins.teach": {"memory.owning.put"}, "api.new.teach": {"memory.commit.commit"}, "api.new.read": set()}
+    new = {
+        "plugins.teach": {"memory.user_memory.put"},
+        "api.new.teach": {"memory.step_commit.commit"},
+        "api.new.read": set(),
+    }
     more = Graph({**graph.leads_to, **new}, graph.routed | {"api.new.teach", "api.new.read"})
     assert more.begins(DOORS) - graph.begins(DOORS) == {"plugins.teach", "api.new.teach"}
 

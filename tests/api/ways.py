@@ -20,9 +20,9 @@ from ricordo.features.git.layout import import_folder
 from ricordo.features.git.remote import GitRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
-from ricordo.memory import owning
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory import user_memory
 from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.store import Store, Transaction
@@ -54,22 +54,22 @@ class Scene:
         """Make the user and the block."""
 
         def work(tx: Transaction) -> None:
-            owned = owning.open_memory(tx, Scope(), self.name, makes=True)
-            owning.put(tx, owned, "human", BEFORE, owned.actor, PutOptions(policy=self.policy))
+            owned = user_memory.open_memory(tx, Scope(), self.name, makes=True)
+            user_memory.put(tx, owned, "human", BEFORE, owned.actor, PutOptions(policy=self.policy))
 
         self.storage.write(work) if where == "process" else self.server.write(work)
 
-    def read(self, where: Where, work: Callable[[Transaction, Owned], Any]) -> Any:
+    def read(self, where: Where, work: Callable[[Transaction, UserMemory], Any]) -> Any:
         """Read something of her memory."""
 
         def read(tx: Transaction) -> Any:
-            return work(tx, owning.open_memory(tx, Scope(), self.name))
+            return work(tx, user_memory.open_memory(tx, Scope(), self.name))
 
         return self.storage.read(read) if where == "process" else self.server.read(read)
 
     def block(self) -> Block:
         """The block on the server."""
-        found: Block = self.read("server", lambda tx, owned: owning.require(tx, owned, "human"))
+        found: Block = self.read("server", lambda tx, owned: user_memory.require(tx, owned, "human"))
         return found
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
@@ -144,8 +144,8 @@ def _undo(on: Scene) -> None:
     by = Actor("agent", "agent-1", "Nina")
 
     def edit(tx: Transaction) -> None:
-        owned = owning.open_memory(tx, Scope(), on.name)
-        block = owning.require(tx, owned, "human")
+        owned = user_memory.open_memory(tx, Scope(), on.name)
+        block = user_memory.require(tx, owned, "human")
         blocks.write(tx, block, PLAIN, ChangeMetadata(by, run_id=run_id, approved_by=owned.user.id))
 
     on.server.write(edit)

@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from ricordo.domain.scope import Scope
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.settings import Settings
 from ricordo.storage.database import open_store
 from tests.cli.conftest import Shell
@@ -21,8 +21,8 @@ def remember(shell: Shell, *names: str) -> None:
         store = open_store(Settings(data_dir=shell.data))
         for name in names:
             await store.write(
-                lambda tx, name=name: owning.put(  # type: ignore[misc]
-                    tx, owning.open_memory(tx, Scope(), name, makes=True), "human", canary(name), Scope().actor
+                lambda tx, name=name: user_memory.put(  # type: ignore[misc]
+                    tx, user_memory.open_memory(tx, Scope(), name, makes=True), "human", canary(name), Scope().actor
                 )
             )
         await store.close()

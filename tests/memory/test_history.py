@@ -17,11 +17,11 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
-from ricordo.memory import deciding, owning
-from ricordo.memory.deciding import Approved, Conflicted
+from ricordo.memory import approval, user_memory
+from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.history import blame
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, history, proposals
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -80,31 +80,31 @@ class Both:
     def __init__(self, tx: Transaction) -> None:
         self.tx = tx
         self.model = Model()
-        self.owned: Owned = owning.open_memory(tx, Scope(), new_id("owner"), makes=True)
+        self.owned: UserMemory = user_memory.open_memory(tx, Scope(), new_id("owner"), makes=True)
 
     def do(self, name: str, *arguments: Any) -> None:
         """One step of a sequence, which may be impossible just now: then both leave it."""
         getattr(self, name)(*arguments)
 
     def put(self, label: str, text: str) -> None:
-        owning.put(self.tx, self.owned, label, text, ADA)
+        user_memory.put(self.tx, self.owned, label, text, ADA)
         self.model.change({**self.model.tree, label: text})
 
     def delete(self, label: str) -> None:
         if label not in self.model.tree:
             with pytest.raises(NotFound):
-                owning.delete(self.tx, self.owned, label, ADA)
+                user_memory.delete(self.tx, self.owned, label, ADA)
             return
-        owning.delete(self.tx, self.owned, label, ADA)
+        user_memory.delete(self.tx, self.owned, label, ADA)
         self.model.change({other: text for other, text in self.model.tree.items() if other != label})
 
     def rename(self, label: str, new_label: str) -> None:
         tree = self.model.tree
         if label not in tree or (new_label in tree and new_label != label):
             with pytest.raises((NotFound, Conflict)):
-                owning.rename(self.tx, self.owned, label, new_label, ADA)
+                user_memory.rename(self.tx, self.owned, label, new_label, ADA)
             return
-        owning.rename(self.tx, self.owned, label, new_label, ADA)
+        user_memory.rename(self.tx, self.owned, label, new_label, ADA)
         self.model.change({new_label if other == label else other: text for other, text in tree.items()})
         for waiting in self.model.waiting:
             waiting.label = new_label if waiting.label == label else waiting.label
@@ -117,16 +117,16 @@ class Both:
         text = history.text_at(self.tx, self.owned.chain.id, label, version)
         if text is None:
             with pytest.raises(NotFound):
-                owning.restore(self.tx, self.owned, label, version.id.hex(), ADA)
+                user_memory.restore(self.tx, self.owned, label, version.id.hex(), ADA)
             return
-        owning.restore(self.tx, self.owned, label, version.id.hex(), ADA)
+        user_memory.restore(self.tx, self.owned, label, version.id.hex(), ADA)
         self.model.change({**self.model.tree, label: text})
 
     def propose(self, label: str, text: str, author: int) -> None:
         base = self.model.tree.get(label)
         if base == text or (base is None) != (not base) or not text:
             return
-        one = owning.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
+        one = user_memory.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
         self.model.waiting = [
             other for other in self.model.waiting if (other.author, other.label) != (author, label)
         ] + [Waiting(one.id, author, label, base, text)]
@@ -143,7 +143,7 @@ class Both:
             expected = one.text if now == one.text else None
         else:
             expected = merge_lines(one.base, one.text, now)
-        done = deciding.approve(self.tx, Scope(), one.id, ADA)
+        done = approval.approve(self.tx, Scope(), one.id, ADA)
         if expected is None:
             assert isinstance(done, Conflicted)
             assert (done.base, done.ours, done.theirs) == (one.base, now, one.text)
@@ -159,7 +159,7 @@ class Both:
             return
         one = self.model.waiting[number % len(self.model.waiting)]
         before = len(self.model.trees)
-        done = deciding.approve(self.tx, Scope(), one.id, ADA, body=text)
+        done = approval.approve(self.tx, Scope(), one.id, ADA, body=text)
         assert isinstance(done, Approved)
         self.model.waiting.remove(one)
         self.model.change({**self.model.tree, one.label: text})
@@ -170,7 +170,7 @@ class Both:
     def reject(self, number: int) -> None:
         if self.model.waiting:
             one = self.model.waiting.pop(number % len(self.model.waiting))
-            assert deciding.reject(self.tx, Scope(), one.id, ADA).status == "rejected"
+            assert approval.reject(self.tx, Scope(), one.id, ADA).status == "rejected"
 
     def versions(self) -> list[BlockVersion]:
         """All versions, the oldest first."""
@@ -179,7 +179,7 @@ class Both:
     def check(self) -> None:
         """Raise where the store and the model do not say the same of now, of any version, or of what waits."""
         tx, chain_id, model = self.tx, self.owned.chain.id, self.model
-        listed = owning.listed(tx, self.owned)
+        listed = user_memory.listed(tx, self.owned)
         assert {block.label: block.value for block in listed} == model.tree
         versions = self.versions()
         assert [version.author for version in versions] == model.authors
@@ -301,13 +301,13 @@ def import_into_git(folder: Path, trees: Sequence[dict[str, str]], versions: Seq
     return [by_mark[f":{number}"] for number in range(1, len(trees) + 1)]
 
 
-async def written(store: SqliteStore, *values: str, label: str = "human") -> Owned:
+async def written(store: SqliteStore, *values: str, label: str = "human") -> UserMemory:
     """A memory whose block has had these texts, one after the other."""
 
-    def work(tx: Transaction) -> Owned:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+    def work(tx: Transaction) -> UserMemory:
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
         for number, text in enumerate(values, 1):
-            owning.put(tx, owned, label, text, ADA, PutOptions(message=f"{label} {number}"))
+            user_memory.put(tx, owned, label, text, ADA, PutOptions(message=f"{label} {number}"))
         return owned
 
     return await store.write(work)
@@ -334,7 +334,7 @@ async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore
 async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(store: SqliteStore) -> None:
     owned = await written(store, "a\nb")
     first = (await store.read(lambda tx: history.page(tx, owned.chain.id)))[0]
-    await store.write(lambda tx: owning.rename(tx, owned, "human", "profile", ADA))
+    await store.write(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
     await written(store, "a\nB", label="profile")
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "profile"))
     assert [line.version.reason for line in found] == ["human 1", "profile 1"]
@@ -344,7 +344,7 @@ async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(stor
         with pytest.raises(NotFound, match=f'no memory block "{label}"'):
             await store.read(lambda tx, label=label, at=at: blame(tx, owned.chain.id, label, at))  # type: ignore[misc]
     await written(store, "x", label="late")
-    await store.write(lambda tx: owning.delete(tx, owned, "late", ADA))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "late", ADA))
     with pytest.raises(NotFound):
         await store.read(lambda tx: blame(tx, owned.chain.id, "late"))
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import event
 
 from ricordo.domain.scope import Actor, Scope
-from ricordo.memory import deciding, owning
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory import approval, user_memory
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -53,38 +53,40 @@ def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
         store.statements.observers.remove(note)
 
 
-async def laid_out(store: SqliteStore) -> tuple[Owned, str, str]:
+async def laid_out(store: SqliteStore) -> tuple[UserMemory, str, str]:
     """A memory with two blocks, a deleted one and a proposal: whose it is, the first version's id, the proposal's."""
 
-    def work(tx: Transaction) -> tuple[Owned, str, str]:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
+    def work(tx: Transaction) -> tuple[UserMemory, str, str]:
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
         for label in ("human", "goals", "old"):
-            owning.put(tx, owned, label, "tea\n\nmaths", ADA, PutOptions(title=label))
-        owning.delete(tx, owned, "old", ADA)
+            user_memory.put(tx, owned, label, "tea\n\nmaths", ADA, PutOptions(title=label))
+        user_memory.delete(tx, owned, "old", ADA)
         first = history.page(tx, owned.chain.id)[-1].id.hex()
-        proposal = owning.propose_edit(tx, owned, "human", "tea", "rum", TUTOR)
-        owning.put(tx, owned, "human", "tea\n\nphysics", ADA)
+        proposal = user_memory.propose_edit(tx, owned, "human", "tea", "rum", TUTOR)
+        user_memory.put(tx, owned, "human", "tea\n\nphysics", ADA)
         return owned, first, proposal.id
 
     return await store.write(work)
 
 
-OPERATIONS: dict[str, Callable[[Transaction, Owned, str, str], object]] = {
-    "put of a new user": lambda tx, _o, _f, _p: owning.put(
-        tx, owning.open_memory(tx, Scope(), "bob", makes=True), "human", "x", ADA
+OPERATIONS: dict[str, Callable[[Transaction, UserMemory, str, str], object]] = {
+    "put of a new user": lambda tx, _o, _f, _p: user_memory.put(
+        tx, user_memory.open_memory(tx, Scope(), "bob", makes=True), "human", "x", ADA
     ),
-    "put with settings": lambda tx, owned, _f, _p: owning.put(tx, owned, "human", "x", ADA, PutOptions(title="You")),
-    "put of a new block": lambda tx, owned, _f, _p: owning.put(tx, owned, "new", "x", ADA),
-    "delete": lambda tx, owned, _f, _p: owning.delete(tx, owned, "human", ADA),
-    "restore": lambda tx, owned, first, _p: owning.restore(tx, owned, "human", first, ADA),
-    "restore of a deleted block": lambda tx, owned, _f, _p: owning.restore(
+    "put with settings": lambda tx, owned, _f, _p: user_memory.put(
+        tx, owned, "human", "x", ADA, PutOptions(title="You")
+    ),
+    "put of a new block": lambda tx, owned, _f, _p: user_memory.put(tx, owned, "new", "x", ADA),
+    "delete": lambda tx, owned, _f, _p: user_memory.delete(tx, owned, "human", ADA),
+    "restore": lambda tx, owned, first, _p: user_memory.restore(tx, owned, "human", first, ADA),
+    "restore of a deleted block": lambda tx, owned, _f, _p: user_memory.restore(
         tx, owned, "old", history.page(tx, owned.chain.id, label="old")[1].id.hex(), ADA
     ),
-    "rename": lambda tx, owned, _f, _p: owning.rename(tx, owned, "human", "profile", ADA),
-    "propose": lambda tx, owned, _f, _p: owning.propose_edit(tx, owned, "human", "physics", "art", TUTOR),
-    "approve": lambda tx, _o, _f, proposal: deciding.approve(tx, Scope(), proposal, ADA),
-    "settle": lambda tx, _o, _f, proposal: deciding.approve(tx, Scope(), proposal, ADA, body="gin"),
-    "reject": lambda tx, _o, _f, proposal: deciding.reject(tx, Scope(), proposal, ADA, reason="No"),
+    "rename": lambda tx, owned, _f, _p: user_memory.rename(tx, owned, "human", "profile", ADA),
+    "propose": lambda tx, owned, _f, _p: user_memory.propose_edit(tx, owned, "human", "physics", "art", TUTOR),
+    "approve": lambda tx, _o, _f, proposal: approval.approve(tx, Scope(), proposal, ADA),
+    "settle": lambda tx, _o, _f, proposal: approval.approve(tx, Scope(), proposal, ADA, body="gin"),
+    "reject": lambda tx, _o, _f, proposal: approval.reject(tx, Scope(), proposal, ADA, reason="No"),
 }
 
 

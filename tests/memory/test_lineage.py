@@ -5,10 +5,10 @@ import pytest
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
-from ricordo.memory import lineage, owning
+from ricordo.memory import lineage, user_memory
 from ricordo.memory.lineage import Lineage
-from ricordo.memory.owning import Owned
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import archives, history, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
@@ -28,10 +28,10 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         make.message(state.agent, "Tea.", "assistant", run_id=run.id, step_id="step-7"),
     )
 
-    def work(tx: Transaction) -> Owned:
-        owned = owning.open_memory(tx, scope, "ada", makes=True)
-        human = owning.put(tx, owned, "human", "Likes tea", ADA)
-        gone = owning.put(tx, owned, "gone", "x", ADA)
+    def work(tx: Transaction) -> UserMemory:
+        owned = user_memory.open_memory(tx, scope, "ada", makes=True)
+        human = user_memory.put(tx, owned, "human", "Likes tea", ADA)
+        gone = user_memory.put(tx, owned, "gone", "x", ADA)
         (passage,) = archives.page_of_passages(tx, [archive.id], Page())
         held = {block.id: (block.head or b"").hex() for block in (*state.blocks, human, gone)}
         memory = {"blocks": {**held, "block-erased": "ab" * 20}, "passages": [passage.id, "passage-gone"]}
@@ -40,9 +40,9 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         by = Actor("agent", state.agent.id, "Nina")
         metadata = ChangeMetadata(by, "Because", run_id=run.id, step_id="step-7")
         propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
-        owning.put(tx, owned, "human", "Likes gin", ADA)
-        owning.delete(tx, owned, "gone", ADA)
-        owning.make(
+        user_memory.put(tx, owned, "human", "Likes gin", ADA)
+        user_memory.delete(tx, owned, "gone", ADA)
+        user_memory.make(
             tx,
             owned.chain,
             "extra",

@@ -19,7 +19,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.memory.recall import Recall
 from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
 from ricordo.search.index_jobs import Indexing

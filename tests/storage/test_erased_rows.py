@@ -13,7 +13,7 @@ from ricordo.features.git.adoption import adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blobs, blocks, erased_rows, erasing, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction

@@ -9,7 +9,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.domain.version import Proposal
 from ricordo.errors import NotFound
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blocks, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter

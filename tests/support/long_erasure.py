@@ -17,7 +17,7 @@ from ricordo.agents.erasing import HANDLERS, forget
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import Scope
 from ricordo.llm.registry import Models
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.search import partitions
@@ -94,8 +94,8 @@ async def _fill(store: SqliteStore, size: Size) -> None:
     words = Words()
 
     def make_user(tx: Transaction) -> str:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
-        owning.put(tx, owned, "human", "Ada.", owned.actor)
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
+        user_memory.put(tx, owned, "human", "Ada.", owned.actor)
         return owned.user.id
 
     user_id = await store.write(make_user)

@@ -24,12 +24,12 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Stale
-from ricordo.memory import deciding, owning
-from ricordo.memory.commit import commit
-from ricordo.memory.deciding import Approved
+from ricordo.memory import approval, user_memory
+from ricordo.memory.approval import Approved
 from ricordo.memory.edit_context import EditContext
-from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
-from ricordo.memory.working import NO_REASON, WorkingMemory
+from ricordo.memory.step_commit import commit
+from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
+from ricordo.memory.working_memory import NO_REASON, WorkingMemory
 from ricordo.storage import agents, blobs, history
 from ricordo.storage.postgres import open_postgres
 from ricordo.storage.store import Store, Transaction
@@ -70,10 +70,10 @@ async def lay_out(store: Store, writers: int) -> str:
     lines = "\n\n".join(f"writer {number}: 0" for number in range(writers))
 
     def work(tx: Transaction) -> None:
-        owned = owning.open_memory(tx, Scope(), USER, makes=True)
+        owned = user_memory.open_memory(tx, Scope(), USER, makes=True)
         for label in SHARED:
-            owning.put(tx, owned, label, lines, ADA, PutOptions(policy="direct"))
-        owning.put(tx, owned, COUNTER, "0", ADA)
+            user_memory.put(tx, owned, label, lines, ADA, PutOptions(policy="direct"))
+        user_memory.put(tx, owned, COUNTER, "0", ADA)
 
     await store.write(work)
     return (await make.stored_agent(store, make.agent("Tutor", id=new_id("agent")))).agent.id
@@ -99,7 +99,7 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
     counted = len(range(0, edits, _EVERY))
 
     def work(tx: Transaction) -> int:
-        owned = owning.open_memory(tx, Scope(), USER)
+        owned = user_memory.open_memory(tx, Scope(), USER)
         done: Counter[str] = Counter()
         for label in SHARED:
             done += _audit_block(tx, owned, label, writers)
@@ -112,7 +112,7 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
     return await store.read(work)
 
 
-def _audit_block(tx: Transaction, owned: Owned, label: str, writers: int) -> Counter[str]:
+def _audit_block(tx: Transaction, owned: UserMemory, label: str, writers: int) -> Counter[str]:
     """Which edits the block's versions brought; each has to change its writer's line and no other."""
     done: Counter[str] = Counter()
     states = [({int(w): int(e) for w, e in _LINE.findall(text)}, one) for one, text in _oldest_first(tx, owned, label)]
@@ -126,7 +126,7 @@ def _audit_block(tx: Transaction, owned: Owned, label: str, writers: int) -> Cou
     return done
 
 
-def _oldest_first(tx: Transaction, owned: Owned, label: str) -> list[tuple[BlockVersion, str]]:
+def _oldest_first(tx: Transaction, owned: UserMemory, label: str) -> list[tuple[BlockVersion, str]]:
     pages: list[BlockVersion] = []
     while found := history.page(
         tx, owned.chain.id, label=label, limit=1000, before=pages[-1].number if pages else None
@@ -152,10 +152,10 @@ async def write(store: Store, agent_id: str, number: int, edits: int) -> int:
     return collisions
 
 
-async def _read(store: Store, label: str) -> tuple[Owned, Block]:
-    def work(tx: Transaction) -> tuple[Owned, Block]:
-        owned = owning.open_memory(tx, Scope(), USER)
-        return owned, owning.require(tx, owned, label)
+async def _read(store: Store, label: str) -> tuple[UserMemory, Block]:
+    def work(tx: Transaction) -> tuple[UserMemory, Block]:
+        owned = user_memory.open_memory(tx, Scope(), USER)
+        return owned, user_memory.require(tx, owned, label)
 
     return await store.read(work)
 
@@ -170,7 +170,7 @@ async def _by_owner(store: Store, label: str, number: int, edit: int) -> None:
     said = f"writer {number}: {edit}"
     text = block.value.replace(_line_of(block.value, number), said)
     options = PutOptions(message=said, expected=(block.head or b"").hex())
-    await store.write(lambda tx: owning.put(tx, owned, label, text, ADA, options))
+    await store.write(lambda tx: user_memory.put(tx, owned, label, text, ADA, options))
 
 
 async def _by_agent(store: Store, agent_id: str, label: str, number: int, edit: int) -> None:
@@ -194,9 +194,9 @@ async def _by_proposal(store: Store, label: str, number: int, edit: int) -> None
     said = f"writer {number}: {edit}"
     options = ProposalOptions(said)
     proposal = await store.write(
-        lambda tx: owning.propose_edit(tx, owned, label, _line_of(block.value, number), said, by, options)
+        lambda tx: user_memory.propose_edit(tx, owned, label, _line_of(block.value, number), said, by, options)
     )
-    done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
+    done = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
     assert isinstance(done, Approved), done
 
 
@@ -209,7 +209,7 @@ async def _count_up(store: Store, number: int) -> int:
         # Two who write the very same do not collide, so each signs.
         text = f"{int(block.value.split()[0]) + 1} by writer {number}"
         try:
-            await store.write(lambda tx: owning.put(tx, owned, COUNTER, text, ADA, options))  # noqa: B023
+            await store.write(lambda tx: user_memory.put(tx, owned, COUNTER, text, ADA, options))  # noqa: B023
         except Stale:
             met += 1
             await asyncio.sleep(random.uniform(0, 0.01 * met))  # noqa: S311 - no secret

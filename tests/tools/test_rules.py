@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from ricordo.tools.rules import Allowed, Called, DeadEnd, Rulebook, RuleOutcome
+from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook, RuleOutcome
 
 TOOLS = ("plan", "search", "write", "check", "send_message")
 
@@ -26,8 +26,8 @@ def parent(tool: str, *names: str) -> ToolRule:
     return rule("parent_last_tool", tool, children=list(names))
 
 
-def called(*names: str, content: str = "Done.", is_success: bool = True) -> list[Called]:
-    return [Called(name, content, is_success) for name in names]
+def called(*names: str, content: str = "Done.", is_success: bool = True) -> list[FinishedCall]:
+    return [FinishedCall(name, content, is_success) for name in names]
 
 
 def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, ...]:
@@ -435,7 +435,7 @@ _rule = st.one_of(
 )
 _rules = st.lists(_rule, max_size=6)
 _history = st.lists(
-    st.builds(Called, st.sampled_from(NAMES), st.sampled_from(OUTPUTS), st.booleans() | st.just(True)), max_size=5
+    st.builds(FinishedCall, st.sampled_from(NAMES), st.sampled_from(OUTPUTS), st.booleans() | st.just(True)), max_size=5
 )
 
 
@@ -443,7 +443,7 @@ def _of(rules: Sequence[ToolRule], kind: RuleType) -> list[ToolRule]:
     return [one for one in rules if one.type == kind]
 
 
-def _stated(rules: Sequence[ToolRule], history: Sequence[Called]) -> set[str]:
+def _stated(rules: Sequence[ToolRule], history: Sequence[FinishedCall]) -> set[str]:
     """What the blueprint says may be called, one tool and one rule at a time."""
     zero = {one.tool_name for one in _of(rules, "max_count_per_step") if one.options["max_count_limit"] == 0}
     firsts = {one.tool_name for one in _of(rules, "run_first")}
@@ -453,7 +453,7 @@ def _stated(rules: Sequence[ToolRule], history: Sequence[Called]) -> set[str]:
     return {name for name in NAMES if all(_lets(one, name, last, history) for one in rules)}
 
 
-def _lets(one: ToolRule, name: str, last: Called | None, history: Sequence[Called]) -> bool:
+def _lets(one: ToolRule, name: str, last: FinishedCall | None, history: Sequence[FinishedCall]) -> bool:
     is_last = last is not None and last.name == one.tool_name
     options = one.options
     if one.type == "max_count_per_step":
@@ -471,7 +471,7 @@ def _lets(one: ToolRule, name: str, last: Called | None, history: Sequence[Calle
     return True
 
 
-def _wants_call(rules: Sequence[ToolRule], history: Sequence[Called]) -> bool:
+def _wants_call(rules: Sequence[ToolRule], history: Sequence[FinishedCall]) -> bool:
     if not history:
         return bool(_of(rules, "run_first"))
     last = history[-1]
@@ -489,7 +489,7 @@ def _wants_call(rules: Sequence[ToolRule], history: Sequence[Called]) -> bool:
     return False
 
 
-def _missing(rules: Sequence[ToolRule], history: Sequence[Called]) -> set[str]:
+def _missing(rules: Sequence[ToolRule], history: Sequence[FinishedCall]) -> set[str]:
     counts = Counter(call.name for call in history)
     spent = {
         one.tool_name
@@ -508,7 +508,7 @@ def _book(rules: Sequence[ToolRule]) -> Rulebook | None:
 
 
 @given(_rules, _history)
-def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], history: list[Called]) -> None:
+def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], history: list[FinishedCall]) -> None:
     book = _book(rules)
     if book is None:
         return
@@ -527,7 +527,7 @@ def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], histo
 def _can_end(rules: Sequence[ToolRule], depth: int) -> bool:
     """Whether some turn of at most so many calls ends, tried by trying them all; every call succeeds."""
     terminal = {one.tool_name for one in _of(rules, "exit_loop")}
-    turns: list[tuple[Called, ...]] = [()]
+    turns: list[tuple[FinishedCall, ...]] = [()]
     for _ in range(depth + 1):
         longer = []
         for turn in turns:
@@ -535,7 +535,7 @@ def _can_end(rules: Sequence[ToolRule], depth: int) -> bool:
             if not missing and (not _wants_call(rules, turn) or (turn and turn[-1].name in terminal)):
                 return True
             nexts = sorted(_stated(rules, turn))
-            longer += [(*turn, Called(name, output, True)) for name in nexts for output in _outputs(rules, name)]
+            longer += [(*turn, FinishedCall(name, output, True)) for name in nexts for output in _outputs(rules, name)]
         # Turns with the same last call, counts and outputs that matter go on in the same way.
         turns = list({(turn[-1], tuple(sorted(call.name for call in turn))): turn for turn in longer}.values())
     return False
@@ -575,7 +575,7 @@ def _ends_after(rules: Sequence[ToolRule], tool: str) -> bool:
         name = waiting.pop()
         seen.add(name)
         for output in _outputs(rules, name):
-            turn = [Called(name, output, True)]
+            turn = [FinishedCall(name, output, True)]
             if name in terminal or not _wants_call(loose, turn):
                 return True
             waiting += _stated(loose, turn) - seen
@@ -584,7 +584,7 @@ def _ends_after(rules: Sequence[ToolRule], tool: str) -> bool:
 
 def _walk(book: Rulebook, random: Random) -> str:
     """One turn of a model that obeys: how it ended. It speaks, and so ends, whenever it may."""
-    history: list[Called] = []
+    history: list[FinishedCall] = []
     for _ in range(2_000):
         try:
             allowed = book.allowed(history)
@@ -593,7 +593,7 @@ def _walk(book: Rulebook, random: Random) -> str:
         if not allowed.must_call and not book.before_exit(history):
             assert not book.outcome(history, []).continues
             return "spoke"
-        call = Called(random.choice(allowed.names), random.choice((*OUTPUTS, "else")), True)
+        call = FinishedCall(random.choice(allowed.names), random.choice((*OUTPUTS, "else")), True)
         assert allowed.refusal(call.name) is None
         outcome = book.outcome(history, [call])
         history.append(call)

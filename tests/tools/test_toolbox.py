@@ -13,7 +13,7 @@ from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Unavailable
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage.store import to_json
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result, schema_of
 from tests.support import make

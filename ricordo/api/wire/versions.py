@@ -1,4 +1,4 @@
-"""Owned memory on the wire: a user's block, versions, proposals, who wrote which line, and what an answer knew."""
+"""UserMemory memory on the wire: a user's block, versions, proposals, who wrote which line, and what an answer knew."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +8,7 @@ from ricordo.api.wire.schemas import Json, Shape
 from ricordo.api.wire.times import stamp
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
-from ricordo.memory.deciding import Decision, Undone
+from ricordo.memory.approval import Decision, Undone
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import Lineage
 from ricordo.memory.word_diff import Piece, PieceKind, by_words, unified

@@ -15,7 +15,7 @@ from ricordo.domain.passage import Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
-from ricordo.memory.guarding import repeated
+from ricordo.memory.edit_guard import repeated
 from ricordo.memory.history import blame
 from ricordo.prompt.memory import disarm
 from ricordo.search.words import query_terms, terms

@@ -15,10 +15,10 @@ from ricordo.errors import NotFound
 from ricordo.features.dolt.commits import Trailer, proposal_in, trailer_of
 from ricordo.features.dolt.database import Content, Database, Rows
 from ricordo.features.remotes import queries as remotes
-from ricordo.memory import deciding, owning
+from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.owning import Owned, PutOptions
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.store import Transaction
 
@@ -92,7 +92,7 @@ def take_over(tx: Transaction, remote: Remote, owner: Actor, step: Step) -> None
 
     Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
     """
-    owned = owning.open_memory(tx, Scope(remote.organization_id), owner.id)
+    owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
     versions.lock(tx, owned.chain.id)
     taking = _Taking(tx, owned, owner, step)
     taking.approve()
@@ -114,7 +114,7 @@ def still_told(tx: Transaction, remote: Remote) -> str | None:
 class _Taking:
     """One commit on its way into the memory. `done` are the labels that are settled, `told` what the owner has to hear."""
 
-    def __init__(self, tx: Transaction, owned: Owned, by: Actor, step: Step) -> None:
+    def __init__(self, tx: Transaction, owned: UserMemory, by: Actor, step: Step) -> None:
         self.done: set[str] = set()
         self.told: list[str] = []
         self._tx = tx
@@ -136,13 +136,13 @@ class _Taking:
             if not is_hers or (before == after and label == target):
                 continue
             if proposal.value is None and after is None:
-                outcome = deciding.approve(self._tx, self._owned.scope, id, self._by)
+                outcome = approval.approve(self._tx, self._owned.scope, id, self._by)
             else:
-                text = None if after is None else _joined(before, after, owning.find(self._tx, self._owned, label))
+                text = None if after is None else _joined(before, after, user_memory.find(self._tx, self._owned, label))
                 if text is None:
                     continue  # it is told of as any other change
-                outcome = deciding.approve(self._tx, self._owned.scope, id, self._by, body=text)
-            if isinstance(outcome, deciding.Conflicted):
+                outcome = approval.approve(self._tx, self._owned.scope, id, self._by, body=text)
+            if isinstance(outcome, approval.Conflicted):
                 self.told.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
             self.done |= {label, target}
 
@@ -153,20 +153,20 @@ class _Taking:
         new = [label for label in after if label not in before and label not in self.done]
         if len(gone) != 1 or len(new) != 1 or before[gone[0]].body != after[new[0]].body:
             return
-        block = owning.find(self._tx, self._owned, gone[0])
-        if block is None or owning.find(self._tx, self._owned, new[0]) is not None:
+        block = user_memory.find(self._tx, self._owned, gone[0])
+        if block is None or user_memory.find(self._tx, self._owned, new[0]) is not None:
             return
-        owning.rename(self._tx, self._owned, gone[0], new[0], self._by, message=self._reason or None)
+        user_memory.rename(self._tx, self._owned, gone[0], new[0], self._by, message=self._reason or None)
         self.done.add(gone[0])
         self.done.add(new[0])
         self._set(new[0], before[gone[0]], after[new[0]])
 
     def take(self, label: str, before: Content | None, after: Content | None) -> None:
         """Write, make or delete one block, or say why that cannot be."""
-        block = owning.find(self._tx, self._owned, label)
+        block = user_memory.find(self._tx, self._owned, label)
         if after is None:
             if block is not None and before is not None and block.value == before.body:
-                owning.delete(self._tx, self._owned, label, self._by, message=self._reason or None)
+                user_memory.delete(self._tx, self._owned, label, self._by, message=self._reason or None)
             elif block is not None:
                 self._collide(label, None, block)
             return
@@ -178,7 +178,7 @@ class _Taking:
         if text is None:
             self._collide(label, after.body, block)
         else:
-            owning.put(self._tx, self._owned, label, text, self._by, PutOptions(message=self._reason or None))
+            user_memory.put(self._tx, self._owned, label, text, self._by, PutOptions(message=self._reason or None))
             self._set(label, before, after)
 
     def _set(self, label: str, before: Content | None, after: Content) -> None:
@@ -187,7 +187,7 @@ class _Taking:
             name: getattr(after, name) for name in ("title", "schema_ref") if getattr(after, name) != getattr(was, name)
         }
         if changed:
-            owning.change_settings(self._tx, self._owned, label, changed, self._by, message=self._reason or None)
+            user_memory.change_settings(self._tx, self._owned, label, changed, self._by, message=self._reason or None)
 
     def _collide(self, label: str, text: str | None, block: Block | None) -> None:
         chain = self._owned.chain

@@ -22,7 +22,7 @@ from ricordo.api.routing import Routes
 from ricordo.api.wire.versions import proposal_to_wire, user_block_to_wire, version_to_wire
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.storage import blobs, history, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
@@ -64,7 +64,7 @@ class _Sink(io.RawIOBase):
 )
 async def export(here: Here, user_id: str) -> StreamingResponse:
     """Everything that is kept in her memory, as a zip archive: blocks as files, history and proposals as lines of JSON."""
-    owned = await here.store.read(lambda tx: owning.open_memory(tx, here.scope, user_id))
+    owned = await here.store.read(lambda tx: user_memory.open_memory(tx, here.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
     return StreamingResponse(_archive(here, user_id, owned.chain), media_type=_ZIP, headers=headers)
 
@@ -101,9 +101,9 @@ async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[byte
 
 
 def _settings(tx: Transaction, here: Call, user_id: str) -> list[dict[str, Any]]:
-    owned = owning.open_memory(tx, here.scope, user_id)
+    owned = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, owned.chain.id)
-    shown = (user_block_to_wire(block, waiting.get(block.label, 0)) for block in owning.listed(tx, owned))
+    shown = (user_block_to_wire(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned))
     return [{name: value for name, value in one.items() if name != "body"} for one in shown]
 
 

@@ -22,8 +22,8 @@ from ricordo.errors import Invalid, RicordoError
 from ricordo.features.formats.service import from_toml, to_toml
 from ricordo.features.git.objects import git_object
 from ricordo.features.git.repository import add_objects, open_repository
-from ricordo.memory import owning, schemas
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory import schemas, user_memory
+from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blocks, history, proposals
 from ricordo.storage.store import Store, Transaction
 
@@ -114,11 +114,11 @@ def _read(path: Path) -> str:
 def _put(
     tx: Transaction, scope: Scope, user_name: str, file_label: str, text: str, by: Actor, schema_folder: Path
 ) -> str:
-    owned = owning.open_memory(tx, scope, user_name, makes=True)
-    block = owning.find(tx, owned, file_label)
+    owned = user_memory.open_memory(tx, scope, user_name, makes=True)
+    block = user_memory.find(tx, owned, file_label)
     parsed = from_toml(text, _schema(block, schema_folder) if block else None)
     label = require_label(parsed.label or file_label)
-    owning.put(tx, owned, label, parsed.text, by, owning.PutOptions(message=f"Import {label}"))
+    user_memory.put(tx, owned, label, parsed.text, by, user_memory.PutOptions(message=f"Import {label}"))
     return label
 
 
@@ -132,8 +132,8 @@ def _propose(tx: Transaction, scope: Scope, user_name: str, text: str) -> str | 
     confidence = diff.get("confidence")
     if confidence is not None and not (isinstance(confidence, int | float) and 0 <= confidence <= 1):
         raise Invalid("The confidence must lie between 0 and 1.")
-    owned = owning.open_memory(tx, scope, user_name, makes=True)
-    block = owning.find(tx, owned, require_label(label))
+    owned = user_memory.open_memory(tx, scope, user_name, makes=True)
+    block = user_memory.find(tx, owned, require_label(label))
     (block or Block("", scope.organization_id, owned.chain.id, label, "")).require_fits(value or "")
     draft = Draft(owned.chain.id, owned.chain.organization_id, label, value, block, confidence=confidence)
     return propose(tx, draft, ChangeMetadata(Actor("agent", agent_id, agent_id), str(diff.get("reasoning") or ""))).id

@@ -23,7 +23,7 @@ from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repair import healed
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blocks
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.versions import Change

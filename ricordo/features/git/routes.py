@@ -31,7 +31,7 @@ from ricordo.features.git.protocol import FLUSH, PACK, in_band, line, push_adver
 from ricordo.features.git.receiver import Outcome, Pusher, receive
 from ricordo.features.git.repair import read_healing
 from ricordo.features.git.repository import BRANCH, open_repository
-from ricordo.memory.owning import open_memory
+from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.store import Transaction
 

@@ -12,7 +12,7 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import add as add_remote
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.storage import jobs
 from ricordo.storage.store import Transaction
 
@@ -67,7 +67,7 @@ async def list_remotes(here: Here, user_id: str) -> Response:
     """The remotes of her memory, the oldest first."""
 
     def read(tx: Transaction) -> list[Remote]:
-        return remotes.of_chain(tx, owning.open_memory(tx, here.scope, user_id).chain.id)
+        return remotes.of_chain(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id)
 
     return answer([_shown(remote) for remote in await here.store.read(read)])
 
@@ -94,7 +94,7 @@ async def remove(here: Here, user_id: str, remote_id: str) -> Response:
 
 def _found(tx: Transaction, here: Call, user_id: str, remote_id: str) -> Remote:
     remote = remotes.get(tx, here.scope, remote_id)
-    if remote.chain_id != owning.open_memory(tx, here.scope, user_id).chain.id:
+    if remote.chain_id != user_memory.open_memory(tx, here.scope, user_id).chain.id:
         raise NotFound(f"Remote with ID {remote_id} not found")
     return remote
 

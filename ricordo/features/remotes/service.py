@@ -14,8 +14,8 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Conflict, Invalid, LeaseLost, RicordoError
 from ricordo.features.remotes import queries
-from ricordo.memory.owning import open_memory
 from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.user_memory import open_memory
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs, users

@@ -11,7 +11,7 @@ from ricordo.tools.builtin.memory import (
     memory_replace,
     memory_rethink,
 )
-from ricordo.tools.builtin.owned import (
+from ricordo.tools.builtin.memory_edits import (
     edit_memory_block,
     list_memory_blocks,
     propose_memory_edit,

@@ -8,8 +8,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, ReasoningPart
 from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
-from ricordo.memory.duplicates import KnownPassage, Likeness, most_alike, standing_like
-from ricordo.memory.working import PassageDraft
+from ricordo.memory.duplicates import KnownPassage, Likeness, most_alike, passages_like
+from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.messages import searchable_text
 from ricordo.tools.toolbox import ToolContext
@@ -78,7 +78,7 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     pending = [KnownPassage(other.id, other.text, other.tags) for other in context.memory.passages]
-    archived = await standing_like(context.recall, context.state.archives, content, context.scope.subject_id)
+    archived = await passages_like(context.recall, context.state.archives, content, context.scope.subject_id)
     alike = most_alike(content, draft.tags, [*pending, *archived])
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:

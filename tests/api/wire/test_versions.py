@@ -24,7 +24,7 @@ from ricordo.api.wire.versions import (
 )
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor
 from ricordo.domain.version import BlockVersion, Proposal
-from ricordo.memory.deciding import Approved, Conflicted, Decision, Undone, UndoneBlock
+from ricordo.memory.approval import Approved, Conflicted, Decision, Undone, UndoneBlock
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import HeldBlock, Lineage
 from tests.api.wire.fits import require_fits

@@ -8,8 +8,8 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.features.audit.service import Audit, audit, junk_in
-from ricordo.memory.commit import commit
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory.step_commit import commit
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages
 from ricordo.storage import blocks
 from ricordo.storage.store import Store

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.dolt import sync as following
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.storage import history
 from tests.features.dolt.test_sync import TUTORS, Memory, follow_mortally, memory, place, require_same
 from tests.support import dolt
@@ -125,7 +125,7 @@ async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
         engine.run("UPDATE memory_blocks SET title = 'Three'")
         commit(engine, "Retitle")
     await memory.follow()
-    assert await memory.do(lambda tx, owned, _: [block.title for block in owning.listed(tx, owned)]) == ["Three"]
+    assert await memory.do(lambda tx, owned, _: [block.title for block in user_memory.listed(tx, owned)]) == ["Three"]
 
 
 async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_there(memory: Memory) -> None:

@@ -21,8 +21,8 @@ from ricordo.features.dolt.engines import open_engine
 from ricordo.features.dolt.remote import DoltRemotes
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
-from ricordo.memory import deciding, owning
-from ricordo.memory.owning import ProposalOptions, PutOptions
+from ricordo.memory import approval, user_memory
+from ricordo.memory.user_memory import ProposalOptions, PutOptions
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals
 from ricordo.storage.sqlite import SqliteStore
@@ -56,24 +56,24 @@ class Memory:
         """Do something with the memory, in a transaction: `work(tx, owned, owner)`."""
 
         def act(tx: Transaction) -> Any:
-            owned = owning.open_memory(tx, Scope(), USER, makes=True)
+            owned = user_memory.open_memory(tx, Scope(), USER, makes=True)
             return work(tx, owned, Actor("user", owned.user.id, "Ada"))
 
         return await self.store.write(act)
 
     async def put(self, label: str, text: str, **options: Any) -> None:
-        await self.do(lambda tx, owned, by: owning.put(tx, owned, label, text, by, PutOptions(**options)))
+        await self.do(lambda tx, owned, by: user_memory.put(tx, owned, label, text, by, PutOptions(**options)))
 
     async def propose(self, label: str, old: str, new: str, by: Actor = TUTORS[0], **options: Any) -> str:
         said = ProposalOptions(**options)
-        made = await self.do(lambda tx, owned, _: owning.propose_edit(tx, owned, label, old, new, by, said))
+        made = await self.do(lambda tx, owned, _: user_memory.propose_edit(tx, owned, label, old, new, by, said))
         return str(made.id)
 
     async def approve(self, id: str, body: str | None = None) -> Any:
-        return await self.do(lambda tx, owned, by: deciding.approve(tx, owned.scope, id, by, body=body))
+        return await self.do(lambda tx, owned, by: approval.approve(tx, owned.scope, id, by, body=body))
 
     async def reject(self, id: str) -> Any:
-        return await self.do(lambda tx, owned, by: deciding.reject(tx, owned.scope, id, by, reason="No."))
+        return await self.do(lambda tx, owned, by: approval.reject(tx, owned.scope, id, by, reason="No."))
 
     async def remote(self) -> Remote:
         if not self.remote_id:
@@ -90,7 +90,7 @@ class Memory:
         return await common.sync(store or self.store, self.settings, DoltRemotes(), await self.remote())
 
     async def text(self, label: str) -> str | None:
-        block = await self.do(lambda tx, owned, _: owning.find(tx, owned, label))
+        block = await self.do(lambda tx, owned, _: user_memory.find(tx, owned, label))
         return None if block is None else str(block.value)
 
     async def waiting(self) -> Any:
@@ -108,7 +108,7 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     versions, blocks, waiting = await memory.do(
         lambda tx, owned, _: (
             history.page(tx, owned.chain.id, limit=10_000)[::-1],
-            owning.listed(tx, owned),
+            user_memory.listed(tx, owned),
             proposals.waiting(tx, owned.chain.id),
         )
     )
@@ -181,9 +181,9 @@ class Acts:
     async def rare(self) -> None:
         label, other = self._label(), self._label()
         if self._chance.random() < 0.5:
-            await self._memory.do(lambda tx, owned, by: owning.delete(tx, owned, label, by))
+            await self._memory.do(lambda tx, owned, by: user_memory.delete(tx, owned, label, by))
         else:
-            await self._memory.do(lambda tx, owned, by: owning.rename(tx, owned, label, other, by))
+            await self._memory.do(lambda tx, owned, by: user_memory.rename(tx, owned, label, other, by))
 
 
 class ForgetfulStore:

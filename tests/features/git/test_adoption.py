@@ -15,7 +15,7 @@ from ricordo.features.git.adoption import Adoption, adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.tables import blobs, commits, git_objects

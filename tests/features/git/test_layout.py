@@ -10,7 +10,7 @@ from ricordo.errors import Invalid
 from ricordo.features.git.layout import import_folder
 from ricordo.features.git.remote import GitRemotes
 from ricordo.features.remotes import service as remotes
-from ricordo.memory.owning import PutOptions, open_memory, propose_edit, put
+from ricordo.memory.user_memory import PutOptions, open_memory, propose_edit, put
 from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals
 from ricordo.storage.sqlite import SqliteStore

@@ -11,7 +11,7 @@ from ricordo.features.git.objects import git_object
 from ricordo.features.git.receiver import Command, Pusher, receive
 from ricordo.features.git.repair import is_damaged, read_healing
 from ricordo.features.git.repository import BRANCH, refreshed
-from ricordo.memory.owning import open_memory, put
+from ricordo.memory.user_memory import open_memory, put
 from ricordo.storage import blocks
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.store import Store

@@ -19,7 +19,7 @@ from ricordo.features.git import packs
 from ricordo.features.git import receiver as receiving
 from ricordo.features.git import routes as git_http
 from ricordo.features.git.packs import Bounds
-from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, put, rename
+from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
 from tests.support.git import fsck, git, ids, run_git
 from tests.support.serving import ServerInThread, serving
@@ -73,7 +73,7 @@ class Memory:
         return self.server.read(lambda tx: proposals.waiting(tx, self.owned.chain.id))
 
     @property
-    def owned(self) -> Owned:
+    def owned(self) -> UserMemory:
         """The user and her chain."""
         return self.server.read(lambda tx: open_memory(tx, Scope(), self.name))
 

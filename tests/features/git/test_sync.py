@@ -15,8 +15,8 @@ from ricordo.features.git import transport
 from ricordo.features.git.remote import GitRemotes
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
-from ricordo.memory.deciding import approve, reject
-from ricordo.memory.owning import Owned, PutOptions, delete, open_memory, propose_edit, put, rename
+from ricordo.memory.approval import approve, reject
+from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, propose_edit, put, rename
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals
@@ -45,11 +45,11 @@ class World:
         await self.follow()
         git(self.clone.parent, "clone", "-q", self.access.address, "clone")
 
-    async def do(self, work: Callable[[Transaction, Owned], Any]) -> Any:
+    async def do(self, work: Callable[[Transaction, UserMemory], Any]) -> Any:
         """Do something to the memory."""
         return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), "ada", makes=True)))
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> UserMemory:
         """The memory."""
         return await self.store.read(lambda tx: open_memory(tx, Scope(), "ada"))
 

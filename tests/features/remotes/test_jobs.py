@@ -21,9 +21,9 @@ from ricordo.features.git import transport
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
 from ricordo.features.remotes.jobs import HANDLERS, SWEEP
-from ricordo.memory import owning
-from ricordo.memory.deciding import reject
-from ricordo.memory.owning import Owned, open_memory
+from ricordo.memory import user_memory
+from ricordo.memory.approval import reject
+from ricordo.memory.user_memory import UserMemory, open_memory
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, versions
@@ -57,17 +57,17 @@ class World:
         ).memory_remotes()
         return runtime
 
-    async def do(self, work: Callable[[Transaction, Owned], Any], user: str = "ada") -> Any:
+    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str = "ada") -> Any:
         """Do something to a memory."""
         return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), user, makes=True)))
 
     async def put(self, text: str, user: str = "ada") -> None:
         """Write a block."""
-        await self.do(lambda tx, owned: owning.put(tx, owned, "human", text, ADA), user)
+        await self.do(lambda tx, owned: user_memory.put(tx, owned, "human", text, ADA), user)
 
     async def propose(self, old: str, new: str) -> Any:
         """Propose an edit of it."""
-        return await self.do(lambda tx, owned: owning.propose_edit(tx, owned, "human", old, new, NINA))
+        return await self.do(lambda tx, owned: user_memory.propose_edit(tx, owned, "human", old, new, NINA))
 
     async def add(self, kind: str, address: str) -> None:
         """Add the remote."""
@@ -126,8 +126,8 @@ async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world
         lambda: world.put("Likes coffee, and tea"),
         lambda: world.propose("tea", "water"),
         rejected,
-        lambda: world.do(lambda tx, owned: owning.rename(tx, owned, "human", "me", ADA)),
-        lambda: world.do(lambda tx, owned: owning.delete(tx, owned, "me", ADA)),
+        lambda: world.do(lambda tx, owned: user_memory.rename(tx, owned, "human", "me", ADA)),
+        lambda: world.do(lambda tx, owned: user_memory.delete(tx, owned, "me", ADA)),
     ]
     for change in changes:
         await change()
@@ -144,8 +144,8 @@ async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
     await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
     await world.follow()
 
-    def fail(tx: Transaction, owned: Owned) -> None:
-        owning.put(tx, owned, "human", "Likes coffee", ADA)
+    def fail(tx: Transaction, owned: UserMemory) -> None:
+        user_memory.put(tx, owned, "human", "Likes coffee", ADA)
         raise NotFound("no")
 
     with pytest.raises(NotFound):

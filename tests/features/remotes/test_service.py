@@ -9,7 +9,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import access_of, add, require_folder, sync
-from ricordo.memory import owning
+from ricordo.memory import user_memory
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs
@@ -34,7 +34,9 @@ class World:
     async def put(self, text: str) -> None:
         """Write her block."""
         await self.store.write(
-            lambda tx: owning.put(tx, owning.open_memory(tx, Scope(), "ada", makes=True), "human", text, Scope().actor)
+            lambda tx: user_memory.put(
+                tx, user_memory.open_memory(tx, Scope(), "ada", makes=True), "human", text, Scope().actor
+            )
         )
 
     async def noted(self, remote: Remote) -> Remote:
@@ -82,7 +84,7 @@ async def test_what_may_be_no_remote_makes_nobody(world: World) -> None:
         with pytest.raises(Invalid):
             await world.add(access)
     with pytest.raises(NotFound):
-        await world.store.read(lambda tx: owning.open_memory(tx, Scope(), "ada"))
+        await world.store.read(lambda tx: user_memory.open_memory(tx, Scope(), "ada"))
 
 
 async def test_how_following_went_is_noted(world: World) -> None:

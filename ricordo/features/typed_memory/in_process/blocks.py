@@ -9,8 +9,8 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.version import BlockVersion
 from ricordo.features.formats.service import Parsed, from_markdown, from_toml, to_markdown, to_toml
 from ricordo.features.typed_memory.in_process.storage import GitUserStorage
-from ricordo.memory import owning
-from ricordo.memory.owning import Owned, PutOptions
+from ricordo.memory import user_memory
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.memory.word_diff import unified
 from ricordo.storage import history
 from ricordo.storage.store import Transaction
@@ -28,7 +28,7 @@ class UserBlockManager:
     def list_blocks(self) -> list[str]:
         """The labels of her blocks, sorted; none where she is unknown."""
         nothing: tuple[Block, ...] = ()
-        return [block.label for block in self._of_hers(owning.listed, nothing)]
+        return [block.label for block in self._of_hers(user_memory.listed, nothing)]
 
     def get_block(self, label: str) -> str | None:
         """The text of a block, if there is one."""
@@ -50,8 +50,8 @@ class UserBlockManager:
         options = PutOptions(message=message, schema_ref=schema_ref)
 
         def put(tx: Transaction) -> Block:
-            owned = owning.open_memory(tx, self.storage.scope, self.user_id, makes=True)
-            return owning.put(tx, owned, label, text, owned.actor, options)
+            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id, makes=True)
+            return user_memory.put(tx, owned, label, text, owned.actor, options)
 
         return _head(self.storage.write(put))
 
@@ -65,12 +65,12 @@ class UserBlockManager:
 
     def delete_block(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays. Raises NotFound."""
-        self._change(lambda tx, owned: owning.delete(tx, owned, label, owned.actor, message=message))
+        self._change(lambda tx, owned: user_memory.delete(tx, owned, label, owned.actor, message=message))
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
         """The block's versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
 
-        def read(tx: Transaction, owned: Owned) -> list[BlockVersion]:
+        def read(tx: Transaction, owned: UserMemory) -> list[BlockVersion]:
             return history.page(tx, owned.chain.id, label=label, limit=limit)
 
         nothing: list[BlockVersion] = []
@@ -79,7 +79,7 @@ class UserBlockManager:
     def get_version(self, label: str, sha: str) -> str | None:
         """The text at a version. Raises NotFound where there is no such version."""
 
-        def read(tx: Transaction, owned: Owned) -> str | None:
+        def read(tx: Transaction, owned: UserMemory) -> str | None:
             return history.text_at(tx, owned.chain.id, label, history.get(tx, owned.chain.id, sha))
 
         return self._change(read, writes=False)
@@ -91,7 +91,7 @@ class UserBlockManager:
 
     def restore_version(self, label: str, sha: str) -> str:
         """Make an older text the next version; returns that version's id. Raises NotFound."""
-        return _head(self._change(lambda tx, owned: owning.restore(tx, owned, label, sha, owned.actor)))
+        return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.actor)))
 
     def _update_from(self, parse: Callable[..., Parsed], label: str, source: str, message: str | None) -> str:
         block = self._block(label)
@@ -99,9 +99,9 @@ class UserBlockManager:
         return self.update_block(label, parsed.text, message=message)
 
     def _block(self, label: str) -> Block | None:
-        return self._of_hers(lambda tx, owned: owning.find(tx, owned, label), None)
+        return self._of_hers(lambda tx, owned: user_memory.find(tx, owned, label), None)
 
-    def _of_hers(self, read: Callable[[Transaction, Owned], T], otherwise: T) -> T:
+    def _of_hers(self, read: Callable[[Transaction, UserMemory], T], otherwise: T) -> T:
         """What is read of her memory; `otherwise` where she is unknown."""
 
         def work(tx: Transaction) -> T:
@@ -110,9 +110,9 @@ class UserBlockManager:
 
         return self.storage.read(work)
 
-    def _change(self, change: Callable[[Transaction, Owned], T], *, writes: bool = True) -> T:
+    def _change(self, change: Callable[[Transaction, UserMemory], T], *, writes: bool = True) -> T:
         def work(tx: Transaction) -> T:
-            return change(tx, owning.open_memory(tx, self.storage.scope, self.user_id))
+            return change(tx, user_memory.open_memory(tx, self.storage.scope, self.user_id))
 
         return self.storage.write(work) if writes else self.storage.read(work)
 

@@ -9,9 +9,9 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.typed_memory.in_process.storage import GitUserStorage
-from ricordo.memory import deciding, owning
+from ricordo.memory import approval, user_memory
 from ricordo.memory.conforming import require_follows
-from ricordo.memory.owning import Owned, ProposalOptions
+from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
@@ -65,10 +65,10 @@ class PendingDiffStore:
         options = ProposalOptions(reasoning=reasoning, confidence=confidence)
 
         def work(tx: Transaction) -> Proposal:
-            owned = owning.open_memory(tx, self.storage.scope, self.user_id)
+            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
             agent = Actor("agent", agent_id, agent_id)
-            made = owning.propose_edit(tx, owned, label, old_string, new_string, agent, options)
-            block = owning.find(tx, owned, label)
+            made = user_memory.propose_edit(tx, owned, label, old_string, new_string, agent, options)
+            block = user_memory.find(tx, owned, label)
             schema = self.storage.schema(block.schema_ref) if block else None
             require_follows(label, block.value if block else "", made.value or "", schema)
             return made
@@ -107,12 +107,12 @@ class PendingDiffStore:
         Raises NotFound, Conflict where it is decided already or meets another change of the same lines.
         """
 
-        def work(tx: Transaction) -> deciding.Approved | deciding.Conflicted:
+        def work(tx: Transaction) -> approval.Approved | approval.Conflicted:
             owned, proposal = self._hers(tx, diff_id)
-            return deciding.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
+            return approval.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
 
         outcome = self.storage.write(work)
-        if isinstance(outcome, deciding.Conflicted):
+        if isinstance(outcome, approval.Conflicted):
             raise Conflict(outcome.proposal.note or "The block changed in the same lines. Approve it with a text.")
         return (outcome.block.head or b"").hex() if outcome.block else ""
 
@@ -121,12 +121,12 @@ class PendingDiffStore:
 
         def work(tx: Transaction) -> Proposal:
             owned, proposal = self._hers(tx, diff_id)
-            return deciding.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
+            return approval.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
 
         return self._diff(self.storage.write(work))
 
-    def _hers(self, tx: Transaction, diff_id: str) -> tuple[Owned, Proposal]:
-        owned = owning.open_memory(tx, self.storage.scope, self.user_id)
+    def _hers(self, tx: Transaction, diff_id: str) -> tuple[UserMemory, Proposal]:
+        owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
         proposal = proposals.get(tx, self.storage.scope, diff_id)
         if proposal.chain_id != owned.chain.id:
             raise NotFound(f"Proposal with ID {diff_id} not found")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.scope import Scope
-from ricordo.memory.owning import Owned, open_memory
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
+from ricordo.memory.user_memory import UserMemory, open_memory
 from ricordo.settings import Settings
 from ricordo.storage import users
 from ricordo.storage.database import open_store
@@ -44,7 +44,7 @@ class GitUserStorage:
         """Run `work` in one transaction: all of it is saved, or nothing."""
         return self._wait(lambda store: store.write(work))
 
-    def memory_of(self, tx: Transaction, user_id: str) -> Owned | None:
+    def memory_of(self, tx: Transaction, user_id: str) -> UserMemory | None:
         """The user's memory, where she is known."""
         return open_memory(tx, self.scope, user_id) if users.find(tx, self.scope, user_id) else None
 

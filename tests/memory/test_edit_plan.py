@@ -10,9 +10,9 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.memory.commit import Committed, commit
-from ricordo.memory.reshaping import _connected
-from ricordo.memory.working import BlockEdit, MemoryEdit, WorkingMemory
+from ricordo.memory.edit_plan import _connected
+from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.working_memory import BlockEdit, MemoryEdit, WorkingMemory
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction

@@ -47,7 +47,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Presenting:
+class ToolPresentation:
     """What is added to tools: a heartbeat, thoughts, the format (as in `response_format`) of what `send_message` says, and to the
     tools in `quoting` the user's words.
     """
@@ -59,7 +59,7 @@ class Presenting:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ParsedCall:
     """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON).
 
     `quote` are the words of a user's that it appeals to.
@@ -72,7 +72,7 @@ class Taken:
     quote: str = ""
 
 
-def schema_for(tool: ToolSchema, how: Presenting, *, is_terminal: bool) -> ToolSchema:
+def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat = how.heartbeat and not is_terminal
     speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
@@ -101,14 +101,14 @@ def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] |
     )
 
 
-def take_apart(call: ToolCallPart, how: Presenting, schema: ToolSchema | None = None) -> Taken:
+def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None) -> ParsedCall:
     """The call without what the style added; broken JSON comes back untouched.
 
     With the tool's own `schema` its properties are left alone, and what it does not know is taken out whatever the style.
     """
     arguments = _object(call.arguments)
     if arguments is None:
-        return Taken(call, "", wants_heartbeat=False, arguments=call.arguments)
+        return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
     own = schema.parameters.get("properties", {}) if schema else None
     thoughts, wants, quote = "", False, ""
     kept, stored = call.arguments, call
@@ -124,11 +124,11 @@ def take_apart(call: ToolCallPart, how: Presenting, schema: ToolSchema | None = 
         kept = _dumps(arguments)
     if call.name == SPEECH_TOOL and how.response_format and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
         kept = _dumps({**arguments, SPEECH_ARGUMENT: _text(arguments[SPEECH_ARGUMENT])})
-    return Taken(stored, thoughts, wants, kept, quote)
+    return ParsedCall(stored, thoughts, wants, kept, quote)
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """The messages as a model that thinks in arguments wrote them: the mirror of what `take_apart` did with its thoughts."""
+    """The messages as a model that thinks in arguments wrote them: the mirror of what `parse_call` did with its thoughts."""
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 

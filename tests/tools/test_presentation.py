@@ -10,20 +10,20 @@ from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPar
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 from ricordo.tools.builtin import plugin
-from ricordo.tools.presenting import (
+from ricordo.tools.presentation import (
     HEARTBEAT,
     QUOTE,
     THINKING,
-    Presenting,
+    ToolPresentation,
+    parse_call,
     prefill,
     schema_for,
-    take_apart,
     with_thoughts,
 )
 from tests.support import make
 
-PLAIN, BEATS, THINKS = Presenting(), Presenting(heartbeat=True), Presenting(thinks_in_arguments=True)
-BOTH = Presenting(heartbeat=True, thinks_in_arguments=True)
+PLAIN, BEATS, THINKS = ToolPresentation(), ToolPresentation(heartbeat=True), ToolPresentation(thinks_in_arguments=True)
+BOTH = ToolPresentation(heartbeat=True, thinks_in_arguments=True)
 AGENT = make.agent()
 
 
@@ -55,8 +55,8 @@ def test_a_tool_is_offered_as_it_is_where_the_style_adds_nothing() -> None:
 
     assert schema_for(search, PLAIN, is_terminal=False) is search
     assert schema_for(search, BEATS, is_terminal=True) is search
-    assert schema_for(search, Presenting(response_format={"type": "json_object"}), is_terminal=False) is search
-    assert schema_for(SPEECH, Presenting(response_format={"type": "text"}), is_terminal=False) is SPEECH
+    assert schema_for(search, ToolPresentation(response_format={"type": "json_object"}), is_terminal=False) is search
+    assert schema_for(SPEECH, ToolPresentation(response_format={"type": "text"}), is_terminal=False) is SPEECH
 
 
 def test_thoughts_come_first_and_the_heartbeat_last_and_both_are_required() -> None:
@@ -87,7 +87,7 @@ def test_a_tools_own_argument_of_that_name_stays_its_own() -> None:
     own = tool("ponder", (), thinking={"type": "integer"}, request_heartbeat={"type": "integer"})
 
     assert schema_for(own, BOTH, is_terminal=False).parameters == own.parameters
-    taken = take_apart(call({THINKING: 3, HEARTBEAT: 1}, "ponder"), BOTH, own)
+    taken = parse_call(call({THINKING: 3, HEARTBEAT: 1}, "ponder"), BOTH, own)
     assert (taken.thoughts, taken.wants_heartbeat) == ("", False)
     assert taken.arguments == taken.call.arguments == '{"thinking":3,"request_heartbeat":1}'
 
@@ -99,7 +99,7 @@ def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
         "required": ["mood"],
         "$defs": {"Mood": {"enum": ["good", "bad"]}},
     }
-    how = Presenting(response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+    how = ToolPresentation(response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
 
     parameters = schema_for(SPEECH, how, is_terminal=True).parameters
 
@@ -114,7 +114,9 @@ def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
 
 
 def test_a_json_object_may_hold_anything() -> None:
-    parameters = schema_for(SPEECH, Presenting(response_format={"type": "json_object"}), is_terminal=True).parameters
+    parameters = schema_for(
+        SPEECH, ToolPresentation(response_format={"type": "json_object"}), is_terminal=True
+    ).parameters
 
     assert parameters["properties"]["message"] == {
         "description": "What to say, as a JSON object.",
@@ -128,7 +130,7 @@ def test_a_json_object_may_hold_anything() -> None:
 )
 def test_an_unknown_response_format_is_refused(response_format: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="response_format"):
-        schema_for(SPEECH, Presenting(response_format=response_format), is_terminal=True)
+        schema_for(SPEECH, ToolPresentation(response_format=response_format), is_terminal=True)
 
 
 def test_a_schema_that_changed_is_presented_anew() -> None:
@@ -156,7 +158,7 @@ def test_presenting_all_tools_again_costs_microseconds() -> None:
 
 
 def test_thoughts_and_heartbeat_are_taken_out_of_a_call() -> None:
-    taken = take_apart(call({THINKING: "Tea?", "query": "tea", HEARTBEAT: True}), BOTH)
+    taken = parse_call(call({THINKING: "Tea?", "query": "tea", HEARTBEAT: True}), BOTH)
 
     assert (taken.thoughts, taken.wants_heartbeat) == ("Tea?", True)
     assert loads(taken.call) == {"query": "tea", HEARTBEAT: True}
@@ -165,17 +167,17 @@ def test_thoughts_and_heartbeat_are_taken_out_of_a_call() -> None:
 
 @pytest.mark.parametrize("value", [True, 1, 1.0, "true", "True ", "YES", "1", "on"])
 def test_many_ways_of_saying_yes_are_understood(value: Any) -> None:
-    assert take_apart(call({HEARTBEAT: value}), BEATS).wants_heartbeat
+    assert parse_call(call({HEARTBEAT: value}), BEATS).wants_heartbeat
 
 
 @pytest.mark.parametrize("value", [False, 0, 2, None, "false", "no", "", [], {}])
 def test_anything_else_is_no(value: Any) -> None:
-    assert not take_apart(call({HEARTBEAT: value}), BEATS).wants_heartbeat
+    assert not parse_call(call({HEARTBEAT: value}), BEATS).wants_heartbeat
 
 
 @pytest.mark.parametrize("broken", ['{"thinking": "x"', "[1]", "null", '"text"', '{"a":' + "[" * 300 + "]" * 300 + "}"])
 def test_arguments_that_are_no_object_come_back_untouched(broken: str) -> None:
-    taken = take_apart(call(broken), BOTH)
+    taken = parse_call(call(broken), BOTH)
 
     assert (taken.call, taken.arguments, taken.thoughts, taken.wants_heartbeat) == (call(broken), broken, "", False)
 
@@ -183,26 +185,26 @@ def test_arguments_that_are_no_object_come_back_untouched(broken: str) -> None:
 def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_they_are_unknown() -> None:
     written = '{ "query": "tea",  "thinking": "x", "request_heartbeat": true }'
 
-    assert take_apart(call(written), PLAIN).arguments == written
-    imitated = take_apart(call(written), PLAIN, tool())
+    assert parse_call(call(written), PLAIN).arguments == written
+    imitated = parse_call(call(written), PLAIN, tool())
     assert (imitated.thoughts, imitated.wants_heartbeat, imitated.arguments) == ("x", False, '{"query":"tea"}')
-    assert take_apart(call('{ "query": 1.10 }'), BOTH).call.arguments == '{ "query": 1.10 }'
+    assert parse_call(call('{ "query": 1.10 }'), BOTH).call.arguments == '{ "query": 1.10 }'
 
 
 def test_thoughts_that_are_no_text_are_kept_as_json() -> None:
-    assert take_apart(call({THINKING: ["a", 1]}), THINKS).thoughts == '["a",1]'
-    assert take_apart(call({THINKING: None}), THINKS).thoughts == ""
+    assert parse_call(call({THINKING: ["a", 1]}), THINKS).thoughts == '["a",1]'
+    assert parse_call(call({THINKING: None}), THINKS).thoughts == ""
 
 
 def test_structured_words_reach_the_tool_as_text_and_stay_structured_in_what_is_stored() -> None:
-    how = Presenting(response_format={"type": "json_object"})
+    how = ToolPresentation(response_format={"type": "json_object"})
     said = call({"message": {"mood": "good"}}, "send_message")
 
-    taken = take_apart(said, how)
+    taken = parse_call(said, how)
 
     assert orjson.loads(taken.arguments) == {"message": '{"mood":"good"}'}
     assert taken.call == said
-    assert take_apart(call({"message": "plain"}, "send_message"), how).arguments == '{"message":"plain"}'
+    assert parse_call(call({"message": "plain"}, "send_message"), how).arguments == '{"message":"plain"}'
 
 
 def test_thoughts_go_back_into_the_call_they_were_about() -> None:
@@ -254,11 +256,11 @@ _arguments = st.dictionaries(
 
 @given(_arguments, st.text(), st.none() | st.booleans(), st.sampled_from([THINKS, BOTH]))
 def test_what_was_taken_apart_is_put_together_as_the_model_wrote_it(
-    arguments: dict[str, Any], thoughts: str, heartbeat: bool | None, how: Presenting
+    arguments: dict[str, Any], thoughts: str, heartbeat: bool | None, how: ToolPresentation
 ) -> None:
     written = {THINKING: thoughts, **arguments} | ({} if heartbeat is None else {HEARTBEAT: heartbeat})
     original = call(written)
-    taken = take_apart(original, how)
+    taken = parse_call(original, how)
     stored = assistant(*([ReasoningPart(taken.thoughts, native=False)] if taken.thoughts else []), taken.call)
 
     (seen,) = with_thoughts([stored])
@@ -267,14 +269,14 @@ def test_what_was_taken_apart_is_put_together_as_the_model_wrote_it(
     assert taken.wants_heartbeat == bool(heartbeat and how.heartbeat)
     expected = written if thoughts else {key: value for key, value in written.items() if key != THINKING}
     assert orjson.dumps(loads(seen.tool_calls[0])) == orjson.dumps(expected)
-    assert take_apart(seen.tool_calls[0], how) == taken
+    assert parse_call(seen.tool_calls[0], how) == taken
     dropped = {THINKING, HEARTBEAT} if how.heartbeat else {THINKING}
     assert orjson.loads(taken.arguments) == {key: value for key, value in written.items() if key not in dropped}
 
 
 @given(st.text(), st.sampled_from([PLAIN, BEATS, THINKS, BOTH]))
-def test_any_text_at_all_is_taken_apart_without_an_error(text: str, how: Presenting) -> None:
-    taken = take_apart(call(text), how)
+def test_any_text_at_all_is_taken_apart_without_an_error(text: str, how: ToolPresentation) -> None:
+    taken = parse_call(call(text), how)
     with_thoughts([assistant(ReasoningPart("x", native=False), taken.call)])
 
 
@@ -344,20 +346,20 @@ def test_a_value_has_to_fit_its_schema(schema: dict[str, Any], value: Any, fits:
 
 
 def test_a_tool_that_may_quote_takes_the_users_words_and_never_sees_them() -> None:
-    how = Presenting(heartbeat=True, thinks_in_arguments=True, quoting=frozenset({"search"}))
+    how = ToolPresentation(heartbeat=True, thinks_in_arguments=True, quoting=frozenset({"search"}))
     offered = schema_for(tool(), how, is_terminal=False)
     assert list(offered.parameters["properties"]) == [THINKING, "query", "limit", QUOTE, HEARTBEAT]
     assert QUOTE not in offered.parameters["required"]
-    taken = take_apart(call({"thinking": "Hm.", "query": "tea", "quote": "find tea"}), how, tool())
+    taken = parse_call(call({"thinking": "Hm.", "query": "tea", "quote": "find tea"}), how, tool())
     assert taken.quote == "find tea"
     assert orjson.loads(taken.arguments) == {"query": "tea"}
     assert loads(taken.call) == {"query": "tea", "quote": "find tea"}
 
 
 def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
-    quoting = Presenting(quoting=frozenset({"search"}))
+    quoting = ToolPresentation(quoting=frozenset({"search"}))
     own = tool(query={"type": "string"}, quote={"type": "integer"})
     assert schema_for(own, quoting, is_terminal=False).parameters == {**own.parameters}
     arguments = {"query": "tea", "quote": "find tea"}
-    for taken in (take_apart(call(arguments), quoting, own), take_apart(call(arguments), PLAIN, tool())):
+    for taken in (parse_call(call(arguments), quoting, own), parse_call(call(arguments), PLAIN, tool())):
         assert (taken.quote, orjson.loads(taken.arguments)) == ("", arguments)

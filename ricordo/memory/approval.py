@@ -15,7 +15,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.owning import make, require_free, revive
+from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import blobs, blocks, history, proposals, runs, versions
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Overtaken, Store, Transaction
@@ -70,9 +70,9 @@ def approve(
     """
     chain, proposal = _held(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
-    outcome = foresee(proposal, block)
+    outcome = preview(proposal, block)
     if body is not None and body != outcome.value:
-        outcome = Foreseen(body, True)
+        outcome = ApprovalPreview(body, True)
         metadata = ChangeMetadata(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
     else:
         metadata = _metadata(proposal, by)
@@ -125,7 +125,7 @@ async def decide_all(
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ApprovalPreview:
     """What approving would make of a block: its text, None where it goes; or, where that is not clean, why not."""
 
     value: str | None
@@ -133,20 +133,20 @@ class Foreseen:
     note: str | None = None
 
 
-def foresee(proposal: Proposal, block: Block | None) -> Foreseen:
+def preview(proposal: Proposal, block: Block | None) -> ApprovalPreview:
     """What approving the proposal would come to while the block is as it is."""
     if block is None:
         # What shall be deleted and is gone is as it should be.
         is_clean = proposal.value is None or proposal.base is None
-        return Foreseen(proposal.value, is_clean, None if is_clean else _GONE)
+        return ApprovalPreview(proposal.value, is_clean, None if is_clean else _GONE)
     if proposal.value is None:
         is_clean = block.value == proposal.base_value
-        return Foreseen(None, is_clean, None if is_clean else _CONFLICT)
+        return ApprovalPreview(None, is_clean, None if is_clean else _CONFLICT)
     if proposal.base_value is None:
         is_clean = block.value == proposal.value
-        return Foreseen(proposal.value, is_clean, None if is_clean else _THERE)
+        return ApprovalPreview(proposal.value, is_clean, None if is_clean else _THERE)
     merged = merge_lines(proposal.base_value, proposal.value, block.value)
-    return Foreseen(merged, merged is not None, None if merged is not None else _CONFLICT)
+    return ApprovalPreview(merged, merged is not None, None if merged is not None else _CONFLICT)
 
 
 @dataclass(frozen=True, slots=True)

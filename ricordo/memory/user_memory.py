@@ -13,7 +13,7 @@ from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory.proposals import Draft, propose
 from ricordo.memory.rotating import read_rotation
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.store import Transaction
@@ -22,7 +22,7 @@ _LARGEST_LIMIT = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class UserMemory:
     """A user and her chain. Before her first block is made, that chain is not stored, and nothing is found in it."""
 
     user: User
@@ -71,35 +71,35 @@ class ProposalOptions:
 _PUT, _PROPOSAL = PutOptions(), ProposalOptions()
 
 
-def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> Owned:
+def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> UserMemory:
     """The memory of the user with this id or identifier; with `makes`, she and her chain are made where they are missing.
 
     Raises NotFound, Invalid.
     """
     user = users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
     if chain := versions.of_owner(tx, scope, "user", user.id):
-        return Owned(user, chain)
+        return UserMemory(user, chain)
     new = Chain(new_id("chain"), user.organization_id, "user", user.id)
     if makes:
         # Two first writes at once would make two chains, so the second waits here.
         users.lock(tx, user.id)
         if chain := versions.of_owner(tx, scope, "user", user.id):
-            return Owned(user, chain)
+            return UserMemory(user, chain)
         versions.insert_chain(tx, new)
-    return Owned(user, new)
+    return UserMemory(user, new)
 
 
-def listed(tx: Transaction, owned: Owned) -> tuple[Block, ...]:
+def listed(tx: Transaction, owned: UserMemory) -> tuple[Block, ...]:
     """Her blocks by their labels, without their tags."""
     return blocks.of_user(tx, owned.scope, owned.user.id)
 
 
-def find(tx: Transaction, owned: Owned, label: str) -> Block | None:
+def find(tx: Transaction, owned: UserMemory, label: str) -> Block | None:
     """Her block with this label, if there is one."""
     return blocks.labelled(tx, owned.chain.id, label)
 
 
-def require(tx: Transaction, owned: Owned, label: str) -> Block:
+def require(tx: Transaction, owned: UserMemory, label: str) -> Block:
     """Her block with this label; raises NotFound."""
     block = find(tx, owned, label)
     if block is None:
@@ -107,7 +107,7 @@ def require(tx: Transaction, owned: Owned, label: str) -> Block:
     return block
 
 
-def put(tx: Transaction, owned: Owned, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
+def put(tx: Transaction, owned: UserMemory, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
     """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
 
     With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
@@ -146,7 +146,13 @@ def make(
 
 
 def delete(
-    tx: Transaction, owned: Owned, label: str, by: Actor, *, message: str | None = None, expected: str | None = None
+    tx: Transaction,
+    owned: UserMemory,
+    label: str,
+    by: Actor,
+    *,
+    message: str | None = None,
+    expected: str | None = None,
 ) -> None:
     """Delete the block; its history stays, and it can be restored. Raises NotFound, Stale, Forbidden."""
     _require_storable(message)
@@ -158,7 +164,7 @@ def delete(
 
 
 def restore(
-    tx: Transaction, owned: Owned, label: str, version_id: str, by: Actor, *, message: str | None = None
+    tx: Transaction, owned: UserMemory, label: str, version_id: str, by: Actor, *, message: str | None = None
 ) -> Block:
     """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
 
@@ -207,7 +213,7 @@ def _is_there(tx: Transaction, chain: Chain) -> bool:
 
 
 def rename(
-    tx: Transaction, owned: Owned, label: str, new_label: str, by: Actor, *, message: str | None = None
+    tx: Transaction, owned: UserMemory, label: str, new_label: str, by: Actor, *, message: str | None = None
 ) -> Block:
     """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
     require_label(new_label)
@@ -232,7 +238,7 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
 
 
 def change_settings(
-    tx: Transaction, owned: Owned, label: str, changed: Mapping[str, Any], by: Actor, *, message: str | None = None
+    tx: Transaction, owned: UserMemory, label: str, changed: Mapping[str, Any], by: Actor, *, message: str | None = None
 ) -> Block:
     """Change title, description, limit, policy, schema_ref, agent_id, course, metadata, hidden or read_only; no version is made.
 
@@ -247,7 +253,7 @@ def change_settings(
 
 def propose_edit(
     tx: Transaction,
-    owned: Owned,
+    owned: UserMemory,
     label: str,
     old_string: str,
     new_string: str,
@@ -334,11 +340,11 @@ def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], metadata:
     return blocks.update(tx, block, changed, metadata)
 
 
-def _held(tx: Transaction, owned: Owned) -> Owned:
+def _held(tx: Transaction, owned: UserMemory) -> UserMemory:
     chain = versions.lock(tx, owned.chain.id)
     if chain is None:
         raise NotFound("There is nothing in this memory. Write a block first.")
-    return Owned(owned.user, chain)
+    return UserMemory(owned.user, chain)
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale, TooLong
-from ricordo.memory import deciding, owning
-from ricordo.memory.commit import commit
-from ricordo.memory.deciding import Approved, Conflicted
-from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
-from ricordo.memory.proposing import Draft, propose
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory import approval, user_memory
+from ricordo.memory.approval import Approved, Conflicted
+from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.step_commit import commit
+from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import blocks, history, proposals, runs
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Overtaken, Transaction
@@ -38,14 +38,14 @@ TEXT = "Name: Ada\n\nLikes: tea\n\nLives in: Turin\n"
 
 async def put(store: SqliteStore, label: str, text: str, **options: Any) -> Block:
     def work(tx: Transaction) -> Block:
-        owned = owning.open_memory(tx, Scope(), "ada", makes=True)
-        return owning.put(tx, owned, label, text, ADA, PutOptions(**options))
+        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
+        return user_memory.put(tx, owned, label, text, ADA, PutOptions(**options))
 
     return await store.write(work)
 
 
-async def owned_of(store: SqliteStore) -> Owned:
-    return await store.read(lambda tx: owning.open_memory(tx, Scope(), "ada"))
+async def owned_of(store: SqliteStore) -> UserMemory:
+    return await store.read(lambda tx: user_memory.open_memory(tx, Scope(), "ada"))
 
 
 async def proposed(
@@ -53,7 +53,7 @@ async def proposed(
 ) -> Proposal:
     owned = await owned_of(store)
     given = ProposalOptions(**options)
-    return await store.write(lambda tx: owning.propose_edit(tx, owned, label, old, new, by, given))
+    return await store.write(lambda tx: user_memory.propose_edit(tx, owned, label, old, new, by, given))
 
 
 async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Proposal:
@@ -66,12 +66,12 @@ async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Propo
 
 
 async def approve(store: SqliteStore, proposal: Proposal, **options: Any) -> Approved | Conflicted:
-    return await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA, **options))
+    return await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA, **options))
 
 
 async def block_of(store: SqliteStore, label: str = "human") -> Block | None:
     owned = await owned_of(store)
-    return await store.read(lambda tx: owning.find(tx, owned, label))
+    return await store.read(lambda tx: user_memory.find(tx, owned, label))
 
 
 async def text_of(store: SqliteStore, label: str = "human") -> str | None:
@@ -150,7 +150,7 @@ async def test_a_collision_that_was_taken_back_can_be_approved_after_all(store: 
     await put(store, "human", TEXT.replace("tea", "milk"))
     await approve(store, proposal)
     owned = await owned_of(store)
-    await store.write(lambda tx: owning.restore(tx, owned, "human", (first.head or b"").hex(), ADA))
+    await store.write(lambda tx: user_memory.restore(tx, owned, "human", (first.head or b"").hex(), ADA))
     assert isinstance(await approve(store, proposal), Approved)
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
@@ -181,28 +181,28 @@ async def test_a_decided_proposal_cannot_be_decided_again(store: SqliteStore) ->
     await put(store, "human", TEXT)
     one, two = await proposed(store, "tea", "rum"), await proposed(store, "Turin", "Rome", by=COACH)
     await approve(store, one)
-    rejected = await store.write(lambda tx: deciding.reject(tx, Scope(), two.id, ADA, reason="Not true"))
+    rejected = await store.write(lambda tx: approval.reject(tx, Scope(), two.id, ADA, reason="Not true"))
     assert (rejected.status, rejected.note, rejected.resolved_by) == ("rejected", "Not true", "user-ada")
     assert rejected == await reread(store, two)
     for proposal, status in ((one, "approved"), (two, "rejected")):
         with pytest.raises(Conflict, match=f"is {status} already"):
             await approve(store, proposal)
         with pytest.raises(Conflict, match=f"is {status} already"):
-            await store.write(lambda tx, id=proposal.id: deciding.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
+            await store.write(lambda tx, id=proposal.id: approval.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
 async def test_only_people_decide_and_only_about_their_own(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await proposed(store, "tea", "rum")
-    for work in (deciding.approve, deciding.reject):
+    for work in (approval.approve, approval.reject):
         with pytest.raises(Forbidden, match="agent agent-tutor may not decide"):
             await store.write(lambda tx, work=work: work(tx, Scope(), proposal.id, TUTOR))  # type: ignore[misc]
         for scope in (Scope(organization_id="org-2"), Scope(subject_id="user-bob")):
             with pytest.raises(NotFound, match=f"Proposal with ID {proposal.id} not found"):
                 await store.write(lambda tx, work=work, scope=scope: work(tx, scope, proposal.id, ADA))  # type: ignore[misc]
     owner = (await owned_of(store)).user.id
-    done = await store.write(lambda tx: deciding.approve(tx, Scope(subject_id=owner), proposal.id, ADA))
+    done = await store.write(lambda tx: approval.approve(tx, Scope(subject_id=owner), proposal.id, ADA))
     assert isinstance(done, Approved)
 
 
@@ -228,7 +228,7 @@ async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_m
     block = await put(store, "human", TEXT, title="You", policy="guarded")
     proposal = await proposed(store, "tea", "rum")
     owned = await owned_of(store)
-    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
     stuck = await approve(store, proposal)
     assert isinstance(stuck, Conflicted)
     assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
@@ -251,7 +251,7 @@ async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(st
         await approve(store, proposal)
     assert (await reread(store, proposal)).status == "open"
     owned = await owned_of(store)
-    await store.write(lambda tx: owning.delete(tx, owned, "profile", ADA))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "profile", ADA))
     await approve(store, proposal)
     assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
     assert await block_of(store) is None
@@ -275,7 +275,7 @@ async def test_of_two_approvals_at_once_one_writes_and_the_other_is_told(store: 
     proposal = await proposed(store, "tea", "rum")
 
     def decide(tx: Transaction) -> Any:
-        return deciding.approve(tx, Scope(), proposal.id, ADA)
+        return approval.approve(tx, Scope(), proposal.id, ADA)
 
     one, two = await overlapped(store, decide, decide)
     assert isinstance(one, Approved)
@@ -286,7 +286,7 @@ async def test_of_two_approvals_at_once_one_writes_and_the_other_is_told(store: 
 
 async def test_an_approval_and_a_rejection_at_once_are_one_decision(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
-    decisions: list[Callable[..., Any]] = [deciding.approve, deciding.reject]
+    decisions: list[Callable[..., Any]] = [approval.approve, approval.reject]
     for first, second in (decisions, decisions[::-1]):
         proposal = await proposed(store, "Turin", new_id("place"))
         before = await text_of(store)
@@ -306,10 +306,10 @@ async def test_an_approval_and_the_expiry_at_once_are_one_decision(store: Sqlite
     owned = await owned_of(store)
     for number, is_approved in enumerate((True, False)):
         proposal = await store.write(
-            lambda tx, n=number: owning.propose_edit(tx, owned, "human", "Ada", f"Ada {n}", TUTOR, late)  # type: ignore[misc]
+            lambda tx, n=number: user_memory.propose_edit(tx, owned, "human", "Ada", f"Ada {n}", TUTOR, late)  # type: ignore[misc]
         )
         works: list[Callable[[Transaction], Any]] = [
-            lambda tx, id=proposal.id: deciding.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
+            lambda tx, id=proposal.id: approval.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
             proposals.expire,
         ]
         _, second = await overlapped(store, *(works if is_approved else works[::-1]))
@@ -326,8 +326,8 @@ async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore, ap
         owned = await owned_of(store)
         options = PutOptions(expected=(block.head or b"").hex())
         works: list[Callable[[Transaction], Any]] = [
-            lambda tx, id=proposal.id: deciding.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
-            lambda tx, owned=owned, line=line, options=options: owning.put(  # type: ignore[misc]
+            lambda tx, id=proposal.id: approval.approve(tx, Scope(), id, ADA),  # type: ignore[misc]
+            lambda tx, owned=owned, line=line, options=options: user_memory.put(  # type: ignore[misc]
                 tx, owned, "human", TEXT.replace(line, "X"), ADA, options
             ),
         ]
@@ -343,7 +343,7 @@ async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore, ap
             assert text == TEXT.replace("tea", "X")
         assert not isinstance(one, Exception)
         if isinstance(two, Conflicted):
-            await store.write(lambda tx, id=proposal.id: deciding.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
+            await store.write(lambda tx, id=proposal.id: approval.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("approves_first", [True, False])
@@ -358,7 +358,7 @@ async def test_an_approval_while_the_agent_edits_keeps_both(store: SqliteStore, 
     memory = WorkingMemory(state)
     memory.write("human", TEXT.replace("Turin", "Rome"), "call-1")
     works: list[Callable[[Transaction], Any]] = [
-        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
         lambda tx: commit(tx, state, memory, Scope(), make.edit_context(state)),
     ]
     results = await overlapped(store, *(works if approves_first else works[::-1]))
@@ -375,16 +375,16 @@ async def test_an_approval_and_a_deletion_or_a_new_label_at_once_follow_each_oth
     owned = await owned_of(store)
     proposal = await proposed(store, "tea", "rum")
     works: list[Callable[[Transaction], Any]] = [
-        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: owning.rename(tx, owned, "human", "profile", ADA),
+        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA),
     ]
     results = await overlapped(store, *(works if approves_first else works[::-1]))
     assert not [result for result in results if isinstance(result, Exception)]
     assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
     proposal = await proposed(store, "rum", "gin", "profile")
     works = [
-        lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: owning.delete(tx, owned, "profile", ADA),
+        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
+        lambda tx: user_memory.delete(tx, owned, "profile", ADA),
     ]
     one, two = await overlapped(store, *(works if approves_first else works[::-1]))
     assert not isinstance(one, Exception)
@@ -400,9 +400,9 @@ async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(store
     run_id = await run_of(store, state, write("human", TEXT.replace("Turin", "Rome")))
     proposal = await proposed(store, "tea", "rum")
     works: dict[str, Callable[[Transaction], Any]] = {
-        "approve": lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA),
-        "put": lambda tx: owning.put(tx, owned, "human", "x", ADA),
-        "undo": lambda tx: deciding.undo_run(tx, Scope(), run_id, ADA),
+        "approve": lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
+        "put": lambda tx: user_memory.put(tx, owned, "human", "x", ADA),
+        "undo": lambda tx: approval.undo_run(tx, Scope(), run_id, ADA),
     }
     _, late = await overlapped(
         store, lambda tx: tx.run(chains.delete().where(chains.c.id == owned.chain.id)), works[what]
@@ -434,7 +434,7 @@ async def test_many_are_decided_each_alone_and_what_fails_is_told(store: SqliteS
     stuck = await proposed(store, "Turin", "Rome", by=COACH)
     await put(store, "human", TEXT.replace("Turin", "Oslo"))
     ids = [good.id, "proposal-gone", stuck.id, other.id, good.id]
-    done = await deciding.decide_all(store, Scope(), ids, "approve", ADA)
+    done = await approval.decide_all(store, Scope(), ids, "approve", ADA)
     assert [(one.id, one.outcome) for one in done] == [
         (good.id, "approved"),
         ("proposal-gone", "failed"),
@@ -442,7 +442,7 @@ async def test_many_are_decided_each_alone_and_what_fails_is_told(store: SqliteS
         (other.id, "approved"),
     ]
     assert done[1].error == "Proposal with ID proposal-gone not found"
-    again = await deciding.decide_all(store, Scope(), ids[:3], "reject", ADA, reason="No")
+    again = await approval.decide_all(store, Scope(), ids[:3], "reject", ADA, reason="No")
     assert [one.outcome for one in again] == ["failed", "failed", "rejected"]
     assert (await reread(store, stuck)).note == "No"
     assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Oslo")
@@ -454,10 +454,10 @@ async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(sto
     second = await proposed(store, "Turin", "Rome", by=COACH)
     runtime: Any = type("Runtime", (), {"store": store})()
     job: Any = None
-    await deciding.EXPIRY.run(runtime, job, print)
+    await approval.EXPIRY.run(runtime, job, print)
     assert (await reread(store, first)).status == "open"
     clock.advance(6)
-    await deciding.EXPIRY.run(runtime, job, print)
+    await approval.EXPIRY.run(runtime, job, print)
     assert ((await reread(store, first)).status, (await reread(store, second)).status) == ("expired", "open")
     with pytest.raises(Conflict, match="is expired already"):
         await approve(store, first)
@@ -502,8 +502,8 @@ def write(label: str, text: str) -> Callable[[WorkingMemory], object]:
     return lambda memory: memory.write(label, text, f"call-{next(_CALLS)}")
 
 
-async def undo(store: SqliteStore, run_id: str) -> deciding.Undone:
-    return await store.write(lambda tx: deciding.undo_run(tx, Scope(), run_id, ADA))
+async def undo(store: SqliteStore, run_id: str) -> approval.Undone:
+    return await store.write(lambda tx: approval.undo_run(tx, Scope(), run_id, ADA))
 
 
 async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(store: SqliteStore) -> None:
@@ -621,7 +621,7 @@ async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: Sq
     with pytest.raises(NotFound):
         await undo(store, "run-gone")
     with pytest.raises(Forbidden):
-        await store.write(lambda tx: deciding.undo_run(tx, Scope(), "run-8", TUTOR))
+        await store.write(lambda tx: approval.undo_run(tx, Scope(), "run-8", TUTOR))
     ended = await run_of(store, state, write("human", "y"))
-    other = await store.write(lambda tx: deciding.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA))
+    other = await store.write(lambda tx: approval.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA))
     assert (other.blocks, await text_of(store)) == ((), "y")

@@ -15,9 +15,9 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working import (
+from ricordo.memory.working_memory import (
     BlockCreation,
-    BlockDescribed,
+    BlockDescription,
     BlockEdit,
     BlockRemoval,
     BlockRename,
@@ -42,7 +42,7 @@ _Blocks = Mapping[str, Block]
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped:
+class StoredEdits:
     """The agent's blocks as they are now, what calls are told in place of their results, and calls that failed, by call id."""
 
     blocks: tuple[Block, ...]
@@ -66,14 +66,14 @@ class _Ground:
         return self.chain.id if self.chain else None
 
 
-def reshape(
+def store_plan(
     tx: Transaction,
     state: AgentState,
     edits: Sequence[MemoryEdit],
     scope: Scope,
     context: EditContext,
     own: Chain | None,
-) -> Reshaped:
+) -> StoredEdits:
     """Store the edits, but for those that what others did meanwhile makes impossible.
 
     The agent and all chains are held; `own` is the agent's, if it has one.
@@ -98,11 +98,11 @@ def reshape(
             if last.shown == "text" and block and block.value != last.value:
                 told[last.call_id] = block.value
     stored = _store(ground, after, edits)
-    told |= told_of_versions(edits, stored, failed)
-    return Reshaped(stored, told, failed)
+    told |= version_notes(edits, stored, failed)
+    return StoredEdits(stored, told, failed)
 
 
-def told_of_versions(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
+def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
     """Which version their edit became, for the calls that want to know it."""
     heads = {block.id: block.head for block in stored}
     return {
@@ -168,9 +168,9 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
     return after
 
 
-def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescribed) -> Block:
+def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescription) -> Block:
     block = after[edit.base.id]
-    if isinstance(edit, BlockDescribed):
+    if isinstance(edit, BlockDescription):
         stored = ground.there.get(block.id, edit.base)
         _require_same(edit.base.description, stored.description, edit.base)
         return replace(block, description=edit.description)

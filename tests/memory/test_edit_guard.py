@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Invalid
-from ricordo.memory.guarding import (
+from ricordo.memory.edit_guard import (
     Guard,
     Sources,
     added_text,
@@ -18,7 +18,7 @@ from ricordo.memory.guarding import (
     recalled_in,
     repeated,
 )
-from ricordo.memory.working import PassageDraft, WorkingMemory
+from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from tests.support import make
 
 PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."

@@ -1,7 +1,7 @@
 """Storing what a step did to memory, inside the step's own transaction.
 
 A block that someone else changed meanwhile is merged by lines; where that is impossible the tool calls that edited it fail, and
-the agent is told. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.reshaping`.
+the agent is told. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.edit_plan`.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -14,11 +14,11 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.edit_context import EditContext
+from ricordo.memory.edit_plan import CLOSE, GONE, StoredEdits, store_plan, version_notes
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposing import Proposed, propose_edits
-from ricordo.memory.reshaping import CLOSE, GONE, Reshaped, reshape, told_of_versions
+from ricordo.memory.proposals import ProposedEdits, propose_edits
 from ricordo.memory.rotating import may_rotate, rotate
-from ricordo.memory.working import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
+from ricordo.memory.working_memory import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.store import Transaction
@@ -43,13 +43,13 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
     own = _hold(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
     done = (
-        reshape(tx, state, direct, scope, context, own)
+        store_plan(tx, state, direct, scope, context, own)
         if texts is None
         else _write_texts(tx, state, texts, scope, context)
     )
     lost = _lost_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in lost]
-    proposed = propose_edits(tx, waiting, context) if waiting else Proposed()
+    proposed = propose_edits(tx, waiting, context) if waiting else ProposedEdits()
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotated(tx, state, done.blocks, filled, context)
     passages = [*_passages(tx, state, memory.passages, scope, context), *rotated]
@@ -116,7 +116,7 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] |
 
 def _write_texts(
     tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, context: EditContext
-) -> Reshaped:
+) -> StoredEdits:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
     told: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -132,8 +132,8 @@ def _write_texts(
         current[block_id] = written
         if written.value != edits[-1].value and edits[-1].shown == "text":
             told[edits[-1].call_id] = written.value
-        told |= told_of_versions(edits, [written], failed)
-    return Reshaped(tuple(block for block in current.values() if block), told, failed)
+        told |= version_notes(edits, [written], failed)
+    return StoredEdits(tuple(block for block in current.values() if block), told, failed)
 
 
 def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:

@@ -1,4 +1,4 @@
-"""A step's working copy of memory. Tools change it and it remembers what they did; `memory.commit` stores that, with the step."""
+"""A step's working copy of memory. Tools change it and it keeps what they did; `memory.step_commit` stores that with the step."""
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.conforming import Schemas, no_schemas, require_follows
-from ricordo.memory.guarding import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
+from ricordo.memory.edit_guard import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
 Shown = Literal["text", "version", "nothing"]
@@ -77,7 +77,7 @@ class BlockRename:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDescribed:
+class BlockDescription:
     """A block that a tool call gives another description."""
 
     call_id: str
@@ -86,7 +86,7 @@ class BlockDescribed:
     reason: EditReason = NO_REASON
 
 
-MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescribed
+MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class WorkingMemory:
         if description != block.description:
             self._current[label] = replace(block, description=description)
             reason = self._with_quote(NO_REASON, call_id)
-            self.edits.append(BlockDescribed(call_id, self._bases[block.id], description, reason))
+            self.edits.append(BlockDescription(call_id, self._bases[block.id], description, reason))
 
     @contextmanager
     def as_one(self) -> Iterator[None]:

@@ -9,9 +9,9 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working import (
+from ricordo.memory.working_memory import (
     BlockCreation,
-    BlockDescribed,
+    BlockDescription,
     BlockEdit,
     BlockRemoval,
     BlockRename,
@@ -46,7 +46,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class ProposedEdits:
     """What became of edits that had to wait: what their calls are told, and those that failed, by call id."""
 
     told: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Proposed:
         return {**told, **{id: f"{text} {_BESIDE}" if id in told else text for id, text in self.told.items()}}
 
 
-def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext) -> Proposed:
+def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext) -> ProposedEdits:
     """Make a proposal of each block's edits in one step."""
     told: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -67,7 +67,7 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
     # In the order of their chains, as everyone takes them, so that no two wait for each other.
     for group in sorted(by_block.values(), key=lambda group: group[0].base.chain_id):
         block = group[0].base
-        if any(isinstance(edit, BlockDescribed) for edit in group):
+        if any(isinstance(edit, BlockDescription) for edit in group):
             failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
             continue
         metadata = context.metadata((edit.reason for edit in group), f"Edit {block.label}")
@@ -79,7 +79,7 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
         for edit in group:
             sentence = WAITS.format(block.label, proposal.id)
             told[edit.call_id] = f"{told[edit.call_id]} {sentence}" if edit.call_id in told else sentence
-    return Proposed(told, failed)
+    return ProposedEdits(told, failed)
 
 
 def propose(tx: Transaction, draft: Draft, metadata: ChangeMetadata, expires_after: int | None = None) -> Proposal:

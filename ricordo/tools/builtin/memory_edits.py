@@ -7,7 +7,7 @@ from typing import Any
 
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.working import EditReason
+from ricordo.memory.working_memory import EditReason
 from ricordo.tools.builtin.memory import lines_with, refuse_line_numbers
 from ricordo.tools.toolbox import ToolContext
 

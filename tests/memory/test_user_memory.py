@@ -10,9 +10,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
-from ricordo.memory import deciding, owning
-from ricordo.memory.owning import Owned, ProposalOptions, PutOptions
-from ricordo.memory.proposing import Draft, propose
+from ricordo.memory import approval, user_memory
+from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.storage import blocks, history, proposals, users, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -26,14 +26,14 @@ TUTOR = Actor("agent", "agent-tutor", "Tutor")
 
 async def put(store: SqliteStore, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any) -> Block:
     def work(tx: Transaction) -> Block:
-        owned = owning.open_memory(tx, Scope(), who, makes=True)
-        return owning.put(tx, owned, label, text, by, PutOptions(**options))
+        owned = user_memory.open_memory(tx, Scope(), who, makes=True)
+        return user_memory.put(tx, owned, label, text, by, PutOptions(**options))
 
     return await store.write(work)
 
 
-async def owned_of(store: SqliteStore, who: str = "ada") -> Owned:
-    return await store.read(lambda tx: owning.open_memory(tx, Scope(), who))
+async def owned_of(store: SqliteStore, who: str = "ada") -> UserMemory:
+    return await store.read(lambda tx: user_memory.open_memory(tx, Scope(), who))
 
 
 async def history_of(store: SqliteStore, label: str | None = None) -> list[BlockVersion]:
@@ -43,7 +43,7 @@ async def history_of(store: SqliteStore, label: str | None = None) -> list[Block
 
 async def found(store: SqliteStore, label: str) -> Block | None:
     owned = await owned_of(store)
-    return await store.read(lambda tx: owning.find(tx, owned, label))
+    return await store.read(lambda tx: user_memory.find(tx, owned, label))
 
 
 async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteStore) -> None:
@@ -57,7 +57,7 @@ async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteS
         "Name: Ada\n",
         owned.chain.id,
     )
-    assert await store.read(lambda tx: owning.listed(tx, owned)) == (block,)
+    assert await store.read(lambda tx: user_memory.listed(tx, owned)) == (block,)
     (first,) = await history_of(store, "human")
     assert (first.id, first.reason, first.author) == (block.head, "Begin", ADA)
 
@@ -65,10 +65,10 @@ async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteS
 async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(store: SqliteStore) -> None:
     await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
     owned = await owned_of(store)
-    assert await store.read(lambda tx: owning.listed(tx, owned)) == ()
+    assert await store.read(lambda tx: user_memory.listed(tx, owned)) == ()
     assert await history_of(store) == []
     with pytest.raises(NotFound, match="Write a block first"):
-        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
+        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
     with pytest.raises(NotFound, match='no user "bob"'):
         await owned_of(store, "bob")
     assert await store.read(lambda tx: tx.all(chains.select())) == []
@@ -77,7 +77,7 @@ async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_
 async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(store: SqliteStore) -> None:
     await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
     owned = await owned_of(store)
-    listed = await store.read(lambda tx: owning.listed(tx, owned))
+    listed = await store.read(lambda tx: user_memory.listed(tx, owned))
     assert {block.label: block.value for block in listed} == {f"block {number}": str(number) for number in range(10)}
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
     assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2  # the local user is the other
@@ -137,9 +137,9 @@ async def test_a_delete_that_names_an_older_version_is_refused(store: SqliteStor
     second = await put(store, "human", "two")
     owned = await owned_of(store)
     with pytest.raises(Stale):
-        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, expected=(first.head or b"").hex()))
+        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, expected=(first.head or b"").hex()))
     assert await found(store, "human") == second
-    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, expected=(second.head or b"").hex()))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, expected=(second.head or b"").hex()))
     assert await found(store, "human") is None
 
 
@@ -149,11 +149,13 @@ async def test_a_deleted_block_comes_back_with_its_id_its_settings_and_its_histo
     )
     await put(store, "human", "two")
     owned = await owned_of(store)
-    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA, message="Away"))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, message="Away"))
     assert await found(store, "human") is None
     with pytest.raises(NotFound, match='no memory block "human"'):
-        await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
-    restored = await store.write(lambda tx: owning.restore(tx, owned, "human", (block.head or b"").hex()[:10], ADA))
+        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
+    restored = await store.write(
+        lambda tx: user_memory.restore(tx, owned, "human", (block.head or b"").hex()[:10], ADA)
+    )
     kept = ("id", "title", "policy", "limit", "schema_ref", "course")
     assert restored.value == "one"
     assert [getattr(restored, name) for name in kept] == [getattr(block, name) for name in kept]
@@ -166,10 +168,10 @@ async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another
     block = await put(store, "human", "one", title="You")
     owned = await owned_of(store)
     first = (block.head or b"").hex()
-    await store.write(lambda tx: owning.delete(tx, owned, "human", ADA))
-    await store.write(lambda tx: owning.restore(tx, owned, "human", first, ADA))
-    await store.write(lambda tx: owning.rename(tx, owned, "human", "profile", ADA))
-    again = await store.write(lambda tx: owning.restore(tx, owned, "human", first, ADA))
+    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
+    await store.write(lambda tx: user_memory.restore(tx, owned, "human", first, ADA))
+    await store.write(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
+    again = await store.write(lambda tx: user_memory.restore(tx, owned, "human", first, ADA))
     profile = await found(store, "profile")
     assert profile
     assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
@@ -180,35 +182,35 @@ async def test_a_restore_of_the_text_that_is_there_makes_no_version_and_of_none_
     other = await put(store, "other", "x")
     await put(store, "late", "y")
     owned = await owned_of(store)
-    same = await store.write(lambda tx: owning.restore(tx, owned, "human", (other.head or b"").hex(), ADA))
+    same = await store.write(lambda tx: user_memory.restore(tx, owned, "human", (other.head or b"").hex(), ADA))
     assert same == block
     with pytest.raises(NotFound, match='no memory block "late" at version'):
-        await store.write(lambda tx: owning.restore(tx, owned, "late", (block.head or b"").hex(), ADA))
+        await store.write(lambda tx: user_memory.restore(tx, owned, "late", (block.head or b"").hex(), ADA))
     with pytest.raises(NotFound, match="no version"):
-        await store.write(lambda tx: owning.restore(tx, owned, "human", "f" * 40, ADA))
+        await store.write(lambda tx: user_memory.restore(tx, owned, "human", "f" * 40, ADA))
     assert len(await history_of(store)) == 3
 
 
 async def test_a_renamed_block_keeps_history_and_proposals_and_can_be_restored(store: SqliteStore) -> None:
     block = await put(store, "human", "one\n")
     owned = await owned_of(store)
-    proposal = await store.write(lambda tx: owning.propose_edit(tx, owned, "human", "one", "three", TUTOR))
-    renamed = await store.write(lambda tx: owning.rename(tx, owned, "human", "courses/me", ADA))
+    proposal = await store.write(lambda tx: user_memory.propose_edit(tx, owned, "human", "one", "three", TUTOR))
+    renamed = await store.write(lambda tx: user_memory.rename(tx, owned, "human", "courses/me", ADA))
     assert (renamed.id, renamed.label) == (block.id, "courses/me")
     await put(store, "human", "another")
     assert [one.label for one in await history_of(store, "courses/me")] == ["courses/me", "human"]
     assert len(await history_of(store, "human")) == 1
     assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"courses/me": 1}
-    approved = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
-    assert isinstance(approved, deciding.Approved)
+    approved = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
+    assert isinstance(approved, approval.Approved)
     assert approved.block
     assert (approved.block.label, approved.block.value) == ("courses/me", "three\n")
-    back = await store.write(lambda tx: owning.restore(tx, owned, "courses/me", (block.head or b"").hex(), ADA))
+    back = await store.write(lambda tx: user_memory.restore(tx, owned, "courses/me", (block.head or b"").hex(), ADA))
     assert back.value == "one\n"
     with pytest.raises(Conflict, match='memory block "human" already'):
-        await store.write(lambda tx: owning.rename(tx, owned, "courses/me", "human", ADA))
+        await store.write(lambda tx: user_memory.rename(tx, owned, "courses/me", "human", ADA))
     with pytest.raises(Invalid, match="cannot be used"):
-        await store.write(lambda tx: owning.rename(tx, owned, "human", "a/history", ADA))
+        await store.write(lambda tx: user_memory.rename(tx, owned, "human", "a/history", ADA))
 
 
 async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
@@ -235,14 +237,14 @@ async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteSto
     await put(store, "human", "x")
     ada = (await owned_of(store)).user
     narrowed = Scope(subject_id=ada.id)
-    assert (await store.read(lambda tx: owning.open_memory(tx, narrowed, "ada"))).user == ada
-    assert (await store.read(lambda tx: owning.open_memory(tx, narrowed, ada.id))).user == ada
+    assert (await store.read(lambda tx: user_memory.open_memory(tx, narrowed, "ada"))).user == ada
+    assert (await store.read(lambda tx: user_memory.open_memory(tx, narrowed, ada.id))).user == ada
     await put(store, "human", "y", "bob")
     for name in ("bob", "carl"):
         with pytest.raises(NotFound, match=f'no user "{name}"'):
-            await store.write(lambda tx, name=name: owning.open_memory(tx, narrowed, name, makes=True))  # type: ignore[misc]
+            await store.write(lambda tx, name=name: user_memory.open_memory(tx, narrowed, name, makes=True))  # type: ignore[misc]
     with pytest.raises(NotFound):
-        await store.write(lambda tx: owning.open_memory(tx, Scope(organization_id="org-2"), ada.id))
+        await store.write(lambda tx: user_memory.open_memory(tx, Scope(organization_id="org-2"), ada.id))
 
 
 async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_settings(store: SqliteStore) -> None:
@@ -255,7 +257,7 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
     await put(store, "human", "y", policy="guarded")
     owned = await owned_of(store)
     with pytest.raises(Forbidden):
-        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"policy": "direct"}, TUTOR))
+        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"policy": "direct"}, TUTOR))
     block = await found(store, "human")
     assert block
     assert (block.value, block.policy) == ("y", "guarded")
@@ -265,13 +267,13 @@ async def test_settings_change_without_a_version_and_can_be_emptied(store: Sqlit
     block = await put(store, "human", "x" * 20, title="You", course="maths")
     owned = await owned_of(store)
     changed = await store.write(
-        lambda tx: owning.change_settings(tx, owned, "human", {"course": None, "policy": "explicit"}, ADA)
+        lambda tx: user_memory.change_settings(tx, owned, "human", {"course": None, "policy": "explicit"}, ADA)
     )
     assert (changed.course, changed.policy, changed.title, changed.head) == (None, "explicit", "You", block.head)
     with pytest.raises(TooLong):
-        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"limit": 10}, ADA))
+        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"limit": 10}, ADA))
     with pytest.raises(Invalid, match='"value" is no setting'):
-        await store.write(lambda tx: owning.change_settings(tx, owned, "human", {"value": "x"}, ADA))
+        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"value": "x"}, ADA))
     assert await found(store, "human") == changed
 
 
@@ -281,7 +283,7 @@ async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> N
 
     async def propose(old: str, new: str, label: str = "human", **options: Any) -> Any:
         given = ProposalOptions(**options)
-        return await store.write(lambda tx: owning.propose_edit(tx, owned, label, old, new, TUTOR, given))
+        return await store.write(lambda tx: user_memory.propose_edit(tx, owned, label, old, new, TUTOR, given))
 
     for old, new, message in (
         ("coffee", "x", "does not stand"),
@@ -312,9 +314,9 @@ async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: Sqli
     metadata = ChangeMetadata(TUTOR, "A goal", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     assert await found(store, "goals") is None
-    done = await store.write(lambda tx: deciding.approve(tx, Scope(), proposal.id, ADA))
+    done = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
     block = await found(store, "goals")
-    assert isinstance(done, deciding.Approved)
+    assert isinstance(done, approval.Approved)
     assert done.block == block
     assert block
     assert (block.value, block.policy, block.description) == ("Pass maths", "propose", "What for")
@@ -334,7 +336,7 @@ async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:
     bobs = await owned_of(store, "bob")
     (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
     with pytest.raises(NotFound):
-        await store.write(lambda tx: owning.restore(tx, owned, "human", theirs.id.hex(), ADA))
+        await store.write(lambda tx: user_memory.restore(tx, owned, "human", theirs.id.hex(), ADA))
 
 
 async def test_a_put_reaches_agents_with_the_block_and_a_write_from_before_it_is_seen_as_stale(

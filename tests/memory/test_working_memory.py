@@ -4,9 +4,9 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
-from ricordo.memory.working import (
+from ricordo.memory.working_memory import (
     BlockCreation,
-    BlockDescribed,
+    BlockDescription,
     BlockEdit,
     BlockRemoval,
     BlockRename,
@@ -141,7 +141,7 @@ def test_a_block_gets_another_description() -> None:
     memory.describe("human", "The user", "call-1")
     memory.describe("human", "The user", "call-2")
     assert memory.block("human").description == "The user"
-    assert memory.edits == [BlockDescribed("call-1", HUMAN, "The user")]
+    assert memory.edits == [BlockDescription("call-1", HUMAN, "The user")]
 
 
 def test_a_rename_to_the_same_label_is_no_edit() -> None:

@@ -7,8 +7,8 @@ import pytest
 from ricordo.domain.block import Policy
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import Proposal
-from ricordo.memory.commit import Committed, commit
-from ricordo.memory.working import WorkingMemory
+from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
