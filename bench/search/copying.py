@@ -7,14 +7,20 @@ from sqlalchemy import Table, insert, literal, select
 from ricordo.search.records import read_documents
 from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
-from ricordo.storage.search_tables import search_documents, search_postings, search_spaces, search_terms, search_vectors
+from ricordo.storage.search_tables import (
+    search_documents,
+    search_partitions,
+    search_postings,
+    search_terms,
+    search_vectors,
+)
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, archives, messages, passages, passages_tags
 from ricordo.storage.tables import conversations as threads
 
 
 class Copies:
-    """Makes the copy with this number of a template. What is copied was merged: nothing of it waits in the tail."""
+    """Makes the copy with this number of a template. What is copied was flushed: nothing of it waits in the buffer."""
 
     def __init__(self, template: str, number: int) -> None:
         self._template = template
@@ -50,19 +56,19 @@ class Copies:
         _copy(tx, table, owner == self._template, id=table.c.id + self._ending, **changed)
 
     def _copy_index(self, tx: Transaction, table: Table, owner: Any, thread: str | None) -> None:
-        old = _space(tx, self._template)
-        _copy(tx, search_spaces, search_spaces.c.seq == old, owner_id=self._owner)
-        new = _space(tx, self._owner)
+        old = _partition(tx, self._template)
+        _copy(tx, search_partitions, search_partitions.c.seq == old, owner_id=self._owner)
+        new = _partition(tx, self._owner)
         first = {name: _first_number(tx, table, owner, name) for name in (self._template, self._owner)}
         shift = first[self._owner] - first[self._template]
-        for row in tx.all(select(search_documents).where(search_documents.c.space == old)):
+        for row in tx.all(select(search_documents).where(search_documents.c.partition == old)):
             records = read_documents(row.data).copy()
             records["number"] += shift
             if thread:
                 records["thread"] = fingerprint(thread)
-            tx.run(insert(search_documents).values(space=new, chunk=row.chunk, data=records.tobytes()))
+            tx.run(insert(search_documents).values(partition=new, chunk=row.chunk, data=records.tobytes()))
         for part in (search_postings, search_terms, search_vectors):
-            _copy(tx, part, part.c.space == old, space=new)
+            _copy(tx, part, part.c.partition == old, partition=new)
 
 
 def _copy(tx: Transaction, table: Table, where: Any, **changed: Any) -> None:
@@ -79,8 +85,8 @@ def _copy(tx: Transaction, table: Table, where: Any, **changed: Any) -> None:
     tx.run(insert(table).from_select([column.name for column in columns], rows))
 
 
-def _space(tx: Transaction, owner_id: str) -> int:
-    return int(tx.first(select(search_spaces.c.seq).where(search_spaces.c.owner_id == owner_id)).seq)
+def _partition(tx: Transaction, owner_id: str) -> int:
+    return int(tx.first(select(search_partitions.c.seq).where(search_partitions.c.owner_id == owner_id)).seq)
 
 
 def _first_number(tx: Transaction, table: Table, owner: Any, owner_id: str) -> int:

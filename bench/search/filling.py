@@ -140,7 +140,7 @@ class Filler:
         texts = self._writer.texts(OTHERS_ROWS)
         for start in range(0, len(texts), BATCH):
             await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
-        while await self._store.write(lambda tx: partitions.merge(tx, kind, owner_id)):
+        while await self._store.write(lambda tx: partitions.flush(tx, kind, owner_id)):
             pass
         await self._embed(owner_id)
         return owner_id

@@ -212,7 +212,7 @@ class Work:
         try:
             while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
                 pass
-            await self._runtime.indexing.fenced(job).merge(job, self._report)
+            await self._runtime.indexing.fenced(job).flush(job, self._report)
         except BaseException:
             await self._runtime.store.write(lambda tx: jobs.put_back(tx, job))
             raise

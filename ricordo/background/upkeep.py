@@ -9,13 +9,13 @@ from ricordo.runtime import Runtime
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX
 from ricordo.search.rebuild_jobs import reembed, reindex
-from ricordo.search.schedule import MERGE
+from ricordo.search.schedule import FLUSH
 
 SWEPT_EVERY = 600.0
 
 
-async def _merge(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.fenced(job).merge(job, report)
+async def _flush(runtime: Runtime, job: Job, report: Report) -> None:
+    await runtime.indexing.fenced(job).flush(job, report)
 
 
 async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
@@ -39,7 +39,7 @@ async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 HANDLERS = (
-    JobHandler(MERGE, _merge),
+    JobHandler(FLUSH, _flush),
     JobHandler(EMBED, _embed),
     JobHandler(SWEEP, _sweep, every_seconds=SWEPT_EVERY),
     JobHandler(REINDEX, _reindex),

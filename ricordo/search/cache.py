@@ -1,7 +1,8 @@
 """What this process remembers of the index, so that a search reads only what changed: within bounds, and never the truth.
 
-All of it goes by the number and the generation of a space, and by how many documents were merged: within a generation merges only
-append. So what another process merged, took out or rebuilt is noticed by the row of the space, which every search reads.
+All of it goes by the number and the generation of a partition, and by how many documents were flushed: within a generation
+flushes only append. So what another process flushed, took out or rebuilt is noticed by the row of the partition, which every
+search reads.
 """
 
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 from ricordo.search.scoring import Posting
 from ricordo.storage.store import Transaction
 
-# Bytes that a process spends on what it remembers: of all spaces, and of the terms in them.
+# Bytes that a process spends on what it remembers: of all partitions, and of the terms in them.
 MEMORY = 224 * 1024 * 1024
 TERMS_MEMORY = 32 * 1024 * 1024
 # What an entry takes beside its arrays.
@@ -21,7 +22,7 @@ _ENTRY = 600
 
 
 class Memory:
-    """What this process remembers of spaces, the least used forgotten first. What is in it never changes, it is replaced."""
+    """What this process remembers of partitions, the least used forgotten first. What is in it never changes, it is replaced."""
 
     def __init__(self, most: int = MEMORY, most_of_terms: int = TERMS_MEMORY) -> None:
         self.terms = Terms(most_of_terms)
@@ -43,7 +44,7 @@ class Memory:
         with self._lock:
             self._size += size - self._held.pop(key, (None, 0))[1]
             self._held[key] = (value, size)
-            # What is known of one space is used together, so a part of it never makes room for another.
+            # What is known of one partition is used together, so a part of it never makes room for another.
             others = [other for other in self._held if other[1] != key[1]] if self._size > self._most else []
             for other in others:
                 if self._size > self._most:
@@ -52,9 +53,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where a term stood in the merged documents of a space, when there were so many of them in this generation."""
+    """Where a term stood in the flushed documents of a partition, when there were so many of them in this generation."""
 
-    space: int
+    partition: int
     generation: int
     documents: int
     posting: Posting
@@ -92,7 +93,7 @@ class Terms:
 
 
 def memory_of(tx: Transaction) -> Memory:
-    """This process's memory of the database's spaces; an empty one where the transaction sees what may be rolled back."""
+    """This process's memory of the database's partitions; an empty one where the transaction sees what may be rolled back."""
     if tx.has_written:
         return Memory()
     memory: Memory = tx.cache.setdefault(Memory, Memory())

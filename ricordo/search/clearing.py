@@ -1,7 +1,7 @@
-"""On PostgreSQL, clearing the tail of rows that merges deleted: every search reads it, and would read past them.
+"""On PostgreSQL, clearing the buffer of rows that flushes deleted: every search reads it, and would read past them.
 
 PostgreSQL does that by itself too, a minute or more later, and after a large import too late: with 100,000 deleted rows in the
-tail a search took 20 ms more.
+buffer a search took 20 ms more.
 """
 
 import logging
@@ -10,17 +10,17 @@ from typing import Any
 from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
-# Rows that this process merges between two clearings.
+# Rows that this process flushes between two clearings.
 MANY = 5_000
 # It waits for nobody: what is being cleared already need not be cleared twice.
-_CLEAR = "VACUUM (SKIP_LOCKED, ANALYZE) search_tail"
+_CLEAR = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 
 
 def note(tx: Transaction, deleted: int) -> None:
-    """So many rows leave the tail with this transaction: once it is committed, clear up where they are many by now."""
+    """So many rows leave the buffer with this transaction: once it is committed, clear up where they are many by now."""
     if tx.connection.dialect.name != "postgresql":
         return
-    counted: dict[str, int] = tx.cache.setdefault("rows that left the tail", {})
+    counted: dict[str, int] = tx.cache.setdefault("rows that left the buffer", {})
     cursor: Any = tx.connection.connection.cursor
 
     def follow() -> None:
@@ -31,6 +31,6 @@ def note(tx: Transaction, deleted: int) -> None:
         try:
             cursor().execute(_CLEAR)
         except Exception as error:
-            log.warning("the search index's tail was not cleared", extra={"reason": str(error).partition("\n")[0]})
+            log.warning("the search index's buffer was not cleared", extra={"reason": str(error).partition("\n")[0]})
 
     tx.after_commit.append(follow)

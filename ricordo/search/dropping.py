@@ -1,14 +1,14 @@
-"""Forgetting a whole space, portion by portion, once nobody can search it any more."""
+"""Forgetting a whole partition, portion by portion, once nobody can search it any more."""
 
 from typing import Any
 
 from sqlalchemy import Table, bindparam, delete, select
 
 from ricordo.storage.search_tables import (
+    search_buffer,
     search_documents,
+    search_partitions,
     search_postings,
-    search_spaces,
-    search_tail,
     search_terms,
     search_vectors,
 )
@@ -17,14 +17,16 @@ from ricordo.storage.store import Transaction
 # A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of messages.
 PORTION = 200
 
-_SPACE = select(search_spaces.c.seq).where(search_spaces.c.owner_id == bindparam("owner_id")).with_for_update()
+_PARTITION = (
+    select(search_partitions.c.seq).where(search_partitions.c.owner_id == bindparam("owner_id")).with_for_update()
+)
 _MODELS = (
     select(search_vectors.c.embedding)
-    .join(search_spaces, search_spaces.c.seq == search_vectors.c.space)
-    .where(search_spaces.c.owner_id == bindparam("owner_id"))
+    .join(search_partitions, search_partitions.c.seq == search_vectors.c.partition)
+    .where(search_partitions.c.owner_id == bindparam("owner_id"))
     .distinct()
 )
-_DROP_SPACE = delete(search_spaces).where(search_spaces.c.seq == bindparam("space"))
+_DROP_PARTITION = delete(search_partitions).where(search_partitions.c.seq == bindparam("partition"))
 
 
 def _some(table: Table, column: str) -> tuple[Any, Any]:
@@ -35,25 +37,27 @@ def _some(table: Table, column: str) -> tuple[Any, Any]:
     return found.limit(PORTION), by_key
 
 
-_SOME_TAIL = _some(search_tail, "owner_id")
-_SOME_OF_SPACE = [_some(table, "space") for table in (search_documents, search_postings, search_terms, search_vectors)]
+_SOME_BUFFER = _some(search_buffer, "owner_id")
+_SOME_OF_PARTITION = [
+    _some(table, "partition") for table in (search_documents, search_postings, search_terms, search_vectors)
+]
 
 
 def drop_portion(tx: Transaction, owner_id: str) -> bool:
-    """Delete some rows of the space, at last the space itself; tells whether there is more to delete."""
-    if _drop(tx, _SOME_TAIL, {"owner_id": owner_id}):
+    """Delete some rows of the partition, at last the partition itself; tells whether there is more to delete."""
+    if _drop(tx, _SOME_BUFFER, {"owner_id": owner_id}):
         return True
-    space = tx.first(_SPACE, {"owner_id": owner_id})
-    if space is None:
+    partition = tx.first(_PARTITION, {"owner_id": owner_id})
+    if partition is None:
         return False
-    if any(_drop(tx, statements, {"space": space.seq}) for statements in _SOME_OF_SPACE):
+    if any(_drop(tx, statements, {"partition": partition.seq}) for statements in _SOME_OF_PARTITION):
         return True
-    tx.run(_DROP_SPACE, {"space": space.seq})
+    tx.run(_DROP_PARTITION, {"partition": partition.seq})
     return False
 
 
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
-    """The models of which the space has vectors, here or in an outside index."""
+    """The models of which the partition has vectors, here or in an outside index."""
     return [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})]
 
 

@@ -1,7 +1,8 @@
 """One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
 
-Statements: one for the spaces, tails and those postings that are not remembered; one where documents were merged, and one where
-vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other words.
+Statements: one for the partitions, buffers and those postings that are not remembered; one where documents were flushed, and
+one where vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other
+words.
 """
 
 import math
@@ -22,7 +23,7 @@ from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similar
 from ricordo.search.partition_view import Bools, View, join_views, view_of
 from ricordo.search.query import Conditions, Found, Hit, Query
-from ricordo.search.reader import SpaceRow, decoded, joined_postings, read_index, some_of
+from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
 from ricordo.search.records import Documents, read_documents
 from ricordo.search.scoring import Integers, Posting
 from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities
@@ -42,7 +43,7 @@ _DAY = 24 * 60 * 60 * SECOND
 
 
 def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Conditions, limit: int) -> Found:
-    """The best documents of these spaces that meet the conditions."""
+    """The best documents of these partitions that meet the conditions."""
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
         return Found()
@@ -77,12 +78,12 @@ class _Search:
     def __init__(self, tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> None:
         self._tx = tx
         snapshot = read_index(tx, owners, terms)
-        self._spaces = snapshot.spaces
-        self._rows = rows = {space.owner_id: space for space in snapshot.spaces}
+        self._partitions = snapshot.partitions
+        self._rows = rows = {partition.owner_id: partition for partition in snapshot.partitions}
         memory = memory_of(tx)
-        self._owners = [owner for owner in owners if owner in rows or owner in snapshot.tails]
+        self._owners = [owner for owner in owners if owner in rows or owner in snapshot.buffers]
         views = [
-            view_of(memory, row := rows.get(owner), _records(row, snapshot.documents), snapshot.tails.get(owner, []))
+            view_of(memory, row := rows.get(owner), _records(row, snapshot.documents), snapshot.buffers.get(owner, []))
             for owner in self._owners
         ]
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
@@ -91,19 +92,19 @@ class _Search:
 
     def posting(self, term: str) -> Posting:
         """Where the term stands: positions in the joined view."""
-        merged = [(s, self._postings[s.seq, term]) for s in self._spaces if (s.seq, term) in self._postings]
-        return self.view.posting(self._placed(merged), term)
+        flushed = [(s, self._postings[s.seq, term]) for s in self._partitions if (s.seq, term) in self._postings]
+        return self.view.posting(self._placed(flushed), term)
 
-    def _placed(self, found: Sequence[tuple[SpaceRow, Posting]]) -> Posting:
-        """The postings of several spaces as positions in the joined view."""
+    def _placed(self, found: Sequence[tuple[PartitionRow, Posting]]) -> Posting:
+        """The postings of several partitions as positions in the joined view."""
         placed = []
-        for space, posting in found:
-            start = self._starts[self._owners.index(space.owner_id)]
+        for partition, posting in found:
+            start = self._starts[self._owners.index(partition.owner_id)]
             placed.append(replace(posting, positions=posting.positions + start) if start else posting)
         return joined_postings(placed)
 
     def allowed(self, wanted: Conditions) -> Bools | None:
-        """Which positions meet the conditions; None for all, where nothing is gone."""
+        """Which positions meet the conditions; None for all, where nothing is deleted."""
         if wanted.roles and all(role in wanted.roles for role in self.view.roles):
             wanted = replace(wanted, roles=())  # most filters by role leave nothing out
         if wanted == Conditions() and self.view.documents.is_whole:
@@ -153,43 +154,45 @@ class _Search:
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
             return []
-        in_tail = {part: [term for term in self.view.tail if part in term and term[0] > "\x1f"] for part in inner}
-        merged = self._read_variants(inner)
+        in_buffer = {part: [term for term in self.view.buffer if part in term and term[0] > "\x1f"] for part in inner}
+        flushed = self._read_variants(inner)
         together = []
         for part in inner:
-            placed = self._placed(merged.get(part, []))
-            waiting = (self.view.waiting(term) for term in in_tail[part][:MOST_VARIANTS])
+            placed = self._placed(flushed.get(part, []))
+            waiting = (self.view.waiting(term) for term in in_buffer[part][:MOST_VARIANTS])
             posting = joined_postings([placed, *filter(None, waiting)])
             posting = some_of(posting, self.view.alive[posting.positions])
             if len(posting.positions):
                 together.append(_once(posting))
         return together
 
-    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[SpaceRow, Posting]]]:
-        by_seq = {space.seq: space for space in self._spaces}
-        found: dict[str, list[tuple[SpaceRow, Posting]]] = {}
-        values = {"spaces": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
+    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[PartitionRow, Posting]]]:
+        by_seq = {partition.seq: partition for partition in self._partitions}
+        found: dict[str, list[tuple[PartitionRow, Posting]]] = {}
+        values = {"partitions": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
         for row in self._tx.all(_containing(len(inner)), values):
             for part in inner:
                 if part in row.term:
-                    found.setdefault(part, []).append((by_seq[row.space], decoded({0: row.data})))
+                    found.setdefault(part, []).append((by_seq[row.partition], decoded({0: row.data})))
         return found
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similar | None, frozenset[str]]:
         """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
-        missing = {s.embedding for s in self._spaces if s.embedding and s.vectors and s.embedding not in query.vectors}
-        usable = [space for space in self._spaces if space.embedding in query.vectors]
+        missing = {
+            s.embedding for s in self._partitions if s.embedding and s.vectors and s.embedding not in query.vectors
+        }
+        usable = [partition for partition in self._partitions if partition.embedding in query.vectors]
         vectors = read_vectors(self._tx, usable)
         parts = []
         for place, owner in enumerate(self._owners):
             start = self._starts[place]
             here = slice(start, self._starts[place + 1])
-            space = self._rows.get(owner)
+            partition = self._rows.get(owner)
             if owner in query.nearest:
                 found = _from_outside(self.view.documents.number[here], query.nearest[owner])
-            elif space and space.seq in vectors:
-                asked = np.asarray(query.vectors[str(space.embedding)], dtype=np.float32)
-                found = _compare(vectors[space.seq], asked, None if may is None else may[here], lexical[here])
+            elif partition and partition.seq in vectors:
+                asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+                found = _compare(vectors[partition.seq], asked, None if may is None else may[here], lexical[here])
             else:
                 continue
             parts.append(Similar(found.positions + start, found.values) if start else found)
@@ -199,8 +202,8 @@ class _Search:
         return (similar if len(similar) else None), frozenset(filter(None, missing))
 
 
-def _records(space: SpaceRow | None, records: Mapping[int, Documents]) -> Documents:
-    return records[space.seq] if space else read_documents(b"")
+def _records(partition: PartitionRow | None, records: Mapping[int, Documents]) -> Documents:
+    return records[partition.seq] if partition else read_documents(b"")
 
 
 @lru_cache(maxsize=256)
@@ -246,13 +249,13 @@ def _containing(count: int) -> Any:
     """The postings of terms that hold one of so many parts."""
     parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
     held = or_(*(search_terms.c.term.contains(part) for part in parts))
-    spaces = each(bindparam("spaces", type_=jobs.c.payload.type))
+    partitions = each(bindparam("partitions", type_=jobs.c.payload.type))
     terms = (
-        select(search_terms.c.space, search_terms.c.term)
-        .where(search_terms.c.space.op("IN")(spaces), held)
+        select(search_terms.c.partition, search_terms.c.term)
+        .where(search_terms.c.partition.op("IN")(partitions), held)
         .limit(MOST_VARIANTS * count)
         .subquery()
     )
-    return select(search_postings.c.space, search_postings.c.term, search_postings.c.data).join(
-        terms, (search_postings.c.space == terms.c.space) & (search_postings.c.term == terms.c.term)
+    return select(search_postings.c.partition, search_postings.c.term, search_postings.c.data).join(
+        terms, (search_postings.c.partition == terms.c.partition) & (search_postings.c.term == terms.c.term)
     )

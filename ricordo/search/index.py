@@ -137,7 +137,7 @@ def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these messages out of the index, before they are deleted."""
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     for (owner, organization), entries in _by_owner(rows, lambda row: message_entry(row._asdict())).items():
-        _put(tx, "messages", owner, organization, entries, is_gone=True)
+        _put(tx, "messages", owner, organization, entries, is_deleted=True)
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
@@ -148,7 +148,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
         return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
 
     for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
-        _put(tx, "passages", owner, organization, entries, is_gone=True)
+        _put(tx, "passages", owner, organization, entries, is_deleted=True)
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -206,7 +206,13 @@ def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[Ent
 
 
 def _put(
-    tx: Transaction, kind: Kind, owner_id: str, organization_id: str, entries: Sequence[Entry], *, is_gone: bool = False
+    tx: Transaction,
+    kind: Kind,
+    owner_id: str,
+    organization_id: str,
+    entries: Sequence[Entry],
+    *,
+    is_deleted: bool = False,
 ) -> None:
-    write_buffer.put(tx, kind, owner_id, entries, is_gone=is_gone)
+    write_buffer.put(tx, kind, owner_id, entries, is_deleted=is_deleted)
     schedule.note(tx, kind, owner_id, organization_id, len(entries))

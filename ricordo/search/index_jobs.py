@@ -1,4 +1,4 @@
-"""Keeping the index in order behind the searches: merging tails, embedding what has no vectors yet, changing models.
+"""Keeping the index in order behind the searches: flushing buffers, embedding what has no vectors yet, changing models.
 
 Each function does a job that may be killed anywhere and run again. Every write is short; model and outside indexes are called in
 between.
@@ -33,7 +33,7 @@ SWEPT_AT_ONCE = 500
 class Indexing:
     """The parts that keep an index in order. `messages_index` names the outside index that messages go to, if they do.
 
-    `pause` is how many seconds a merge waits, after its first rows, for more of them to come.
+    `pause` is how many seconds a flush waits, after its first rows, for more of them to come.
     """
 
     store: Store
@@ -46,14 +46,14 @@ class Indexing:
         """The same, for this job alone: once it was taken over or cancelled, its writes raise LeaseLost and change nothing."""
         return replace(self, store=FencedStore(self.store, job))
 
-    async def merge(self, job: Job, report: Report) -> None:
-        """Pack the tail of a space, then see to it that what was packed gets its vectors."""
+    async def flush(self, job: Job, report: Report) -> None:
+        """Pack the buffer of a partition, then see to it that what was packed gets its vectors."""
         kind, owner_id = job.payload["kind"], job.payload["owner_id"]
         done = 0
         while True:
             await self._remove_outside(owner_id)
-            if gone := await self._take_out(owner_id):
-                done += gone
+            if deleted := await self._take_out(owner_id):
+                done += deleted
                 report(done, done)
                 continue
             if done and await self.store.read(lambda tx: partitions.has_few_waiting(tx, owner_id)):
@@ -68,7 +68,7 @@ class Indexing:
             await self.store.write(lambda tx: partitions.ask_to_embed(tx, job.organization_id, owner_id))
 
     async def embed(self, job: Job, report: Report) -> None:
-        """Give vectors to all of a space's documents that have none of its model, which may be another than the one that serves."""
+        """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
         owner_id = job.payload["owner_id"]
         home = await self.store.read(lambda tx: partitions.home_of(tx, owner_id))
         handle = self.wanted_model(home.embedding) if home else None
@@ -90,7 +90,7 @@ class Indexing:
             await self.store.write(lambda tx, model=model: partitions.drop_vectors_of(tx, owner_id, model))  # type: ignore[misc]
 
     async def sweep(self, _job: Job, report: Report) -> None:
-        """Find spaces whose tails nobody merges or whose vectors nobody makes, and ask for it: after a kill, or another setting."""
+        """Ask for the flushes and vectors that partitions lack, as after a kill or a change of settings."""
         after = ""
         while owners := await self.store.read(lambda tx, after=after: partitions.owners(tx, after, SWEPT_AT_ONCE)):  # type: ignore[misc]
             await self.store.write(lambda tx, owners=owners: partitions.ask_where_needed(tx, owners, self.wanted_model))  # type: ignore[misc]
@@ -98,7 +98,7 @@ class Indexing:
         report(1, 1)
 
     def wanted_model(self, embedding: str | None) -> str | None:
-        """The handle of the model for a space whose owner names this one: that, where it can be used here, else the default."""
+        """The handle of the model for a partition whose owner names this one: that, where it can be used here, else the default."""
         if self.embedders.default_handle() is None:
             return None
         try:
@@ -107,11 +107,11 @@ class Indexing:
             return self.embedders.default_handle()
 
     def index_of(self, home: Home | None) -> VectorIndex | None:
-        """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that is gone."""
+        """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that is deleted."""
         return self.indexes.get((home.vector_db if home else None) or self.messages_index or "")
 
     async def next_batch(self, owner_id: str, handle: str) -> Batch | None:
-        """The next documents of a space to embed with this model; None where all have their vectors."""
+        """The next documents of a partition to embed with this model; None where all have their vectors."""
         return await self.store.read(lambda tx: partitions.next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
 
     async def _embed_batch(self, batch: Batch, index: VectorIndex | None) -> None:
@@ -133,7 +133,7 @@ class Indexing:
         return {}, 1
 
     async def _take_out(self, owner_id: str) -> int:
-        """Take out of a space what was deleted; returns how many rows of its tail told of that."""
+        """Take out of a partition what was deleted; returns how many rows of its buffer told of that."""
         leaving = await self.store.read(lambda tx: partitions.taking_out(tx, owner_id, is_told=bool(self.indexes)))
         if leaving is None:
             return 0
@@ -143,7 +143,7 @@ class Indexing:
         return len(leaving.rows)
 
     async def _do(self, owner_id: str, step: "Step") -> bool:
-        """Do one step; False where the space is another by now, and all of it begins anew."""
+        """Do one step; False where the partition is another by now, and all of it begins anew."""
         while made := await self.store.read(step.make):
             state: State | None = made.state
             for write in made.writes:
@@ -161,10 +161,10 @@ class Indexing:
         index = self.index_of(await self.store.read(lambda tx: partitions.home_of(tx, owner_id)))
         if index is None:
             return
-        # Before the merge forgets them here: an outside index must not keep what was deleted.
-        gone, models = await self.store.read(lambda tx: partitions.leaving(tx, owner_id))
-        for model in models if gone else ():
-            await index.remove(owner_id, model, gone)
+        # Before the flush forgets them here: an outside index must not keep what was deleted.
+        deleted, models = await self.store.read(lambda tx: partitions.leaving(tx, owner_id))
+        for model in models if deleted else ():
+            await index.remove(owner_id, model, deleted)
 
 
 async def _embedded(embedder: Embedder, documents: Sequence[Document]) -> dict[int, Sequence[float]]:

@@ -1,7 +1,7 @@
-"""A space as one search sees it: its merged documents and its tail as one row of arrays, with postings for a query's terms.
+"""A partition as one search sees it: its flushed documents and its buffer as one row of arrays, with postings for a query's terms.
 
-The last view of a space is kept. Where documents came since, or were merged, it goes on from there; where some are gone, it is
-made anew.
+The last view of a partition is kept. Where documents came since, or were flushed, it goes on from there; where some are
+deleted, it is made anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ricordo.search import growing, scoring
 from ricordo.search.cache import Memory
-from ricordo.search.reader import SpaceRow, decoded, joined_postings, keep_documents, some_of
+from ricordo.search.reader import PartitionRow, decoded, joined_postings, keep_documents, some_of
 from ricordo.search.records import (
     POSTING,
     Documents,
@@ -23,7 +23,7 @@ from ricordo.search.records import (
     read_documents,
 )
 from ricordo.search.scoring import Posting, Spread
-from ricordo.search.write_buffer import ROLES, TailRow, unpack
+from ricordo.search.write_buffer import ROLES, BufferRow, unpack
 
 Bools = npt.NDArray[np.bool_]
 # A term that at least this share of the documents hold, as the name of who speaks, is worked out for all of them and kept.
@@ -37,14 +37,14 @@ _BESIDE = 48 + 5 * MOST_SPREADS
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All documents of a space that may be found, by position; `tail` holds the postings of those that are not merged yet.
+    """All documents of a partition that may be found, by position; `buffer` holds the postings of those that are not flushed yet.
 
     None has another role than `roles`. `spreads` are of terms asked for that many hold; they go with the view.
     """
 
     records: Documents
     documents: scoring.Documents
-    tail: Mapping[str, Postings]
+    buffer: Mapping[str, Postings]
     roles: frozenset[str]
     spreads: dict[str, Spread] = field(default_factory=dict)
 
@@ -53,11 +53,11 @@ class View:
         """Which positions hold a document that is still there."""
         return self.documents.alive
 
-    def posting(self, merged: Posting, term: str) -> Posting:
-        """Where the term stands, in ascending position as far as documents were merged in order."""
+    def posting(self, flushed: Posting, term: str) -> Posting:
+        """Where the term stands, in ascending position as far as documents were flushed in order."""
         waiting = self.waiting(term)
-        together = joined_postings([merged, waiting]) if waiting else merged
-        # Postings of documents that are gone leave the blobs with the next merge; until then they are passed over here.
+        together = joined_postings([flushed, waiting]) if waiting else flushed
+        # Postings of documents that are deleted leave the blobs with the next flush; until then they are passed over here.
         return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
 
     def spread(self, posting: Posting, term: str) -> Posting:
@@ -72,88 +72,88 @@ class View:
         return replace(posting, spread=spread)
 
     def waiting(self, term: str) -> Posting | None:
-        """Where the term stands in the tail."""
-        records = self.tail.get(term)
+        """Where the term stands in the buffer."""
+        records = self.buffer.get(term)
         return None if records is None else decoded({0: records.tobytes()})
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A view, and what it was made of: so many merged documents, and rows of the tail by their numbers.
+    """A view, and what it was made of: so many flushed documents, and rows of the buffer by their numbers.
 
-    `space` is None before the first merge. `is_plain` says that each of these rows is one more document, in their order.
+    `partition` is None before the first flush. `is_plain` says that each of these rows is one more document, in their order.
     `columns` is what more are appended to.
     """
 
-    space: int | None
+    partition: int | None
     generation: int
-    merged: int
+    flushed: int
     rows: tuple[int, ...]
     is_plain: bool
     view: View
     columns: growing.Columns | None = None
 
 
-def view_of(memory: Memory, space: SpaceRow | None, records: Documents, tail: Sequence[Any]) -> View:
-    """The view of one space, from its merged documents and the rows of its tail."""
-    place = ("view", space.owner_id if space else tail[0].name)
-    number, generation = (space.seq, space.generation) if space else (None, 0)
-    rows = tuple([row.space for row in tail])
+def view_of(memory: Memory, partition: PartitionRow | None, records: Documents, buffer: Sequence[Any]) -> View:
+    """The view of one partition, from its flushed documents and the rows of its buffer."""
+    place = ("view", partition.owner_id if partition else buffer[0].name)
+    number, generation = (partition.seq, partition.generation) if partition else (None, 0)
+    rows = tuple([row.partition for row in buffer])
     known: _Kept | None = memory.get(place)
-    if known and (known.space not in (number, None) or known.generation != generation):
+    if known and (known.partition not in (number, None) or known.generation != generation):
         known = None
-    if known and (known.merged, known.rows) == (len(records), rows):
+    if known and (known.flushed, known.rows) == (len(records), rows):
         return known.view
-    view, is_plain, columns = (known and _continued(known, records, tail, rows)) or _made(records, tail)
+    view, is_plain, columns = (known and _continued(known, records, buffer, rows)) or _made(records, buffer)
     kept = _Kept(number, generation, len(records), rows, is_plain, view, columns)
     memory.put(place, kept, view.records.nbytes + _BESIDE * len(view.records))
-    if space:
-        keep_documents(memory, space, view.records[: len(records)])
+    if partition:
+        keep_documents(memory, partition, view.records[: len(records)])
     return view
 
 
-def _made(merged: Documents, tail: Sequence[Any]) -> tuple[View, bool, growing.Columns | None]:
-    rows = [unpack(row.space, row.number, row.data) for row in tail]
-    came: dict[int, TailRow] = {}
-    gone: set[int] = set()
+def _made(flushed: Documents, buffer: Sequence[Any]) -> tuple[View, bool, growing.Columns | None]:
+    rows = [unpack(row.partition, row.number, row.data) for row in buffer]
+    came: dict[int, BufferRow] = {}
+    deleted: set[int] = set()
     for row in rows:
-        if not row.is_gone:
+        if not row.is_deleted:
             came[row.document] = row
         elif came.pop(row.document, None) is None:
-            gone.add(row.document)
+            deleted.add(row.document)
     added = list(came.values())
-    records = np.concatenate([merged, document_records(added)]) if added else merged
+    records = np.concatenate([flushed, document_records(added)]) if added else flushed
     alive = records["alive"] == 1
-    if gone:
-        alive[: len(merged)] &= ~np.isin(merged["number"], list(gone))
-    view = View(records, scoring.documents_of(records, alive), _postings(added, len(merged)), _roles(records))
+    if deleted:
+        alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
+    view = View(records, scoring.documents_of(records, alive), _postings(added, len(flushed)), _roles(records))
     return view, len(added) == len(rows), None
 
 
 def _continued(
-    known: _Kept, merged: Documents, tail: Sequence[Any], numbers: tuple[int, ...]
+    known: _Kept, flushed: Documents, buffer: Sequence[Any], numbers: tuple[int, ...]
 ) -> tuple[View, bool, growing.Columns | None] | None:
     """What was known with the documents that came since; None where more happened than that."""
-    view, count = known.view, len(merged)
+    view, count = known.view, len(flushed)
     overlap = min(count, len(view.records))
-    taken = overlap - known.merged
+    taken = overlap - known.flushed
     waiting = known.rows[max(taken, 0) :]
-    if taken < 0 or (count > known.merged and not known.is_plain) or numbers[: len(waiting)] != waiting:
+    if taken < 0 or (count > known.flushed and not known.is_plain) or numbers[: len(waiting)] != waiting:
         return None
-    if merged[known.merged : overlap].tobytes() != view.records[known.merged : overlap].tobytes():
+    if flushed[known.flushed : overlap].tobytes() != view.records[known.flushed : overlap].tobytes():
         return None
-    rows = [unpack(row.space, row.number, row.data) for row in tail[len(waiting) :]]
+    rows = [unpack(row.partition, row.number, row.data) for row in buffer[len(waiting) :]]
     held = set(view.records["number"][count:].tolist())
-    if any(row.is_gone for row in rows) or len(held | {row.document for row in rows}) < len(held) + len(rows):
+    if any(row.is_deleted for row in rows) or len(held | {row.document for row in rows}) < len(held) + len(rows):
         return None
-    new = joined([merged[overlap:], document_records(rows)])
+    new = joined([flushed[overlap:], document_records(rows)])
     columns, documents, records = known.columns, view.documents, view.records
     if len(new):
         grown = growing.extended(documents, columns or growing.columns_of(documents, records), new)
         if grown is None:
             return None
         documents, columns, records = grown
-    postings = _beyond(view.tail, count) if taken else dict(view.tail)
+    postings = _beyond(view.buffer, count) if taken else dict(view.buffer)
     for term, found in _postings(rows, len(records) - len(rows)).items():
         postings[term] = joined([postings[term], found]) if term in postings else found
     return View(records, documents, postings, view.roles | _roles(new)), known.is_plain, columns
@@ -165,7 +165,7 @@ def _roles(records: Documents) -> frozenset[str]:
     return frozenset(role for role, count in zip(ROLES, counted.tolist(), strict=True) if count)
 
 
-def _postings(rows: Sequence[TailRow], position: int) -> dict[str, Postings]:
+def _postings(rows: Sequence[BufferRow], position: int) -> dict[str, Postings]:
     """Where terms stand in these rows, the first of which has this position."""
     postings: dict[str, list[tuple[int, int]]] = {}
     for here, row in enumerate(rows, position):
@@ -174,9 +174,9 @@ def _postings(rows: Sequence[TailRow], position: int) -> dict[str, Postings]:
     return {term: np.array(found, dtype=POSTING) for term, found in postings.items()}
 
 
-def _beyond(tail: Mapping[str, Postings], position: int) -> dict[str, Postings]:
-    """The postings of documents from this position on: the others were merged."""
-    left = {term: found for term, found in tail.items() if found["position"][-1] >= position}
+def _beyond(buffer: Mapping[str, Postings], position: int) -> dict[str, Postings]:
+    """The postings of documents from this position on: the others were flushed."""
+    left = {term: found for term, found in buffer.items() if found["position"][-1] >= position}
     return {term: found[found["position"] >= position] for term, found in left.items()}
 
 
@@ -189,7 +189,7 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> View:
-    """Several spaces as one, in their order: searched together, they share what makes a word rare."""
+    """Several partitions as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
     place = ("joined views", tuple(owners))
@@ -200,20 +200,20 @@ def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> 
     starts = np.cumsum([0, *(len(view.records) for view in views)])
     records = joined([read_documents(b""), *(view.records for view in views)])
     alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
-    tail: dict[str, Postings] = {}
+    buffer: dict[str, Postings] = {}
     for view, start in zip(views, starts, strict=False):
-        for term, postings in view.tail.items():
+        for term, postings in view.buffer.items():
             placed = moved(postings, start)
-            tail[term] = joined([tail[term], placed]) if term in tail else placed
+            buffer[term] = joined([buffer[term], placed]) if term in buffer else placed
     together = View(
-        records, scoring.documents_of(records, alive), tail, frozenset[str]().union(*(view.roles for view in views))
+        records, scoring.documents_of(records, alive), buffer, frozenset[str]().union(*(view.roles for view in views))
     )
     memory.put(place, (tuple(views), together), records.nbytes + _BESIDE * len(records))
     return together
 
 
 def moved(postings: Postings, start: int) -> Postings:
-    """The postings of a space whose documents begin at this position of a joined view."""
+    """The postings of a partition whose documents begin at this position of a joined view."""
     placed = postings.copy()
     placed["position"] += np.uint32(start)
     return placed

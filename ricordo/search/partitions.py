@@ -1,4 +1,4 @@
-"""What keeps the search index in order: which spaces need work, and the short transactions that do it.
+"""What keeps the search index in order: which partitions need work, and the short transactions that do it.
 
 `search.py` is the door for those who store and search; this one is for the jobs behind them.
 """
@@ -14,7 +14,7 @@ from ricordo.search import schedule
 from ricordo.search.query import Batch
 from ricordo.search.write_buffer import unpack
 from ricordo.storage import jobs
-from ricordo.storage.search_tables import search_spaces, search_tail, search_vectors
+from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, archives, messages, passages
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
-# So many rows of a tail are looked at together for what leaves the space, as long as nobody outside has to hear of it.
+# So many rows of a buffer are looked at together for what leaves the partition, as long as nobody outside has to hear of it.
 LOOKED_AT = 4096
 
 _IDS = each(bindparam("ids", type_=messages.c.parts.type))
@@ -56,20 +56,20 @@ _PASSAGES = select(
     passages.c.tags,
 ).where(passages.c.seq.op("IN")(_IDS))
 _OLDEST = (
-    select(search_tail.c.seq, search_tail.c.document, search_tail.c.data)
-    .where(search_tail.c.owner_id == bindparam("owner_id"))
-    .order_by(search_tail.c.seq)
+    select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data)
+    .where(search_buffer.c.owner_id == bindparam("owner_id"))
+    .order_by(search_buffer.c.seq)
     .limit(bindparam("most"))
 )
 _MODELS = (
     select(search_vectors.c.embedding)
-    .join(search_spaces, search_spaces.c.seq == search_vectors.c.space)
-    .where(search_spaces.c.owner_id == bindparam("owner_id"))
+    .join(search_partitions, search_partitions.c.seq == search_vectors.c.partition)
+    .where(search_partitions.c.owner_id == bindparam("owner_id"))
     .distinct()
 )
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
-_SPACE_HELD = _SPACE.with_for_update()
-_KNOWN = union_all(select(search_spaces.c.owner_id), select(search_tail.c.owner_id)).subquery()
+_PARTITION = select(search_partitions).where(search_partitions.c.owner_id == bindparam("owner_id"))
+_PARTITION_HELD = _PARTITION.with_for_update()
+_KNOWN = union_all(select(search_partitions.c.owner_id), select(search_buffer.c.owner_id)).subquery()
 _SOME_OWNERS = (
     select(_KNOWN.c.owner_id)
     .where(_KNOWN.c.owner_id > bindparam("after"))
@@ -77,20 +77,20 @@ _SOME_OWNERS = (
     .order_by(_KNOWN.c.owner_id)
     .limit(bindparam("most"))
 )
-_STATES = select(search_spaces).where(search_spaces.c.owner_id.op("IN")(_IDS))
-_TAILS = (
-    select(search_tail.c.owner_id, func.count().label("rows"))
-    .where(search_tail.c.owner_id.op("IN")(_IDS))
-    .group_by(search_tail.c.owner_id)
+_STATES = select(search_partitions).where(search_partitions.c.owner_id.op("IN")(_IDS))
+_BUFFERS = (
+    select(search_buffer.c.owner_id, func.count().label("rows"))
+    .where(search_buffer.c.owner_id.op("IN")(_IDS))
+    .group_by(search_buffer.c.owner_id)
 )
 _DROP_MODEL = delete(search_vectors).where(
-    search_vectors.c.space == bindparam("space"), search_vectors.c.embedding == bindparam("embedding")
+    search_vectors.c.partition == bindparam("partition"), search_vectors.c.embedding == bindparam("embedding")
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Whose documents a space holds: the owner's organisation, the model it names, and where it wants its vectors kept."""
+    """Whose documents a partition holds: the owner's organisation, the model it names, and where it wants its vectors kept."""
 
     organization_id: str
     embedding: str | None
@@ -111,64 +111,64 @@ class Document:
 
 
 def kind_of(owner_id: str) -> str:
-    """What kind of documents a space holds, by the id of its owner."""
+    """What kind of documents a partition holds, by the id of its owner."""
     return "messages" if owner_id.startswith("agent-") else "passages"
 
 
-def merge(tx: Transaction, kind: str, owner_id: str) -> int:
-    """Pack the oldest rows of a space's tail; returns how many they were."""
-    from ricordo.search import flush as merging
+def flush(tx: Transaction, kind: str, owner_id: str) -> int:
+    """Pack the oldest rows of a partition's buffer; returns how many they were."""
+    from ricordo.search import flush as flushing
 
-    return merging.merge(tx, kind, owner_id)
+    return flushing.flush(tx, kind, owner_id)
 
 
 def packed(tx: Transaction, kind: str, owner_id: str) -> "Packed | None":
-    """The oldest rows of a space's tail, ready for `write_packed`; None where there is none. It only reads."""
-    from ricordo.search import flush as merging
+    """The oldest rows of a partition's buffer, ready for `write_packed`; None where there is none. It only reads."""
+    from ricordo.search import flush as flushing
 
-    return merging.packed(tx, kind, owner_id)
+    return flushing.packed(tx, kind, owner_id)
 
 
 def has_few_waiting(tx: Transaction, owner_id: str) -> bool:
-    """Whether rows wait in a space's tail, but fewer than one merge takes."""
-    from ricordo.search import flush as merging
+    """Whether rows wait in a partition's buffer, but fewer than one flush takes."""
+    from ricordo.search import flush as flushing
 
-    return 0 < merging.waiting(tx, owner_id) < merging.MERGED_AT_ONCE
+    return 0 < flushing.waiting(tx, owner_id) < flushing.FLUSHED_AT_ONCE
 
 
 def write_packed(tx: Transaction, packed: "Packed") -> bool:
     """Write what was packed; False, and nothing is changed, where another was quicker."""
-    from ricordo.search import flush as merging
+    from ricordo.search import flush as flushing
 
-    return merging.write(tx, packed)
+    return flushing.write(tx, packed)
 
 
 def taking_out(tx: Transaction, owner_id: str, *, is_told: bool) -> "Leaving | None":
-    """What is to be taken out of a space, by the oldest rows of its tail; None where nothing is. It only reads.
+    """What is to be taken out of a partition, by the oldest rows of its buffer; None where nothing is. It only reads.
 
     With `is_told` no more than `leaving` tells of, which an outside index has heard.
     """
     from ricordo.search import removing
-    from ricordo.search.flush import MERGED_AT_ONCE
+    from ricordo.search.flush import FLUSHED_AT_ONCE
 
-    return removing.leaving(tx, owner_id, MERGED_AT_ONCE if is_told else LOOKED_AT)
+    return removing.leaving(tx, owner_id, FLUSHED_AT_ONCE if is_told else LOOKED_AT)
 
 
 def write_step(tx: Transaction, owner_id: str, state: "State", write: "Write") -> "State | None":
-    """Write a part of that, made when the space was in this state; the state after it, None where it is another by now."""
+    """Write a part of that, made when the partition was in this state; the state after it, None where it is another by now."""
     from ricordo.search import removing
 
     return removing.write(tx, owner_id, state, write)
 
 
 def home_of(tx: Transaction, owner_id: str) -> Home | None:
-    """What the space's owner says of it; None where the owner is gone."""
+    """What the partition's owner says of it; None where the owner is deleted."""
     row = tx.first(_HOME, {"owner_id": owner_id})
     return Home(row.organization_id, row.embedding, row.vector_db) if row else None
 
 
 def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Batch | None:
-    """The next documents to embed with this model; None where all merged ones have their vectors."""
+    """The next documents to embed with this model; None where all flushed ones have their vectors."""
     from ricordo.search import vector_store as vectors
 
     return vectors.next_batch(tx, owner_id, embedding, most)
@@ -199,71 +199,71 @@ def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[fl
     return vector_store.add_vectors(tx, batch, vectors, size)
 
 
-def space_of(tx: Transaction, owner_id: str) -> Any:
-    """The row of the owner's space; None where it has none yet."""
-    return tx.first(_SPACE, {"owner_id": owner_id})
+def partition_of(tx: Transaction, owner_id: str) -> Any:
+    """The row of the owner's partition; None where it has none yet."""
+    return tx.first(_PARTITION, {"owner_id": owner_id})
 
 
-def hold_space(tx: Transaction, owner_id: str) -> Any:
+def lock_partition(tx: Transaction, owner_id: str) -> Any:
     """The same, held until the transaction ends."""
-    return tx.first(_SPACE_HELD, {"owner_id": owner_id})
+    return tx.first(_PARTITION_HELD, {"owner_id": owner_id})
 
 
-def delete_vectors(tx: Transaction, space: Any, model: str) -> None:
-    """Delete the vectors of one model from a space that is held."""
-    tx.run(_DROP_MODEL, {"space": space.seq, "embedding": model})
+def delete_vectors(tx: Transaction, partition: Any, model: str) -> None:
+    """Delete the vectors of one model from a partition that is held."""
+    tx.run(_DROP_MODEL, {"partition": partition.seq, "embedding": model})
 
 
 def drop_vectors_of(tx: Transaction, owner_id: str, model: str) -> None:
     """Delete the vectors of one model. If it serves, searches go on with words alone until there are new ones."""
-    space = hold_space(tx, owner_id)
-    if space is None:
+    partition = lock_partition(tx, owner_id)
+    if partition is None:
         return
-    delete_vectors(tx, space, model)
-    if space.embedding == model:
+    delete_vectors(tx, partition, model)
+    if partition.embedding == model:
         from ricordo.search import vector_store
 
-        vector_store.serve(tx, space, None, 0)
+        vector_store.serve(tx, partition, None, 0)
 
 
 def other_models(tx: Transaction, owner_id: str) -> list[str]:
     """The models whose vectors are kept though they do not serve."""
-    space = space_of(tx, owner_id)
-    rows = tx.all(_MODELS, {"owner_id": owner_id}) if space and space.embedding else []
-    return [row.embedding for row in rows if row.embedding != space.embedding]
+    partition = partition_of(tx, owner_id)
+    rows = tx.all(_MODELS, {"owner_id": owner_id}) if partition and partition.embedding else []
+    return [row.embedding for row in rows if row.embedding != partition.embedding]
 
 
 def leaving(tx: Transaction, owner_id: str) -> tuple[list[int], list[str]]:
-    """The documents that the next merge takes out of the space, and the models that may have vectors of them."""
-    from ricordo.search.flush import MERGED_AT_ONCE
+    """The documents that the next flush takes out of the partition, and the models that may have vectors of them."""
+    from ricordo.search.flush import FLUSHED_AT_ONCE
 
-    # Not the whole tail, which may be long: each merge asks again.
-    oldest = tx.all(_OLDEST, {"owner_id": owner_id, "most": MERGED_AT_ONCE})
+    # Not the whole buffer, which may be long: each flush asks again.
+    oldest = tx.all(_OLDEST, {"owner_id": owner_id, "most": FLUSHED_AT_ONCE})
     rows = [unpack(row.seq, row.document, row.data) for row in oldest]
-    gone = [row.document for row in rows if row.is_gone]
-    return gone, [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})] if gone else []
+    deleted = [row.document for row in rows if row.is_deleted]
+    return deleted, [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})] if deleted else []
 
 
 def ask_to_embed(tx: Transaction, organization_id: str, owner_id: str) -> None:
-    """Ask that the space's documents get their vectors, unless somebody has asked."""
+    """Ask that the partition's documents get their vectors, unless somebody has asked."""
     job = Job(EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True)
     jobs.add(tx, job)
 
 
 def owners(tx: Transaction, after: str, most: int) -> list[str]:
-    """The owners of spaces and tails, in the order of their ids."""
+    """The owners of partitions and buffers, in the order of their ids."""
     return [row.owner_id for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})]
 
 
 def ask_where_needed(tx: Transaction, owner_ids: Sequence[str], wanted: Callable[[str | None], str | None]) -> None:
-    """Ask for the merges and vectors that these spaces lack; `wanted` gives the model for what an owner names."""
-    tails = {row.owner_id: row.rows for row in tx.all(_TAILS, {"ids": list(owner_ids)})}
+    """Ask for the flushes and vectors that these partitions lack; `wanted` gives the model for what an owner names."""
+    buffers = {row.owner_id: row.rows for row in tx.all(_BUFFERS, {"ids": list(owner_ids)})}
     states: dict[str, Any] = {row.owner_id: row for row in tx.all(_STATES, {"ids": list(owner_ids)})}
     for owner_id in owner_ids:
         home = home_of(tx, owner_id)
         if home is None:
             continue
-        if tails.get(owner_id):
+        if buffers.get(owner_id):
             schedule.ask(tx, kind_of(owner_id), owner_id, home.organization_id)
         state, model = states.get(owner_id), wanted(home.embedding)
         if state and model and (state.embedding != model or state.vectors < state.documents):

@@ -1,6 +1,6 @@
 """Vectors in the same PostgreSQL as everything else, searched by its extension pgvector: archives choose it as `pgvector`.
 
-A space is searched exactly while it is small; one with many vectors gets an approximate index of its own, built behind the
+A partition is searched exactly while it is small; one with many vectors gets an approximate index of its own, built behind the
 searches (`pgvector_building.py`). Vectors are kept whole; the index holds them in half precision, and what it finds is put in
 order by the whole ones. Who else needs a vector gets it from the model again: this is a cache, like every other index.
 """
@@ -57,18 +57,18 @@ _STATE = text(
     " to_regclass('search_pgvector') IS NOT NULL AS has_table"
 )
 _UPSERT = text(
-    "INSERT INTO search_pgvector (space, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
-    " VALUES (:space, :model, :document, :dimension, :created_at, :role, :thread, :user_id, CAST(:tags AS text[]),"
-    " CAST(:embedding AS vector)) ON CONFLICT (space, model, document) DO UPDATE SET dimension = excluded.dimension,"
+    "INSERT INTO search_pgvector (partition, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
+    " VALUES (:partition, :model, :document, :dimension, :created_at, :role, :thread, :user_id, CAST(:tags AS text[]),"
+    " CAST(:embedding AS vector)) ON CONFLICT (partition, model, document) DO UPDATE SET dimension = excluded.dimension,"
     " created_at = excluded.created_at, role = excluded.role, thread = excluded.thread, user_id = excluded.user_id,"
     " tags = excluded.tags, embedding = excluded.embedding"
 )
 _REMOVE = text(
-    "DELETE FROM search_pgvector WHERE space = :space AND model = :model AND document = ANY(CAST(:documents AS bigint[]))"
+    "DELETE FROM search_pgvector WHERE partition = :partition AND model = :model AND document = ANY(CAST(:documents AS bigint[]))"
 )
 _DROP_SOME = text(
     "DELETE FROM search_pgvector WHERE ctid = ANY(ARRAY("
-    "SELECT ctid FROM search_pgvector WHERE space = :space AND model = :model LIMIT :most))"
+    "SELECT ctid FROM search_pgvector WHERE partition = :partition AND model = :model LIMIT :most))"
 )
 _HAS_INDEX = text(
     "SELECT EXISTS (SELECT FROM pg_indexes WHERE tablename = 'search_pgvector' AND indexname ^@ :prefix) AS has_index"
@@ -80,8 +80,8 @@ _GET_READY = text(
     " set_config('hnsw.ef_search', CAST(:in_view AS text), true),"
     " set_config('hnsw.max_scan_tuples', CAST(:looked_at AS text), true)"
 ).columns(*(column(name) for name in ("is_built", "plans", "scan", "in_view", "looked_at")))
-# Conditions with a NULL in them are gone once it is planned.
-_WANTED = """space = :space AND model = :model AND dimension = :dimension
+# Conditions with a NULL in them are deleted once it is planned.
+_WANTED = """partition = :partition AND model = :model AND dimension = :dimension
     AND (CAST(:roles AS text[]) IS NULL OR role = ANY(CAST(:roles AS text[])))
     AND (CAST(:thread AS text) IS NULL OR thread = CAST(:thread AS text))
     AND (CAST(:user_id AS text) IS NULL OR user_id = CAST(:user_id AS text))
@@ -95,7 +95,7 @@ _FILTERS = ("roles", "thread", "user_id", "any_tags", "all_tags", "start", "end"
 
 
 class PgVectorIndex:
-    """The vectors of one PostgresStore. `plan` says when a space gets an approximate index."""
+    """The vectors of one PostgresStore. `plan` says when a partition gets an approximate index."""
 
     name = NAME
 
@@ -103,40 +103,44 @@ class PgVectorIndex:
         self._store = store
         self._builder = Builder(store, plan or Plan())
 
-    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these. Vectors of another dimension than a space's others are kept beside them."""
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
+        """Keep these. Vectors of another dimension than a partition's others are kept beside them."""
         # In one order everywhere, so that two writers never wait for each other in a ring.
-        rows = sorted((_row(space, model, record) for record in records), key=lambda row: row["document"])
+        rows = sorted((_row(partition, model, record) for record in records), key=lambda row: row["document"])
         latest = list({row["document"]: row for row in rows}.values())
         for start in range(0, len(latest), _AT_ONCE):
             some = latest[start : start + _AT_ONCE]
             await self._write(lambda tx, some=some: tx.run(_UPSERT, some))  # type: ignore[misc]
         for dimension in {row["dimension"] for row in latest}:
-            self._builder.written(Place(space, model, dimension))
+            self._builder.written(Place(partition, model, dimension))
 
-    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Forget these documents."""
         for start in range(0, len(documents), _REMOVED_AT_ONCE):
-            values = {"space": space, "model": model, "documents": list(documents[start : start + _REMOVED_AT_ONCE])}
+            values = {
+                "partition": partition,
+                "model": model,
+                "documents": list(documents[start : start + _REMOVED_AT_ONCE]),
+            }
             await self._write(lambda tx, values=values: tx.run(_REMOVE, values))  # type: ignore[misc]
 
-    async def drop(self, space: str, model: str) -> None:
-        """Forget the space's vectors of this model, and then the index over them."""
-        values = {"space": space, "model": model, "most": _REMOVED_AT_ONCE}
+    async def drop(self, partition: str, model: str) -> None:
+        """Forget the partition's vectors of this model, and then the index over them."""
+        values = {"partition": partition, "model": model, "most": _REMOVED_AT_ONCE}
         while await self._write(lambda tx: tx.run(_DROP_SOME, values)):
             pass
-        prefix = {"prefix": prefix_of(space, model)}
+        prefix = {"prefix": prefix_of(partition, model)}
         if await self._read(lambda tx: tx.first(_HAS_INDEX, prefix).has_index):
             with _plainly():
                 await self._builder.tidy()
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
     ) -> list[tuple[int, float]]:
-        """The nearest documents: exactly, or by the space's index where it has one that finds enough of them."""
+        """The nearest documents: exactly, or by the partition's index where it has one that finds enough of them."""
         if limit < 1:
             return []
-        place = Place(space, model, len(vector))
+        place = Place(partition, model, len(vector))
         values = _values(place, vector, min(limit, _MOST_RESULTS), wanted)
         rows, is_built = await self._read(lambda tx: _search(tx, place, values))
         if not is_built:
@@ -144,10 +148,10 @@ class PgVectorIndex:
         # Nothing is near a vector of zeros, as a text without words may have; its similarity is no number.
         return [(int(row.document), float(row.similarity)) for row in rows if not math.isnan(row.similarity)]
 
-    async def build(self, space: str, model: str, dimension: int) -> bool:
-        """Build the space's approximate index now, without waiting for quiet; tells whether it has one. Raises Unavailable."""
+    async def build(self, partition: str, model: str, dimension: int) -> bool:
+        """Build the partition's approximate index now, without waiting for quiet; tells whether it has one. Raises Unavailable."""
         with _plainly():
-            return await self._builder.build(Place(space, model, dimension))
+            return await self._builder.build(Place(partition, model, dimension))
 
     async def close(self) -> None:
         """Stop building. The store is its owner's to close."""
@@ -243,9 +247,9 @@ def _near(dimension: int) -> TextualSelect:
     )
 
 
-def _row(space: str, model: str, record: VectorRecord) -> dict[str, Any]:
+def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
     return {
-        "space": space,
+        "partition": partition,
         "model": model,
         "document": record.document,
         "dimension": len(record.vector),

@@ -1,7 +1,7 @@
-"""Approximate indexes for spaces with many vectors, built behind the searches: one at a time, on a connection of their own.
+"""Approximate indexes for partitions with many vectors, built behind the searches: one at a time, on a connection of their own.
 
 Building cannot run in a transaction, so a kill may leave half an index, which PostgreSQL never uses; the next pass removes it, as
-it does those whose space is gone. Until an index stands, and wherever building fails, the space is searched exactly.
+it does those whose partition is deleted. Until an index stands, and wherever building fails, the partition is searched exactly.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ _MOST_REMEMBERED = 10_000
 # The index's predicate holds names of others, so PostgreSQL itself writes them as literals.
 _STATEMENT = text(
     "SELECT format('CREATE INDEX CONCURRENTLY %I ON search_pgvector USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)"
-    " WITH (m = %s, ef_construction = %s) WHERE space = %L AND model = %L AND dimension = %s', CAST(:name AS text),"
-    " CAST(:dimension AS int), CAST(:links AS int), CAST(:weighed AS int), CAST(:space AS text), CAST(:model AS text),"
+    " WITH (m = %s, ef_construction = %s) WHERE partition = %L AND model = %L AND dimension = %s', CAST(:name AS text),"
+    " CAST(:dimension AS int), CAST(:links AS int), CAST(:weighed AS int), CAST(:partition AS text), CAST(:model AS text),"
     " CAST(:dimension AS int))"
 )
 _OURS = text(
@@ -41,7 +41,7 @@ _OURS = text(
     " AND indpred IS NOT NULL"
 )
 _IS_BUILT = text("SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND indisvalid)")
-_IN_PLACE = "space = :space AND model = :model AND dimension = :dimension"
+_IN_PLACE = "partition = :partition AND model = :model AND dimension = :dimension"
 _COUNT_UP_TO = text(
     f"SELECT count(*) FROM (SELECT FROM search_pgvector WHERE {_IN_PLACE} LIMIT :most) AS few"  # noqa: S608 - our own
 )
@@ -64,26 +64,26 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The vectors that are searched together: a space's of one model and one dimension."""
+    """The vectors that are searched together: a partition's of one model and one dimension."""
 
-    space: str
+    partition: str
     model: str
     dimension: int
 
     @property
     def index(self) -> str:
         """The name of its index: of one place each, and short and plain enough for PostgreSQL."""
-        return f"{prefix_of(self.space, self.model)}{self.dimension}"
+        return f"{prefix_of(self.partition, self.model)}{self.dimension}"
 
     @property
     def values(self) -> dict[str, Any]:
         """As parameters of statements."""
-        return {"space": self.space, "model": self.model, "dimension": self.dimension}
+        return {"partition": self.partition, "model": self.model, "dimension": self.dimension}
 
 
-def prefix_of(space: str, model: str) -> str:
-    """How the names of a space's indexes of this model begin, whatever its dimension."""
-    digest = hashlib.sha256("\0".join((space, model)).encode()).hexdigest()
+def prefix_of(partition: str, model: str) -> str:
+    """How the names of a partition's indexes of this model begin, whatever its dimension."""
+    digest = hashlib.sha256("\0".join((partition, model)).encode()).hexdigest()
     return f"{PREFIX}{digest[:24]}_"
 
 
@@ -160,7 +160,7 @@ class Builder:
             except Exception as error:
                 # Searches go on exactly, so that nothing is lost but time; the next look tries again.
                 reason = reason_of(error)
-                log.warning("an index of vectors was not built", extra={"space": place.space, "reason": reason})
+                log.warning("an index of vectors was not built", extra={"partition": place.partition, "reason": reason})
 
     def _build(self, place: Place) -> bool:
         with self._alone() as connection:
@@ -192,7 +192,7 @@ class Builder:
             _run(connection, statement)
         _run(connection, "ANALYZE search_pgvector")
         seconds = round(time.monotonic() - started, 1)
-        log.info("built an index of vectors", extra={"space": place.space, "vectors": rows, "seconds": seconds})
+        log.info("built an index of vectors", extra={"partition": place.partition, "vectors": rows, "seconds": seconds})
 
     def _allow_memory(self, connection: Connection, rows: int, dimension: int) -> None:
         """Let the whole graph fit, up to the plan's limit: where it does not, building takes many times as long."""

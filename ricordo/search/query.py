@@ -13,8 +13,8 @@ SearchMode = Literal["hybrid", "vector", "fts"]
 class Query:
     """What is looked for. `vectors` holds it embedded, by the handle of the model, each of length 1.
 
-    `nearest` is what an outside index found, by space: document numbers with their cosine similarity. `related` are words near in
-    meaning to words of the text, nearest first.
+    `nearest` is what an outside index found, by partition: document numbers with their cosine similarity. `related` are words
+    near in meaning to words of the text, nearest first.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which documents of a space may be found. Times are microseconds, both ends included; empty means: any.
+    """Which documents of a partition may be found. Times are microseconds, both ends included; empty means: any.
 
     With `user_id` those about this user and those about nobody in particular; of the threads in `shared` also those with a number
     up to the one given, beside all of `thread`.
@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Documents in a row that have no vector of this model yet, from position `start`; None where one is gone."""
+    """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
 
     owner_id: str
     kind: str

@@ -1,6 +1,6 @@
-"""Reading the index: one statement for the spaces, their tails and the postings of a query, one for what changed since the last.
+"""Reads the index: one statement for the partitions, their buffers and the postings of a query, one for what changed since.
 
-All of a search happens in one transaction, so a merge beside it is seen whole or not at all.
+All of a search happens in one transaction, so a flush beside it is seen whole or not at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,69 +21,71 @@ from ricordo.search.records import (
     read_postings,
 )
 from ricordo.search.scoring import Posting
-from ricordo.storage.search_tables import search_documents, search_postings, search_spaces, search_tail
+from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions, search_postings
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
-# Of a search through more spaces than so many, terms are not remembered: there would be too many of them.
+# Of a search through more partitions than so many, terms are not remembered: there would be too many of them.
 MOST_REMEMBERED = 8
 
 _Json = jobs.c.payload.type
 _OWNERS = each(bindparam("owners", type_=_Json))
-_SPACES, _TAIL, _POSTINGS, _DOCUMENTS = 0, 1, 2, 3
+_PARTITIONS, _BUFFER, _POSTINGS, _DOCUMENTS = 0, 1, 2, 3
 _NEVER = 2**40  # no chunk has such a number
 _INDEX = union_all(
     select(
-        literal(_SPACES).label("part"),
-        search_spaces.c.owner_id.label("name"),
-        search_spaces.c.seq.label("space"),
-        search_spaces.c.documents.label("number"),
-        search_spaces.c.generation,
-        search_spaces.c.vectors,
-        search_spaces.c.embedding,
+        literal(_PARTITIONS).label("part"),
+        search_partitions.c.owner_id.label("name"),
+        search_partitions.c.seq.label("partition"),
+        search_partitions.c.documents.label("number"),
+        search_partitions.c.generation,
+        search_partitions.c.vectors,
+        search_partitions.c.embedding,
         cast(null(), LargeBinary).label("data"),
-    ).where(search_spaces.c.owner_id.op("IN")(_OWNERS)),
+    ).where(search_partitions.c.owner_id.op("IN")(_OWNERS)),
     select(
-        literal(_TAIL),
-        search_tail.c.owner_id,
-        search_tail.c.seq,
-        search_tail.c.document,
+        literal(_BUFFER),
+        search_buffer.c.owner_id,
+        search_buffer.c.seq,
+        search_buffer.c.document,
         literal(0),
         literal(0),
         null(),
-        search_tail.c.data,
-    ).where(search_tail.c.owner_id.op("IN")(_OWNERS)),
+        search_buffer.c.data,
+    ).where(search_buffer.c.owner_id.op("IN")(_OWNERS)),
     select(
         literal(_POSTINGS),
         search_postings.c.term,
-        search_postings.c.space,
+        search_postings.c.partition,
         search_postings.c.chunk,
         literal(0),
         literal(0),
         null(),
         search_postings.c.data,
     ).where(
-        search_postings.c.space.in_(select(search_spaces.c.seq).where(search_spaces.c.owner_id.op("IN")(_OWNERS))),
+        search_postings.c.partition.in_(
+            select(search_partitions.c.seq).where(search_partitions.c.owner_id.op("IN")(_OWNERS))
+        ),
         search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
     ),
 )
-_THESE = each(bindparam("spaces", type_=_Json))
+_THESE = each(bindparam("partitions", type_=_Json))
 _CHANGED = union_all(
     select(
         literal(_DOCUMENTS).label("part"),
-        search_documents.c.space,
+        search_documents.c.partition,
         null().label("term"),
         search_documents.c.chunk,
         search_documents.c.data,
-    ).where(search_documents.c.space.op("IN")(_THESE), search_documents.c.chunk >= bindparam("documents_since")),
+    ).where(search_documents.c.partition.op("IN")(_THESE), search_documents.c.chunk >= bindparam("documents_since")),
     select(
         literal(_POSTINGS),
-        search_postings.c.space,
+        search_postings.c.partition,
         search_postings.c.term,
         search_postings.c.chunk,
         search_postings.c.data,
     ).where(
-        search_postings.c.space.op("IN")(_THESE),
+        search_postings.c.partition.op("IN")(_THESE),
         search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
         search_postings.c.chunk >= bindparam("postings_since"),
     ),
@@ -92,8 +94,8 @@ _NOWHERE = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceRow:
-    """A space as its row says it is now. `vectors` is how many of its documents are embedded, with the model `embedding`."""
+class PartitionRow:
+    """A partition as its row says it is now. `vectors` is how many of its documents are embedded, with the model `embedding`."""
 
     owner_id: str
     seq: int
@@ -105,19 +107,19 @@ class SpaceRow:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one search reads: the spaces there are, the rows of their tails by owner, merged documents and postings.
+    """What one search reads: the partitions there are, the rows of their buffers by owner, flushed documents and postings.
 
-    `documents` go by the number of the space, `postings` by that and the term; a term that stands nowhere has none.
+    `documents` go by the number of the partition, `postings` by that and the term; a term that stands nowhere has none.
     """
 
-    spaces: list[SpaceRow] = field(default_factory=list)
-    tails: dict[str, list[Any]] = field(default_factory=dict)
+    partitions: list[PartitionRow] = field(default_factory=list)
+    buffers: dict[str, list[Any]] = field(default_factory=dict)
     documents: dict[int, Documents] = field(default_factory=dict)
     postings: dict[tuple[int, str], Posting] = field(default_factory=dict)
 
 
 def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> Snapshot:
-    """The spaces of these owners with their tails and documents, and the postings of these terms: two statements at most."""
+    """The partitions of these owners with their buffers and documents, and the postings of these terms: two statements at most."""
     memory = memory_of(tx)
     remembers = len(owners) <= MOST_REMEMBERED
     known = memory.terms.known(owners, terms) if remembers else {}
@@ -125,39 +127,39 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     snapshot = Snapshot()
     chunks: dict[tuple[int, str], dict[int, bytes]] = {}
     for row in tx.all(_INDEX, {"owners": list(owners), "terms": asked}):
-        if row.part == _SPACES:
-            snapshot.spaces.append(
-                SpaceRow(row.name, row.space, row.number, row.generation, row.vectors, row.embedding)
+        if row.part == _PARTITIONS:
+            snapshot.partitions.append(
+                PartitionRow(row.name, row.partition, row.number, row.generation, row.vectors, row.embedding)
             )
-        elif row.part == _TAIL:
-            snapshot.tails.setdefault(row.name, []).append(row)
+        elif row.part == _BUFFER:
+            snapshot.buffers.setdefault(row.name, []).append(row)
         else:
-            chunks.setdefault((row.space, row.name), {})[row.number] = row.data
-    for rows in snapshot.tails.values():
-        rows.sort(key=lambda row: row.space)
+            chunks.setdefault((row.partition, row.name), {})[row.number] = row.data
+    for rows in snapshot.buffers.values():
+        rows.sort(key=lambda row: row.partition)
     new = {
-        (space.owner_id, term): _known(space, decoded(chunks.get((space.seq, term), {})))
-        for space in snapshot.spaces
+        (partition.owner_id, term): _known(partition, decoded(chunks.get((partition.seq, term), {})))
+        for partition in snapshot.partitions
         for term in asked
     }
     known |= new
-    stale = _stale(snapshot.spaces, known)
-    snapshot.documents = _documents_of(memory, snapshot.spaces)
+    stale = _stale(snapshot.partitions, known)
+    snapshot.documents = _documents_of(memory, snapshot.partitions)
     new |= _read_changes(tx, memory, snapshot, stale)
     if remembers:
         memory.terms.keep(new)
     known |= new
-    for space in snapshot.spaces:
+    for partition in snapshot.partitions:
         for term in terms:
-            posting = _up_to(known[space.owner_id, term], space.documents)
+            posting = _up_to(known[partition.owner_id, term], partition.documents)
             if len(posting.positions):
-                snapshot.postings[space.seq, term] = posting
+                snapshot.postings[partition.seq, term] = posting
     return snapshot
 
 
-def keep_documents(memory: Memory, space: SpaceRow, records: Documents) -> None:
-    """Remember these as the merged documents of the space."""
-    memory.put(("documents", space.seq), (space.generation, records), records.nbytes)
+def keep_documents(memory: Memory, partition: PartitionRow, records: Documents) -> None:
+    """Remember these as the flushed documents of the partition."""
+    memory.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
@@ -188,69 +190,73 @@ def some_of(posting: Posting, chosen: Any) -> Posting:
     )
 
 
-def _known(space: SpaceRow, posting: Posting) -> Known:
-    return Known(space.seq, space.generation, space.documents, posting)
+def _known(partition: PartitionRow, posting: Posting) -> Known:
+    return Known(partition.seq, partition.generation, partition.documents, posting)
 
 
 def _up_to(known: Known, documents: int) -> Posting:
-    """Without what was merged after the snapshot: another search may have seen more."""
+    """Without what was flushed after the snapshot: another search may have seen more."""
     if known.documents <= documents:
         return known.posting
     return some_of(known.posting, slice(0, int(np.searchsorted(known.posting.positions, documents))))
 
 
-def _stale(spaces: Sequence[SpaceRow], known: Mapping[tuple[str, str], Known]) -> dict[tuple[SpaceRow, str], Known]:
+def _stale(
+    partitions: Sequence[PartitionRow], known: Mapping[tuple[str, str], Known]
+) -> dict[tuple[PartitionRow, str], Known]:
     """What is remembered of terms and is not all that there is now; without any postings where it is of no use."""
-    stale: dict[tuple[SpaceRow, str], Known] = {}
-    rows = {space.owner_id: space for space in spaces}
+    stale: dict[tuple[PartitionRow, str], Known] = {}
+    rows = {partition.owner_id: partition for partition in partitions}
     for (owner, term), before in known.items():
-        space = rows.get(owner)
-        if space is None:
+        partition = rows.get(owner)
+        if partition is None:
             continue
-        if (before.space, before.generation) != (space.seq, space.generation):
-            stale[space, term] = Known(space.seq, space.generation, 0, _NOWHERE)
-        elif before.documents < space.documents:
-            stale[space, term] = before
+        if (before.partition, before.generation) != (partition.seq, partition.generation):
+            stale[partition, term] = Known(partition.seq, partition.generation, 0, _NOWHERE)
+        elif before.documents < partition.documents:
+            stale[partition, term] = before
     return stale
 
 
-def _documents_of(memory: Memory, spaces: Sequence[SpaceRow]) -> dict[int, Documents]:
-    """The merged documents of each space as far as they are remembered, by its number."""
+def _documents_of(memory: Memory, partitions: Sequence[PartitionRow]) -> dict[int, Documents]:
+    """The flushed documents of each partition as far as they are remembered, by its number."""
     known: dict[int, Documents] = {}
-    for space in spaces:
-        generation, records = memory.get(("documents", space.seq)) or (None, read_documents(b""))
-        known[space.seq] = records[: space.documents] if generation == space.generation else records[:0]
+    for partition in partitions:
+        generation, records = memory.get(("documents", partition.seq)) or (None, read_documents(b""))
+        known[partition.seq] = records[: partition.documents] if generation == partition.generation else records[:0]
     return known
 
 
 def _read_changes(
-    tx: Transaction, memory: Memory, snapshot: Snapshot, terms: Mapping[tuple[SpaceRow, str], Known]
+    tx: Transaction, memory: Memory, snapshot: Snapshot, terms: Mapping[tuple[PartitionRow, str], Known]
 ) -> dict[tuple[str, str], Known]:
     """Bring documents and terms up to date with one statement, if anything is missing; returns the terms it read on."""
-    documents = {s.seq: s for s in snapshot.spaces if len(snapshot.documents[s.seq]) < s.documents}
+    documents = {s.seq: s for s in snapshot.partitions if len(snapshot.documents[s.seq]) < s.documents}
     if not (documents or terms):
         return {}
-    since = min((len(snapshot.documents[space]) // DOCUMENT_CHUNK for space in documents), default=_NEVER)
+    since = min((len(snapshot.documents[partition]) // DOCUMENT_CHUNK for partition in documents), default=_NEVER)
     postings_since = min((known.documents // POSTING_CHUNK for known in terms.values()), default=_NEVER)
     values = {
-        "spaces": sorted({*documents, *(space.seq for space, _ in terms)}),
+        "partitions": sorted({*documents, *(partition.seq for partition, _ in terms)}),
         "terms": sorted({term for _, term in terms}),
         "documents_since": since,
         "postings_since": postings_since,
     }
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
     for row in tx.all(_CHANGED, values):
-        chunks.setdefault((row.space, row.term), {})[row.chunk] = row.data
-    for space in documents.values():
-        parts = chunks.get((space.seq, None), {})
+        chunks.setdefault((row.partition, row.term), {})[row.chunk] = row.data
+    for partition in documents.values():
+        parts = chunks.get((partition.seq, None), {})
         data = b"".join(parts[number] for number in sorted(parts))
-        before = snapshot.documents[space.seq][: since * DOCUMENT_CHUNK]
-        records = np.concatenate([before, read_documents(data)])[: space.documents]
-        snapshot.documents[space.seq] = records
-        keep_documents(memory, space, records)
+        before = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
+        records = np.concatenate([before, read_documents(data)])[: partition.documents]
+        snapshot.documents[partition.seq] = records
+        keep_documents(memory, partition, records)
     read: dict[tuple[str, str], Known] = {}
     first = postings_since * POSTING_CHUNK
-    for (space, term), known in terms.items():
+    for (partition, term), known in terms.items():
         kept = some_of(known.posting, slice(0, int(np.searchsorted(known.posting.positions, first))))
-        read[space.owner_id, term] = _known(space, joined_postings([kept, decoded(chunks.get((space.seq, term), {}))]))
+        read[partition.owner_id, term] = _known(
+            partition, joined_postings([kept, decoded(chunks.get((partition.seq, term), {}))])
+        )
     return read

@@ -1,7 +1,7 @@
-"""Building the index of a space anew behind the one that serves, from the messages and passages themselves.
+"""Building the index of a partition anew behind the one that serves, from the messages and passages themselves.
 
 The new index grows under a name of its own, and at the end takes the owner's in one transaction. What is written meanwhile waits in
-the owner's tail: merges are held off by the job's key. Of that tail the rows go which the new index has seen already.
+the owner's buffer: flushes are held off by the job's key. Of that buffer the rows go which the new index has seen already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from ricordo.search.query import Batch
 from ricordo.search.write_buffer import Entry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
-from ricordo.storage.search_tables import search_spaces, search_tail, search_vectors
+from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, archives, messages, passages
 from ricordo.storage.tables import jobs as jobs_table
@@ -62,8 +62,8 @@ _COUNTS = {
     "messages": select(func.count().label("documents")).select_from(messages).where(_OF_AGENT),
     "passages": select(func.count().label("documents")).select_from(passages).where(_OF_ARCHIVE),
 }
-_WAITING = select(search_tail.c.seq).where(
-    search_tail.c.owner_id == bindparam("owner_id"), search_tail.c.document.op("IN")(_IDS)
+_WAITING = select(search_buffer.c.seq).where(
+    search_buffer.c.owner_id == bindparam("owner_id"), search_buffer.c.document.op("IN")(_IDS)
 )
 _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.kind == bindparam("kind"),
@@ -72,27 +72,29 @@ _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.is_single,
 )
 _JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
-_DROP_SEEN = delete(search_tail).where(search_tail.c.seq.op("IN")(_IDS))
+_DROP_SEEN = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_IDS))
 # Whoever deletes an owner changes its row first, so holding that keeps it from being deleted.
 _OWNER_HELD = {
     kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
     for kind, table in (("messages", agents), ("passages", archives))
 }
 _RENAME = (
-    update(search_spaces)
-    .where(search_spaces.c.owner_id == bindparam("from_name"))
+    update(search_partitions)
+    .where(search_partitions.c.owner_id == bindparam("from_name"))
     .values(owner_id=bindparam("to_name"), generation=bindparam("new_generation"))
 )
 _RENAME_MODEL = (
     update(search_vectors)
-    .where(search_vectors.c.space == bindparam("in_space"), search_vectors.c.embedding == bindparam("from_name"))
+    .where(
+        search_vectors.c.partition == bindparam("in_partition"), search_vectors.c.embedding == bindparam("from_name")
+    )
     .values(embedding=bindparam("to_name"))
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Documents to index, the rows of the owner's tail that they make needless, and where the next portion begins."""
+    """Documents to index, the rows of the owner's buffer that they make needless, and where the next portion begins."""
 
     entries: Sequence[Entry]
     seen: Sequence[int]
@@ -115,7 +117,7 @@ def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[
 
 
 def ask(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
-    """Ask for a new index of this space, or new vectors; the job that does it. It excludes merges of the space."""
+    """Ask for a new index of this partition, or new vectors; the job that does it. It excludes flushes of the partition."""
     kind = REEMBED if vectors_only else REINDEX
     added = jobs.add(tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True))
     return added or jobs.job_of(tx.first(_WAITING_JOB, {"kind": kind, "key": owner_id}))
@@ -127,7 +129,7 @@ def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
 
 
 def count_documents(tx: Transaction, owner_id: str) -> int:
-    """How many documents the space has to hold."""
+    """How many documents the partition has to hold."""
     rows = tx.all(_COUNTS[partitions.kind_of(owner_id)], {"owner_id": owner_id})
     return int(rows[0].documents)
 
@@ -142,7 +144,7 @@ def threads_of(tx: Transaction, owner_id: str) -> Mapping[int, int]:
 
 
 def read_portion(tx: Transaction, owner_id: str, after: tuple[int, int], threads: Mapping[int, int]) -> Portion | None:
-    """The next documents of the space; None after the last. To be read in one snapshot."""
+    """The next documents of the partition; None after the last. To be read in one snapshot."""
     kind = partitions.kind_of(owner_id)
     created_at, seq = after
     rows = tx.all(_PORTIONS[kind], {"owner_id": owner_id, "created_at": created_at, "seq": seq, "most": AT_ONCE})
@@ -155,11 +157,11 @@ def read_portion(tx: Transaction, owner_id: str, after: tuple[int, int], threads
 
 def add_portion(tx: Transaction, owner_id: str, portion: Portion) -> None:
     """Put the documents into the new index."""
-    from ricordo.search.flush import merge
+    from ricordo.search.flush import flush
 
     kind, name = partitions.kind_of(owner_id), new_name(owner_id)
     write_buffer.put(tx, kind, name, portion.entries)
-    while merge(tx, kind, name):
+    while flush(tx, kind, name):
         pass
 
 
@@ -169,12 +171,12 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
-    """Let the new index serve, unless its owner is gone; `seen` are the rows of the tail that it holds already."""
+    """Let the new index serve, unless its owner is deleted; `seen` are the rows of the buffer that it holds already."""
     tx.lock(_OWNER_HELD[partitions.kind_of(owner_id)], {"owner_id": owner_id})
     home = partitions.home_of(tx, owner_id)
     if home is None or home.organization_id == DELETED:
         return
-    old = partitions.hold_space(tx, owner_id)
+    old = partitions.lock_partition(tx, owner_id)
     generation = old.generation + 1 if old else 1
     tx.run(_DROP_SEEN, {"ids": list(seen)})
     for name, becomes in ((owner_id, old_name(owner_id)), (new_name(owner_id), owner_id)):
@@ -182,9 +184,9 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
 
 
 def serving_model(tx: Transaction, owner_id: str) -> str | None:
-    """The model whose vectors the space is searched by."""
-    space = partitions.space_of(tx, owner_id)
-    return space.embedding if space else None
+    """The model whose vectors the partition is searched by."""
+    partition = partitions.partition_of(tx, owner_id)
+    return partition.embedding if partition else None
 
 
 def add_new_vectors(
@@ -198,10 +200,10 @@ def add_new_vectors(
         return False
     from ricordo.search import vector_store
 
-    space = partitions.hold_space(tx, batch.owner_id)
-    partitions.delete_vectors(tx, space, handle)
-    tx.run(_RENAME_MODEL, {"in_space": space.seq, "from_name": batch.embedding, "to_name": handle})
-    vector_store.serve(tx, space, handle, space.vectors)
+    partition = partitions.lock_partition(tx, batch.owner_id)
+    partitions.delete_vectors(tx, partition, handle)
+    tx.run(_RENAME_MODEL, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": handle})
+    vector_store.serve(tx, partition, handle, partition.vectors)
     return True
 
 

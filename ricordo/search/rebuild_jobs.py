@@ -1,4 +1,4 @@
-"""Building a space's index anew while it is searched: words and vectors, or vectors alone.
+"""Building a partition's index anew while it is searched: words and vectors, or vectors alone.
 
 Both are jobs: they may be killed anywhere and run again.
 """
@@ -15,7 +15,7 @@ _START = (-(2**63), 0)
 
 
 async def reindex(indexing: Indexing, job: Job, report: Report) -> None:
-    """Index all documents of the space anew, with their vectors, and let that take the place of what serves."""
+    """Index all documents of the partition anew, with their vectors, and let that take the place of what serves."""
     store, owner_id = indexing.store, str(job.payload["owner_id"])
     await _drop_remains(indexing, owner_id)
     home = await store.read(lambda tx: partitions.home_of(tx, owner_id))
@@ -33,7 +33,7 @@ async def reindex(indexing: Indexing, job: Job, report: Report) -> None:
 
 
 async def reembed(indexing: Indexing, job: Job, report: Report) -> None:
-    """Make all vectors of the space anew; the old ones serve until the last is made."""
+    """Make all vectors of the partition anew; the old ones serve until the last is made."""
     store, owner_id = indexing.store, str(job.payload["owner_id"])
     home = await store.read(lambda tx: partitions.home_of(tx, owner_id))
     handle = indexing.wanted_model(home.embedding) if home else None
@@ -60,7 +60,7 @@ async def reembed(indexing: Indexing, job: Job, report: Report) -> None:
 
 
 async def _build(indexing: Indexing, owner_id: str, total: int, report: Report) -> list[int]:
-    """Fill the new index with words; returns the rows of the owner's tail that it holds already."""
+    """Fill the new index with words; returns the rows of the owner's buffer that it holds already."""
     store, done, after = indexing.store, 0, _START
     seen: list[int] = []
     threads = await store.read(lambda tx: rebuild.threads_of(tx, owner_id))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ricordo.search.write_buffer import TailRow
+from ricordo.search.write_buffer import BufferRow
 
 DOCUMENT = np.dtype(
     [
@@ -34,13 +34,13 @@ Documents = npt.NDArray[np.void]
 Postings = npt.NDArray[np.void]
 
 
-def document_records(rows: list[TailRow]) -> Documents:
+def document_records(rows: list[BufferRow]) -> Documents:
     """The records of these rows, in their order."""
     values = [(row.document, row.created_at, row.thread, row.user, row.length, row.role, 1, row.asks) for row in rows]
     return np.array(values, dtype=DOCUMENT)
 
 
-def occurrences(row: TailRow) -> dict[str, int]:
+def occurrences(row: BufferRow) -> dict[str, int]:
     """The terms of a row, labels among them, each with its `times`."""
     counts: dict[str, int] = dict(Counter(row.text))
     if len(row.text) > MOST_TIMES:

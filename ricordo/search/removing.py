@@ -1,7 +1,7 @@
-"""Taking documents out of a space, however many, without holding up others who write.
+"""Taking documents out of a partition, however many, without holding up others who write.
 
-A deleted document waits in the tail, with its words, until every blob that knows of it is written anew. What is written is worked
-out in transactions that only read, a portion at a time, and its rows leave the tail last: after a kill all of it is done again.
+A deleted document waits in the buffer, with its words, until every blob that knows of it is written anew. What is written is worked
+out in transactions that only read, a portion at a time, and its rows leave the buffer last: after a kill all of it is done again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from ricordo.search.records import (
     read_postings,
 )
 from ricordo.search.vectors import VECTOR
-from ricordo.search.write_buffer import TailRow, unpack
+from ricordo.search.write_buffer import BufferRow, unpack
 from ricordo.storage.search_tables import (
+    search_buffer,
     search_documents,
+    search_partitions,
     search_postings,
-    search_spaces,
-    search_tail,
     search_terms,
     search_vectors,
 )
@@ -41,41 +41,41 @@ _TERMS_READ = 100
 _CHUNKS_AT_ONCE = 8
 
 T = TypeVar("T")
-# Number, documents, documents gone, and generation of a space; () where there is none.
+# Number, documents, documents deleted, and generation of a partition; () where there is none.
 State = tuple[int, ...]
 
 _Json = jobs.c.payload.type
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
-_SPACE_HELD = _SPACE.with_for_update()
+_PARTITION = select(search_partitions).where(search_partitions.c.owner_id == bindparam("owner_id"))
+_PARTITION_HELD = _PARTITION.with_for_update()
 _OLDEST = (
-    select(search_tail.c.seq, search_tail.c.document, search_tail.c.data)
-    .where(search_tail.c.owner_id == bindparam("owner_id"))
-    .order_by(search_tail.c.seq)
+    select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data)
+    .where(search_buffer.c.owner_id == bindparam("owner_id"))
+    .order_by(search_buffer.c.seq)
     .limit(bindparam("most"))
 )
-_DELETE_TAIL = delete(search_tail).where(search_tail.c.seq.op("IN")(each(bindparam("seqs", type_=_Json))))
+_DELETE_BUFFER = delete(search_buffer).where(search_buffer.c.seq.op("IN")(each(bindparam("seqs", type_=_Json))))
 _CHANGED = (
-    update(search_spaces)
-    .where(search_spaces.c.seq == bindparam("space"))
-    .values(gone=bindparam("new_gone"), generation=bindparam("new_generation"))
+    update(search_partitions)
+    .where(search_partitions.c.seq == bindparam("partition"))
+    .values(deleted=bindparam("new_deleted"), generation=bindparam("new_generation"))
 )
 _DOCUMENTS = (
     select(search_documents.c.chunk, search_documents.c.data)
-    .where(search_documents.c.space == bindparam("space"))
+    .where(search_documents.c.partition == bindparam("partition"))
     .order_by(search_documents.c.chunk)
 )
 _SOME_DOCUMENTS = _DOCUMENTS.where(search_documents.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json))))
 _POSTINGS = select(search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
-    search_postings.c.space == bindparam("space"),
+    search_postings.c.partition == bindparam("partition"),
     search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
     search_postings.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json))),
 )
 _VECTORS = select(search_vectors.c.embedding, search_vectors.c.chunk, search_vectors.c.dimensions).where(
-    search_vectors.c.space == bindparam("space"),
+    search_vectors.c.partition == bindparam("partition"),
     search_vectors.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json))),
 )
 _VECTOR = (
-    (search_vectors.c.space == bindparam("in_space"))
+    (search_vectors.c.partition == bindparam("in_partition"))
     & (search_vectors.c.embedding == bindparam("in_embedding"))
     & (search_vectors.c.chunk == bindparam("in_chunk"))
 )
@@ -83,36 +83,38 @@ _ONE_VECTOR = select(search_vectors.c.data, search_vectors.c.dimensions).where(_
 _PATCH_VECTORS = update(search_vectors).where(_VECTOR).values(data=bindparam("new_data"))
 _PATCH_DOCUMENTS = (
     update(search_documents)
-    .where(search_documents.c.space == bindparam("in_space"), search_documents.c.chunk == bindparam("in_chunk"))
+    .where(search_documents.c.partition == bindparam("in_partition"), search_documents.c.chunk == bindparam("in_chunk"))
     .values(data=bindparam("new_data"))
 )
 _POSTING = (
-    (search_postings.c.space == bindparam("in_space"))
+    (search_postings.c.partition == bindparam("in_partition"))
     & (search_postings.c.term == bindparam("in_term"))
     & (search_postings.c.chunk == bindparam("in_chunk"))
 )
 _SHORTEN_POSTINGS = update(search_postings).where(_POSTING).values(data=bindparam("new_data"))
 _DELETE_POSTINGS = delete(search_postings).where(_POSTING)
 _DELETE_TERMS = delete(search_terms).where(
-    search_terms.c.space == bindparam("in_space"),
+    search_terms.c.partition == bindparam("in_partition"),
     search_terms.c.term == bindparam("in_term"),
-    ~exists().where(search_postings.c.space == search_terms.c.space, search_postings.c.term == search_terms.c.term),
+    ~exists().where(
+        search_postings.c.partition == search_terms.c.partition, search_postings.c.term == search_terms.c.term
+    ),
 )
 
 
-# Writes something to a space that is held; returns how many documents went with that.
+# Writes something to a partition that is held; returns how many documents went with that.
 Write = Callable[[Transaction, Any], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaving:
-    """Documents that leave a space: their rows in the tail, where they stand, and the terms that know of them.
+    """Documents that leave a partition: their rows in the buffer, where they stand, and the terms that know of them.
 
-    `space` is the space's number, None where nothing was merged yet.
+    `partition` is the partition's number, None where nothing was flushed yet.
     """
 
     owner_id: str
-    space: int | None
+    partition: int | None
     rows: tuple[int, ...]
     positions: npt.NDArray[np.int64]
     terms: tuple[str, ...]
@@ -137,7 +139,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a step will write, each in a transaction of its own, as it was worked out when the space was in this state."""
+    """What a step will write, each in a transaction of its own, as it was worked out when the partition was in this state."""
 
     state: State
     writes: Sequence[Write]
@@ -150,55 +152,59 @@ class Step:
         self.leaving = leaving
 
     def make(self, tx: Transaction) -> Made | None:
-        """Work out what is to be written. None where the space was built anew or dropped: then what is left begins anew."""
-        space = tx.first(_SPACE, {"owner_id": self.leaving.owner_id})
-        if (space.seq if space else None) != self.leaving.space:
+        """Work out what is to be written. None where the partition was built anew or dropped: then what is left begins anew."""
+        partition = tx.first(_PARTITION, {"owner_id": self.leaving.owner_id})
+        if (partition.seq if partition else None) != self.leaving.partition:
             return None
-        return Made(_state(space), list(self._writes(tx)))
+        return Made(_state(partition), list(self._writes(tx)))
 
     def _writes(self, tx: Transaction) -> Iterator[Write]:
         raise NotImplementedError
 
 
 def leaving(tx: Transaction, owner_id: str, most: int) -> Leaving | None:
-    """The documents to take out of a space, by the oldest rows of its tail, at most so many; None where there are none.
+    """The documents to take out of a partition, by the oldest rows of its buffer, at most so many; None where there are none.
 
     The more there are, the more words they share, and each blob is written anew once for all of them.
     """
-    gone: dict[int, list[TailRow]] = {}
+    deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()
     for found in tx.all(_OLDEST, {"owner_id": owner_id, "most": most}):
         row = unpack(found.seq, found.document, found.data)
-        if not row.is_gone:
+        if not row.is_deleted:
             added.add(row.document)
-        elif row.document not in added:  # else it came and went within the tail, which a merge settles
-            gone.setdefault(row.document, []).append(row)
-    if not gone:
+        elif row.document not in added:  # else it came and went within the buffer, which a flush settles
+            deleted.setdefault(row.document, []).append(row)
+    if not deleted:
         return None
-    rows = [row for some in gone.values() for row in some]
-    space = tx.first(_SPACE, {"owner_id": owner_id})
-    positions = _positions(tx, space.seq, list(gone)) if space else np.zeros(0, dtype=np.int64)
-    # As merges call them: labels are terms too.
+    rows = [row for some in deleted.values() for row in some]
+    partition = tx.first(_PARTITION, {"owner_id": owner_id})
+    positions = _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
+    # As flushes call them: labels are terms too.
     terms = {term for row in rows for term in occurrences(row)} if len(positions) else set()
     seqs = tuple([row.seq for row in rows])
-    return Leaving(owner_id, space.seq if space else None, seqs, positions, tuple(sorted(terms)))
+    return Leaving(owner_id, partition.seq if partition else None, seqs, positions, tuple(sorted(terms)))
 
 
 def write(tx: Transaction, owner_id: str, state: State, write: Write) -> State | None:
     """Write something that was made in this state; returns the state after it. None, and nothing is done, where it is another."""
-    space = tx.first(_SPACE_HELD, {"owner_id": owner_id})
-    if _state(space) != state:
+    partition = tx.first(_PARTITION_HELD, {"owner_id": owner_id})
+    if _state(partition) != state:
         return None
-    gone = write(tx, space)
-    if space is None:
+    deleted = write(tx, partition)
+    if partition is None:
         return state
-    values = {"space": space.seq, "new_gone": space.gone + gone, "new_generation": space.generation + 1}
+    values = {
+        "partition": partition.seq,
+        "new_deleted": partition.deleted + deleted,
+        "new_generation": partition.generation + 1,
+    }
     tx.run(_CHANGED, values)
-    return (space.seq, space.documents, space.gone + gone, space.generation + 1)
+    return (partition.seq, partition.documents, partition.deleted + deleted, partition.generation + 1)
 
 
 class _Bury(Step):
-    """Mark documents as gone."""
+    """Mark documents as deleted."""
 
     def __init__(self, leaving: Leaving, chunks: Sequence[int]) -> None:
         super().__init__(leaving)
@@ -207,15 +213,15 @@ class _Bury(Step):
     def _writes(self, tx: Transaction) -> Iterator[Write]:
         patches: list[dict[str, Any]] = []
         count = 0
-        space = self.leaving.space
-        for row in tx.all(_SOME_DOCUMENTS, {"space": space, "chunks": list(self._chunks)}):
+        partition = self.leaving.partition
+        for row in tx.all(_SOME_DOCUMENTS, {"partition": partition, "chunks": list(self._chunks)}):
             records = read_documents(row.data).copy()
             places = self.leaving.within(row.chunk, DOCUMENT_CHUNK)
             count += int(records["alive"][places].sum())
             records["alive"][places] = 0
-            patches.append({"in_space": space, "in_chunk": row.chunk, "new_data": records.tobytes()})
+            patches.append({"in_partition": partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
 
-        def write(tx: Transaction, _space: Any) -> int:
+        def write(tx: Transaction, _partition: Any) -> int:
             tx.run(_PATCH_DOCUMENTS, patches)
             return count
 
@@ -234,13 +240,13 @@ class _Shorten(Step):
         shorter: list[dict[str, Any]] = []
         empty: list[dict[str, Any]] = []
         size = 0
-        wanted = {"space": self.leaving.space, "terms": list(self._terms), "chunks": sorted(masks)}
+        wanted = {"partition": self.leaving.partition, "terms": list(self._terms), "chunks": sorted(masks)}
         for row in tx.all(_POSTINGS, wanted):
             records = read_postings(row.data)
             kept = records[~masks[row.chunk][records["position"] % POSTING_CHUNK]]
             if len(kept) == len(records):
                 continue
-            key = {"in_space": self.leaving.space, "in_term": row.term, "in_chunk": row.chunk}
+            key = {"in_partition": self.leaving.partition, "in_term": row.term, "in_chunk": row.chunk}
             if len(kept):
                 shorter.append({**key, "new_data": kept.tobytes()})
                 size += len(row.data)
@@ -261,15 +267,15 @@ class _Blank(Step):
         self._chunk = chunk
 
     def _writes(self, tx: Transaction) -> Iterator[Write]:
-        for row in tx.all(_VECTORS, {"space": self.leaving.space, "chunks": [self._chunk]}):
+        for row in tx.all(_VECTORS, {"partition": self.leaving.partition, "chunks": [self._chunk]}):
             yield self._clearing(row.embedding)
 
     def _clearing(self, embedding: str) -> Write:
         places = self.leaving.within(self._chunk, VECTOR_CHUNK)
 
-        def write(tx: Transaction, space: Any) -> int:
-            # Read here: vectors come without a change of the space.
-            key = {"in_space": space.seq, "in_embedding": embedding, "in_chunk": self._chunk}
+        def write(tx: Transaction, partition: Any) -> int:
+            # Read here: vectors come without a change of the partition.
+            key = {"in_partition": partition.seq, "in_embedding": embedding, "in_chunk": self._chunk}
             if row := tx.first(_ONE_VECTOR, key):
                 vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
                 vectors[places[places < len(vectors)]] = 0
@@ -280,15 +286,15 @@ class _Blank(Step):
 
 
 class _Forget(Step):
-    """Let rows leave the tail: nothing in the space knows of these documents any more."""
+    """Let rows leave the buffer: nothing in the partition knows of these documents any more."""
 
     def __init__(self, leaving: Leaving, rows: Sequence[int]) -> None:
         super().__init__(leaving)
         self._rows = rows
 
     def _writes(self, _tx: Transaction) -> Iterator[Write]:
-        def write(tx: Transaction, _space: Any) -> int:
-            tx.run(_DELETE_TAIL, {"seqs": list(self._rows)})
+        def write(tx: Transaction, _partition: Any) -> int:
+            tx.run(_DELETE_BUFFER, {"seqs": list(self._rows)})
             clearing.note(tx, len(self._rows))
             return 0
 
@@ -296,21 +302,21 @@ class _Forget(Step):
 
 
 def _rewriting(shorter: list[dict[str, Any]], empty: list[dict[str, Any]]) -> Write:
-    def write(tx: Transaction, _space: Any) -> int:
+    def write(tx: Transaction, _partition: Any) -> int:
         tx.run(_SHORTEN_POSTINGS, shorter)
         tx.run(_DELETE_POSTINGS, empty)
-        tx.run(_DELETE_TERMS, [{"in_space": key["in_space"], "in_term": key["in_term"]} for key in empty])
+        tx.run(_DELETE_TERMS, [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty])
         return 0
 
     return write
 
 
-def _positions(tx: Transaction, space: int, numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> npt.NDArray[np.int64]:
     """Where these documents stand, or stood before a kill, in the order of the positions."""
     wanted = np.array(numbers, dtype=np.int64)
     found = [
         row.chunk * DOCUMENT_CHUNK + np.flatnonzero(np.isin(read_documents(row.data)["number"], wanted))
-        for row in tx.all(_DOCUMENTS, {"space": space})
+        for row in tx.all(_DOCUMENTS, {"partition": partition})
     ]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
@@ -330,8 +336,8 @@ def _chunks(positions: npt.NDArray[np.int64], size: int) -> list[int]:
     return chunks
 
 
-def _state(space: Any) -> State:
-    return () if space is None else (space.seq, space.documents, space.gone, space.generation)
+def _state(partition: Any) -> State:
+    return () if partition is None else (partition.seq, partition.documents, partition.deleted, partition.generation)
 
 
 def _portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -43,7 +43,7 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by space (whose documents they are) and model; neither two spaces nor two models ever mix.
+    """Vectors by partition (whose documents they are) and model; neither two partitions nor two models ever mix.
 
     Every method raises Unavailable with a sentence where the service cannot do it; to call it again is always safe.
     """
@@ -53,20 +53,20 @@ class VectorIndex(Protocol):
         """How an archive names it in `vector_db_provider`: tpuf, pinecone, qdrant."""
         ...
 
-    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these; a document that is there already is replaced. After an error some may be kept: send them all again."""
         ...
 
-    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Forget these documents; those that are not there are no error."""
         ...
 
-    async def drop(self, space: str, model: str) -> None:
-        """Forget the space's vectors of this model; nothing there is no error."""
+    async def drop(self, partition: str, model: str) -> None:
+        """Forget the partition's vectors of this model; nothing there is no error."""
         ...
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
     ) -> list[tuple[int, float]]:
         """The nearest documents that the filter admits, as (document, cosine similarity), best first; [] where none is kept."""
         ...

@@ -11,22 +11,22 @@ from ricordo.search.query import Batch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vectors import VECTOR
 from ricordo.storage.repository import Appending
-from ricordo.storage.search_tables import search_documents, search_spaces, search_vectors
+from ricordo.storage.search_tables import search_documents, search_partitions, search_vectors
 from ricordo.storage.store import Transaction
 
-_SPACE = select(search_spaces).where(search_spaces.c.owner_id == bindparam("owner_id"))
-_SPACE_HELD = _SPACE.with_for_update()
+_PARTITION = select(search_partitions).where(search_partitions.c.owner_id == bindparam("owner_id"))
+_PARTITION_HELD = _PARTITION.with_for_update()
 # Vectors are stored in the order of positions, so the last chunk tells how many there are.
 _LAST_STORED = (
     select(search_vectors.c.chunk, search_vectors.c.dimensions, func.length(search_vectors.c.data).label("size"))
-    .where(search_vectors.c.space == bindparam("space"), search_vectors.c.embedding == bindparam("embedding"))
+    .where(search_vectors.c.partition == bindparam("partition"), search_vectors.c.embedding == bindparam("embedding"))
     .order_by(search_vectors.c.chunk.desc())
     .limit(1)
 )
 _SOME_DOCUMENTS = (
     select(search_documents.c.data)
     .where(
-        search_documents.c.space == bindparam("space"),
+        search_documents.c.partition == bindparam("partition"),
         search_documents.c.chunk >= bindparam("first"),
         search_documents.c.chunk <= bindparam("last"),
     )
@@ -34,8 +34,8 @@ _SOME_DOCUMENTS = (
 )
 _APPEND = Appending(search_vectors)
 _SERVE = (
-    update(search_spaces)
-    .where(search_spaces.c.seq == bindparam("space"))
+    update(search_partitions)
+    .where(search_partitions.c.seq == bindparam("partition"))
     .values(
         embedding=bindparam("new_embedding"), vectors=bindparam("new_vectors"), generation=bindparam("new_generation")
     )
@@ -43,59 +43,59 @@ _SERVE = (
 
 
 def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Batch | None:
-    """The next documents to embed with this model; None where all merged ones have their vectors."""
-    space = tx.first(_SPACE, {"owner_id": owner_id})
-    if space is None:
+    """The next documents to embed with this model; None where all flushed ones have their vectors."""
+    partition = tx.first(_PARTITION, {"owner_id": owner_id})
+    if partition is None:
         return None
-    start = _stored(tx, space.seq, embedding)[0]
-    if start >= space.documents:
+    start = _stored(tx, partition.seq, embedding)[0]
+    if start >= partition.documents:
         return None
-    records = _records(tx, space, start, most)
+    records = _records(tx, partition, start, most)
     documents = tuple(int(r["number"]) if r["alive"] else None for r in records)
-    return Batch(owner_id, space.kind, embedding, start, documents, space.documents)
+    return Batch(owner_id, partition.kind, embedding, start, documents, partition.documents)
 
 
 def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
     """Store vectors of a batch by the numbers of its documents, zeros for those without; True where the model now serves.
 
-    A space's first model serves from its first vector on, a later one takes over when it has them all. Raises Conflict where
+    A partition's first model serves from its first vector on, a later one takes over when it has them all. Raises Conflict where
     someone else stored them meanwhile, or where the model's vectors have changed their size.
     """
-    space = tx.first(_SPACE_HELD, {"owner_id": batch.owner_id})
-    stored, dimensions = _stored(tx, space.seq, batch.embedding) if space else (-1, 0)
-    if space is None or stored != batch.start or (stored and dimensions != size):
+    partition = tx.first(_PARTITION_HELD, {"owner_id": batch.owner_id})
+    stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
+    if partition is None or stored != batch.start or (stored and dimensions != size):
         raise Conflict("These vectors do not continue what is stored. Go on from there, or drop the vectors first.")
     # Read again: what was deleted since must not leave a vector.
-    records = _records(tx, space, batch.start, len(batch.documents))
+    records = _records(tx, partition, batch.start, len(batch.documents))
     rows = np.zeros((len(records), size), dtype=VECTOR)
     for place, record in enumerate(records):
         if record["alive"] and (vector := vectors.get(int(record["number"]))) is not None:
             rows[place] = vector
-    values = {"space": space.seq, "embedding": batch.embedding, "dimensions": size}
+    values = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
     tx.run(_APPEND, [{**values, **chunk} for chunk in chunks_of(rows, batch.start, VECTOR_CHUNK)])
     count = stored + len(rows)
-    serves = space.embedding in (None, batch.embedding) or count >= space.documents
+    serves = partition.embedding in (None, batch.embedding) or count >= partition.documents
     if serves:
-        serve(tx, space, batch.embedding, count)
+        serve(tx, partition, batch.embedding, count)
     return serves
 
 
-def serve(tx: Transaction, space: Any, embedding: str | None, count: int) -> None:
-    """Let searches of the space, whose row was read for update, use so many vectors of this model."""
-    generation = space.generation + (embedding != space.embedding and space.embedding is not None)
+def serve(tx: Transaction, partition: Any, embedding: str | None, count: int) -> None:
+    """Let searches of the partition, whose row was read for update, use so many vectors of this model."""
+    generation = partition.generation + (embedding != partition.embedding and partition.embedding is not None)
     values = {"new_embedding": embedding, "new_vectors": count, "new_generation": generation}
-    tx.run(_SERVE, {"space": space.seq, **values})
+    tx.run(_SERVE, {"partition": partition.seq, **values})
 
 
-def _records(tx: Transaction, space: Any, start: int, most: int) -> Documents:
-    first, last = start // DOCUMENT_CHUNK, (min(start + most, space.documents) - 1) // DOCUMENT_CHUNK
-    rows = tx.all(_SOME_DOCUMENTS, {"space": space.seq, "first": first, "last": last})
+def _records(tx: Transaction, partition: Any, start: int, most: int) -> Documents:
+    first, last = start // DOCUMENT_CHUNK, (min(start + most, partition.documents) - 1) // DOCUMENT_CHUNK
+    rows = tx.all(_SOME_DOCUMENTS, {"partition": partition.seq, "first": first, "last": last})
     return read_documents(b"".join(row.data for row in rows))[start - first * DOCUMENT_CHUNK :][:most]
 
 
-def _stored(tx: Transaction, space: int, embedding: str) -> tuple[int, int]:
+def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
     """How many vectors of the model there are, and their dimensions."""
-    row = tx.first(_LAST_STORED, {"space": space, "embedding": embedding})
+    row = tx.first(_LAST_STORED, {"partition": partition, "embedding": embedding})
     if row is None:
         return 0, 0
     return row.chunk * VECTOR_CHUNK + row.size // (VECTOR.itemsize * row.dimensions), row.dimensions

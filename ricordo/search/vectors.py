@@ -1,4 +1,4 @@
-"""Vectors of a space by position, and the nearest of them to a query's.
+"""Vectors of a partition by position, and the nearest of them to a query's.
 
 Few are compared exactly. Of many, a first look compares one bit a dimension, the second half of them only where the first
 half is promising, and the best thousand are compared exactly.
@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select
 
 from ricordo.search import fusion
 from ricordo.search.cache import memory_of
-from ricordo.search.reader import SpaceRow
+from ricordo.search.reader import PartitionRow
 from ricordo.search.records import VECTOR_CHUNK
 from ricordo.storage.search_tables import search_vectors
 from ricordo.storage.store import Transaction, each
@@ -42,17 +42,17 @@ _Json = jobs.c.payload.type
 _VECTORS = (
     select(search_vectors)
     .where(
-        search_vectors.c.space.op("IN")(each(bindparam("spaces", type_=_Json))),
+        search_vectors.c.partition.op("IN")(each(bindparam("partitions", type_=_Json))),
         search_vectors.c.embedding.op("IN")(each(bindparam("embeddings", type_=_Json))),
         search_vectors.c.chunk >= bindparam("since"),
     )
-    .order_by(search_vectors.c.space, search_vectors.c.chunk)
+    .order_by(search_vectors.c.partition, search_vectors.c.chunk)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of the first documents of a space, one a row, each of length 1; zeros where a document is gone.
+    """The vectors of the first documents of a partition, one a row, each of length 1; zeros where a document is deleted.
 
     Of few, `rows` are floats. Of many they are bytes, which times `scales` are the numbers, and `bits` says in which dimensions
     each lies beyond the mean, sixty-four to a word, a row for each word. `common` is what the first `counted` of them share.
@@ -144,46 +144,48 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
     return fusion.Similar(positions, values)
 
 
-def read_vectors(tx: Transaction, spaces: Sequence[SpaceRow]) -> dict[int, Vectors]:
-    """The vectors of each space that has some, by its number. Only what came since the last search is read, if anything did."""
+def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[int, Vectors]:
+    """The vectors of each partition that has some, by its number. Only what came since the last search is read, if anything did."""
     memory = memory_of(tx)
     current: dict[int, Vectors] = {}
     stale: dict[int, Vectors | None] = {}
-    for space in spaces:
-        if not (space.embedding and space.vectors):
+    for partition in partitions:
+        if not (partition.embedding and partition.vectors):
             continue
-        known = memory.get(("vectors", space.seq))
-        if known and known[0] == (space.generation, space.embedding) and len(known[1]) <= space.vectors:
-            if len(known[1]) == space.vectors:
-                current[space.seq] = known[1]
+        known = memory.get(("vectors", partition.seq))
+        if known and known[0] == (partition.generation, partition.embedding) and len(known[1]) <= partition.vectors:
+            if len(known[1]) == partition.vectors:
+                current[partition.seq] = known[1]
             else:
-                stale[space.seq] = known[1]
+                stale[partition.seq] = known[1]
         else:
-            stale[space.seq] = None
+            stale[partition.seq] = None
     if stale:
-        wanted = [space for space in spaces if space.seq in stale]
-        for space, new in _read_on(tx, wanted, stale):
-            vectors = current[space.seq] = vectors_from(new, stale[space.seq])
-            memory.put(("vectors", space.seq), ((space.generation, space.embedding), vectors), vectors.nbytes)
+        wanted = [partition for partition in partitions if partition.seq in stale]
+        for partition, new in _read_on(tx, wanted, stale):
+            vectors = current[partition.seq] = vectors_from(new, stale[partition.seq])
+            memory.put(
+                ("vectors", partition.seq), ((partition.generation, partition.embedding), vectors), vectors.nbytes
+            )
     return current
 
 
 def _read_on(
-    tx: Transaction, spaces: Sequence[SpaceRow], known: dict[int, Vectors | None]
-) -> list[tuple[SpaceRow, npt.NDArray[np.float16]]]:
-    """For each of these spaces the vectors behind those that are known of it, where there are some."""
-    first = {space.seq: len(known[space.seq] or ()) for space in spaces}
+    tx: Transaction, partitions: Sequence[PartitionRow], known: dict[int, Vectors | None]
+) -> list[tuple[PartitionRow, npt.NDArray[np.float16]]]:
+    """For each of these partitions the vectors behind those that are known of it, where there are some."""
+    first = {partition.seq: len(known[partition.seq] or ()) for partition in partitions}
     since = min(first.values()) // VECTOR_CHUNK
-    embeddings = sorted({str(space.embedding) for space in spaces})
+    embeddings = sorted({str(partition.embedding) for partition in partitions})
     chunks: dict[tuple[int, str], list[Any]] = {}
-    values = {"spaces": [space.seq for space in spaces], "embeddings": embeddings, "since": since}
+    values = {"partitions": [partition.seq for partition in partitions], "embeddings": embeddings, "since": since}
     for row in tx.all(_VECTORS, values):
         new = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions)
-        chunks.setdefault((row.space, row.embedding), []).append(new)
+        chunks.setdefault((row.partition, row.embedding), []).append(new)
     together = []
-    for space in spaces:
-        if parts := chunks.get((space.seq, str(space.embedding))):
-            together.append((space, np.concatenate(parts)[first[space.seq] - since * VECTOR_CHUNK :]))
+    for partition in partitions:
+        if parts := chunks.get((partition.seq, str(partition.embedding))):
+            together.append((partition, np.concatenate(parts)[first[partition.seq] - since * VECTOR_CHUNK :]))
     return together
 
 

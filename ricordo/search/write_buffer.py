@@ -1,4 +1,4 @@
-"""The tail of the search index: a document waits there, searchable, from the transaction that stores it until a merge packs it.
+"""The buffer of the search index: a document waits there, searchable, from the transaction that stores it until a flush packs it.
 
 One row a document, so that indexing costs one statement however many there are. A deletion is a row too, with the words to take
 out. A row's data is a header of fixed size, then UTF-8 parts parted by NUL: the speaker's terms, the text's terms, the labels.
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import LargeBinary, String, Table, bindparam, cast, insert, select
 
 from ricordo.search.words import is_question, terms
-from ricordo.storage.search_tables import search_tail
+from ricordo.storage.search_tables import search_buffer
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import messages, passages
 
@@ -42,12 +42,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class TailRow:
-    """A row of the tail, read back. `seq` is the row's own, `document` the number of the message or passage."""
+class BufferRow:
+    """A row of the buffer, read back. `seq` is the row's own, `document` the number of the message or passage."""
 
     seq: int
     document: int
-    is_gone: bool
+    is_deleted: bool
     asks: bool
     role: int
     created_at: int
@@ -65,24 +65,24 @@ def _insert_from(documents: Table) -> Any:
     row = select(cast(owner_id, String), documents.c.seq, cast(data, LargeBinary)).where(
         documents.c.id == bindparam("document_id")
     )
-    return insert(search_tail).from_select(["owner_id", "document", "data"], row)
+    return insert(search_buffer).from_select(["owner_id", "document", "data"], row)
 
 
 _INSERTS: Mapping[str, Any] = {"messages": _insert_from(messages), "passages": _insert_from(passages)}
 
 
-def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[Entry], *, is_gone: bool = False) -> None:
+def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[Entry], *, is_deleted: bool = False) -> None:
     """Add one row for each entry, or for each that is to be taken out; the documents must still stand in their table."""
     if entries:
-        values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_gone=is_gone)} for e in entries]
+        values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
         tx.run(_INSERTS[kind], values)
 
 
-def pack(entry: Entry, *, is_gone: bool = False) -> bytes:
+def pack(entry: Entry, *, is_deleted: bool = False) -> bytes:
     """The data of an entry's row."""
     words = terms(entry.text[:MOST_CHARACTERS])[:MOST_WORDS]
     header = _HEADER.pack(
-        is_gone,
+        is_deleted,
         is_question(entry.text),
         ROLES.index(entry.role) if entry.role in ROLES else 0,
         entry.created_at,
@@ -94,14 +94,14 @@ def pack(entry: Entry, *, is_gone: bool = False) -> bytes:
     return header + "\0".join(parts).encode()
 
 
-def unpack(seq: int, document: int, data: bytes) -> TailRow:
+def unpack(seq: int, document: int, data: bytes) -> BufferRow:
     """The row of which `pack` made the data."""
-    is_gone, asks, role, created_at, thread, user, length = _HEADER.unpack_from(data)
+    is_deleted, asks, role, created_at, thread, user, length = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
-    return TailRow(
+    return BufferRow(
         seq,
         document,
-        is_gone,
+        is_deleted,
         asks,
         role,
         created_at,

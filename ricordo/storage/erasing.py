@@ -199,7 +199,7 @@ _MERGE = select(jobs_table.c.id).where(
 _EMBEDDING = select(jobs_table.c.id).where(
     jobs_table.c.key.op("IN")(each(bindparam("keys", type_=_JSON))),
     jobs_table.c.status == "running",
-    jobs_table.c.kind != schedule.MERGE,
+    jobs_table.c.kind != schedule.FLUSH,
 )
 _FORGOTTEN = select(users.c.id).where(users.c.organization_id == DELETED)
 
@@ -319,7 +319,7 @@ def take_up(tx: Transaction, make: Callable[[str], Erasure]) -> int:
 def claim_merge(tx: Transaction, kind: str, owner_id: str, organization_id: str, worker: str) -> Job | None:
     """Take the merge of this space's index upon oneself; None while somebody else is at work on it."""
     schedule.ask(tx, kind, owner_id, organization_id)
-    row = tx.first(_MERGE, {"kind": schedule.MERGE, "key": owner_id})
+    row = tx.first(_MERGE, {"kind": schedule.FLUSH, "key": owner_id})
     return jobs.claim_one(tx, worker, row.id) if row else None
 
 

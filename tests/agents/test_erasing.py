@@ -428,7 +428,7 @@ async def test_outside_indexes_are_told_of_an_archive_that_two_of_her_agents_sha
     def share(tx: Transaction) -> None:
         archives.attach(tx, agents[1], archive.id)
         tx.run(text("UPDATE archives SET vector_db = 'outside'"))
-        partitions.merge(tx, "passages", archive.id)
+        partitions.flush(tx, "passages", archive.id)
         batch = partitions.next_batch(tx, archive.id, "some/model", 10)
         assert batch is not None
         partitions.add_vectors(tx, batch, {}, 1)
@@ -448,7 +448,7 @@ async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: S
     runtime.indexing = replace(runtime.indexing, indexes=runtime.indexes, messages_index="outside")
 
     def embed(tx: Transaction) -> tuple[int, ...]:
-        partitions.merge(tx, "messages", agent_id)
+        partitions.flush(tx, "messages", agent_id)
         batch = partitions.next_batch(tx, agent_id, "some/model", 10)
         assert batch is not None
         partitions.add_vectors(tx, batch, {}, 1)

@@ -19,7 +19,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.llm.scripted import call
 from ricordo.memory import receipts
-from ricordo.search.schedule import MERGE
+from ricordo.search.schedule import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
 from tests.conftest import BOTH
@@ -87,8 +87,8 @@ class World:
     def merge(self, agent_id: str) -> None:
         """Pack the agent's index."""
         runtime = self.server.runtime
-        job = Job(MERGE, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
-        self.server.run(runtime.indexing.merge(job, lambda _done, _total: None))
+        job = Job(FLUSH, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
+        self.server.run(runtime.indexing.flush(job, lambda _done, _total: None))
 
     def forget(self, name: str, **query: Any) -> Any:
         """Forget the user and wait for the receipt."""

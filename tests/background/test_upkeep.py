@@ -19,9 +19,9 @@ from ricordo.memory.recall import Recall
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
-from ricordo.search.schedule import MERGE
+from ricordo.search.schedule import FLUSH
 from ricordo.storage import jobs
-from ricordo.storage.search_tables import search_spaces, search_tail
+from ricordo.storage.search_tables import search_buffer, search_partitions
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import jobs as jobs_table
 from tests.conftest import BOTH
@@ -103,7 +103,7 @@ class Two:
 
     async def spaces(self) -> list[str]:
         """Whose spaces there are."""
-        rows = await self.store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+        rows = await self.store.read(lambda tx: tx.all(select(search_partitions.c.owner_id)))
         return [row.owner_id for row in rows]
 
 
@@ -150,7 +150,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
 
 
 async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
-    waiting = select(jobs_table).where(jobs_table.c.kind == MERGE, jobs_table.c.key == two.archive.id)
+    waiting = select(jobs_table).where(jobs_table.c.kind == FLUSH, jobs_table.c.key == two.archive.id)
     merging = jobs.job_of((await two.store.read(lambda tx: tx.all(waiting)))[0])
     frozen, merge = await two.freeze(merging, 0)
     await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
@@ -166,4 +166,4 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     await building
     assert await two.notes() == {"note of late", *(f"note {n}" for n in range(NOTES))}
     assert isinstance(merge.exception(), LeaseLost)
-    assert len(await two.store.read(lambda tx: tx.all(select(search_tail.c.seq)))) == 1
+    assert len(await two.store.read(lambda tx: tx.all(select(search_buffer.c.seq)))) == 1

@@ -135,8 +135,8 @@ async def test_a_turn_that_begins_while_another_server_deletes_the_agent_ends_an
 
 async def leftovers(stage: Stage, agent: str) -> list[str]:
     """The tables that still know the agent."""
-    columns = {"messages": "agent_id", "runs": "agent_id", "steps": "agent_id", "search_tail": "owner_id"}
-    columns |= {"agents": "id", "conversations": "agent_id", "search_spaces": "owner_id"}
+    columns = {"messages": "agent_id", "runs": "agent_id", "steps": "agent_id", "search_buffer": "owner_id"}
+    columns |= {"agents": "id", "conversations": "agent_id", "search_partitions": "owner_id"}
 
     def find(tx: Transaction) -> list[str]:
         return [
@@ -156,17 +156,17 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     """A worker that froze in the middle of a merge and comes back after its job was taken over finds nothing left to do."""
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(store, *(make.message(agent, f"pear number{n}") for n in range(3)))
-    with Held(store, "SELECT search_spaces") as late:
-        merging = asyncio.create_task(store.write(lambda tx: partitions.merge(tx, "messages", agent.id)))
+    with Held(store, "SELECT search_partitions") as late:
+        merging = asyncio.create_task(store.write(lambda tx: partitions.flush(tx, "messages", agent.id)))
         await late.reached()
-        assert await other.write(lambda tx: partitions.merge(tx, "messages", agent.id)) == len(said)
+        assert await other.write(lambda tx: partitions.flush(tx, "messages", agent.id)) == len(said)
         late.release()
         # Where there was no space yet, the second may meet the first: the job is tried again.
         await asyncio.wait([merging])
     wanted = MessageFilter((agent.id,))
     found = await store.read(lambda tx: index.find_messages(tx, Query("pear"), wanted, 10).hits)
     assert len(found) == len(said)
-    rows = await store.read(lambda tx: tx.all(text("SELECT owner_id, documents FROM search_spaces")))
+    rows = await store.read(lambda tx: tx.all(text("SELECT owner_id, documents FROM search_partitions")))
     assert [tuple(row) for row in rows] == [(agent.id, len(said))]
 
 

@@ -10,7 +10,7 @@ from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.settings import Settings
 from ricordo.storage.database import open_store
-from ricordo.storage.search_tables import search_documents, search_postings, search_spaces, search_tail
+from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions, search_postings
 from ricordo.storage.store import Transaction
 from tests.cli.conftest import Shell
 from tests.support import make, postgres
@@ -30,7 +30,7 @@ def fill_and_damage(settings: Settings) -> list[str]:
             ids.append(state.agent.id)
 
         def damage(tx: Transaction) -> None:
-            for table in (search_spaces, search_tail, search_documents, search_postings):
+            for table in (search_partitions, search_buffer, search_documents, search_postings):
                 tx.run(delete(table))
 
         await store.write(damage)
@@ -49,7 +49,7 @@ def found_in(settings: Settings, ids: list[str]) -> list[int]:
             await store.read(lambda tx, id=id: index.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5))  # type: ignore[misc]
             for id in ids
         ]
-        left = await store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+        left = await store.read(lambda tx: tx.all(select(search_partitions.c.owner_id)))
         assert {row.owner_id for row in left} <= set(ids)
         await store.close()
         return [len(one.hits) for one in found]

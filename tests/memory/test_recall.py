@@ -39,7 +39,7 @@ class Library:
     async def index(self, kind: str, owner_id: str) -> None:
         """Merge and embed all there is."""
         job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner_id})
-        await self.indexing.merge(job, _unheard)
+        await self.indexing.flush(job, _unheard)
         await self.indexing.embed(job, _unheard)
 
 

@@ -1,4 +1,4 @@
-"""Taking documents out of a space in small writes: nothing of them is left, nothing else is lost, also after a kill in between."""
+"""Taking documents out of a partition in small writes: nothing of them is left, and nothing else is lost, even after a kill."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,16 +17,16 @@ AGENT = make.agent(id="agent-1")
 
 
 async def filled(store: SqliteStore, count: int = 40) -> list[str]:
-    """An agent with so many merged messages, of which each has a word of its own; their ids."""
+    """An agent with so many flushed messages, of which each has a word of its own; their ids."""
     await make.stored_agent(store, AGENT)
     new = [make.message(AGENT, f"Tea and rain, only{number} indeed", id=f"message-{number}") for number in range(count)]
     await make.stored_messages(store, *new)
-    await store.write(merge_all)
+    await store.write(flush_all)
     return [one.id for one in new]
 
 
-def merge_all(tx: Transaction) -> None:
-    while partitions.merge(tx, "messages", AGENT.id):
+def flush_all(tx: Transaction) -> None:
+    while partitions.flush(tx, "messages", AGENT.id):
         pass
 
 
@@ -84,9 +84,9 @@ async def test_what_was_deleted_leaves_nothing_and_the_rest_is_found(store: Sqli
     assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
     assert await hits(store, "tea") == set(ids[25:])
     assert await hits(store, "only7") == set()
-    space = await store.read(lambda tx: partitions.space_of(tx, AGENT.id))
-    assert (space.documents, space.gone) == (40, 25)
-    assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_tail"))) == []
+    partition = await store.read(lambda tx: partitions.partition_of(tx, AGENT.id))
+    assert (partition.documents, partition.deleted) == (40, 25)
+    assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_buffer"))) == []
 
 
 @pytest.mark.parametrize("kills_after", [0, 1, 2, 3])
@@ -98,19 +98,19 @@ async def test_killed_after_any_write_it_is_done_again_to_the_same_end(store: Sq
     await take_out(store)
     assert await hits(store, "rain") == set(ids[25:])
     assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
-    space = await store.read(lambda tx: partitions.space_of(tx, AGENT.id))
-    assert space.gone == 25
+    partition = await store.read(lambda tx: partitions.partition_of(tx, AGENT.id))
+    assert partition.deleted == 25
 
 
-async def test_a_document_that_came_and_went_in_the_tail_is_left_to_a_merge(store: SqliteStore) -> None:
+async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(store: SqliteStore) -> None:
     ids = await filled(store)
-    await make.stored_messages(store, make.message(AGENT, "Tea in the tail", id="message-new"))
+    await make.stored_messages(store, make.message(AGENT, "Tea in the buffer", id="message-new"))
     await forget(store, ["message-new", ids[0]])
     leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
     assert leaving is not None
     assert len(leaving.rows) == 1
     await take_out(store)
-    await store.write(merge_all)
+    await store.write(flush_all)
     assert await hits(store, "tea") == set(ids[1:])
 
 
@@ -125,12 +125,12 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
 
     await store.write(rewrite)
     await take_out(store)
-    await store.write(merge_all)
+    await store.write(flush_all)
     assert await hits(store, "only0") == set()
     assert "message-0" in await hits(store, "coffee")  # with those beside it
 
 
-async def test_nothing_is_written_where_the_space_changed_since_it_was_read(store: SqliteStore) -> None:
+async def test_nothing_is_written_where_the_partition_changed_since_it_was_read(store: SqliteStore) -> None:
     ids = await filled(store)
     await forget(store, ids[:3])
     leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
@@ -138,7 +138,7 @@ async def test_nothing_is_written_where_the_space_changed_since_it_was_read(stor
     step = next(leaving.steps())
     made = await store.read(step.make)
     assert made is not None
-    await store.write(lambda tx: tx.run(text("UPDATE search_spaces SET generation = generation + 1")))
+    await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET generation = generation + 1")))
     assert await store.write(lambda tx: removing.write(tx, AGENT.id, made.state, made.writes[0])) is None
     await take_out(store)
     assert await hits(store, "tea") == set(ids[3:])

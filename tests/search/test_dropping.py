@@ -1,15 +1,15 @@
-"""Forgetting a whole space of the index and nothing of the others."""
+"""Forgetting a whole partition of the index and nothing of the others."""
 
 from sqlalchemy import text
 
 from ricordo.search.dropping import PORTION, drop_portion, models_of
-from ricordo.search.flush import merge
+from ricordo.search.flush import flush
 from ricordo.search.index import insert_passages
 from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
 
-TABLES = ("search_spaces", "search_tail", "search_documents", "search_postings", "search_terms", "search_vectors")
+TABLES = ("search_partitions", "search_buffer", "search_documents", "search_postings", "search_terms", "search_vectors")
 
 
 async def rows(store: SqliteStore) -> dict[str, int]:
@@ -18,12 +18,12 @@ async def rows(store: SqliteStore) -> dict[str, int]:
     return {row.name: row.n for row in await store.read(lambda tx: tx.all(text(counts)))}
 
 
-async def stored_space(store: SqliteStore) -> str:
-    """The owner of a space that is partly merged, with vectors and with a tail."""
+async def stored_partition(store: SqliteStore) -> str:
+    """The owner of a partition that is partly flushed, with vectors and with a buffer."""
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     new = [make.passage(archive, f"tea number {number}") for number in range(PORTION + 50)]
     await store.write(lambda tx: insert_passages(tx, archive, new))
-    await store.write(lambda tx: merge(tx, "passages", archive.id, 30))
+    await store.write(lambda tx: flush(tx, "passages", archive.id, 30))
     batch = await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10))
     assert batch is not None
     vectors = {number: [1.0, 0.0] for number in batch.documents if number is not None}
@@ -31,11 +31,11 @@ async def stored_space(store: SqliteStore) -> str:
     return archive.id
 
 
-async def test_a_space_goes_whole_and_in_portions_and_the_others_stay(store: SqliteStore) -> None:
-    await stored_space(store)
+async def test_a_partition_goes_whole_and_in_portions_and_the_others_stay(store: SqliteStore) -> None:
+    await stored_partition(store)
     before = await rows(store)
     assert 0 not in before.values()
-    owner_id = await stored_space(store)
+    owner_id = await stored_partition(store)
     assert await store.read(lambda tx: models_of(tx, owner_id)) == ["scripted/embedder"]
 
     steps = 1
@@ -49,5 +49,5 @@ async def test_a_space_goes_whole_and_in_portions_and_the_others_stay(store: Sql
     assert await store.read(lambda tx: models_of(tx, owner_id)) == []
 
 
-async def test_a_space_that_never_was_is_dropped_at_once(store: SqliteStore) -> None:
+async def test_a_partition_that_never_was_is_dropped_at_once(store: SqliteStore) -> None:
     assert not await store.write(lambda tx: drop_portion(tx, "archive-unknown"))

@@ -1,4 +1,4 @@
-"""The index as a whole: whatever was said, changed, forgotten and merged, a search finds what a search by hand would find."""
+"""The index as a whole: whatever was said, changed, forgotten and flushed, a search finds what a search by hand would find."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message
 from ricordo.search import fusion, index, partition_view, scoring
 from ricordo.search.engine import _from_outside
-from ricordo.search.flush import merge
+from ricordo.search.flush import flush
 from ricordo.search.index import Found, MessageFilter, Query, insert_messages
 from ricordo.search.records import document_records, occurrences
 from ricordo.search.words import query_terms
@@ -46,7 +46,7 @@ class Forget:
 
 
 @dataclass(frozen=True)
-class Merge:
+class Flush:
     most: int
 
 
@@ -71,7 +71,7 @@ operations = st.lists(
         says,
         says,
         st.builds(Forget, st.integers(0, 50)),
-        st.builds(Merge, st.integers(1, 9)),
+        st.builds(Flush, st.integers(1, 9)),
         st.just(Look()),
     ),
     max_size=40,
@@ -87,7 +87,7 @@ filters = st.builds(
 
 
 def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) -> list[tuple[int, float]]:
-    """The best of these messages and their scores, from their texts alone: no blob, no tail, no cache."""
+    """The best of these messages and their scores, from their texts alone: no blob, no buffer, no cache."""
     rows = [
         unpack(0, m.seq, pack(Entry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or "")))
         for m in kept
@@ -126,7 +126,7 @@ def found(hits: Found) -> list[tuple[int, float]]:
 
 async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(
-        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
+        program: list[Say | Forget | Flush | Look], query: str, conditions: dict[str, object], limit: int, least: int
     ) -> None:
         # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
         monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
@@ -158,23 +158,23 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
                     (stored,) = await store.read(lambda tx, said=said: messages.by_ids(tx, [said.id]))  # type: ignore[misc]
                     kept.append(stored)
                 case Forget(which) if kept:
-                    gone = kept.pop(which % len(kept))
-                    await store.write(lambda tx, gone=gone: index.unindex_messages(tx, [gone.id]))  # type: ignore[misc]
-                case Merge(most):
-                    await store.write(lambda tx, most=most: merge(tx, "messages", agent.id, most))  # type: ignore[misc]
+                    deleted = kept.pop(which % len(kept))
+                    await store.write(lambda tx, deleted=deleted: index.unindex_messages(tx, [deleted.id]))  # type: ignore[misc]
+                case Flush(most):
+                    await store.write(lambda tx, most=most: flush(tx, "messages", agent.id, most))  # type: ignore[misc]
                 case Look():
                     await store.read(look)
         expected = by_hand(kept, query, wanted, limit)
         unmerged = found(await store.read(look))
         assert [document for document, _ in unmerged] == [document for document, _ in expected]
         assert [score for _, score in unmerged] == pytest.approx([score for _, score in expected], abs=2e-6)
-        while await store.write(lambda tx: merge(tx, "messages", agent.id)):
+        while await store.write(lambda tx: flush(tx, "messages", agent.id)):
             pass
-        merged = await store.read(look)
-        assert {document for document, _ in found(merged)} == {
+        flushed = await store.read(look)
+        assert {document for document, _ in found(flushed)} == {
             d for d, _ in by_hand(kept, query, wanted, limit)
-        } or len(merged.hits) == limit
-        assert [s for _, s in found(merged)] == pytest.approx(
+        } or len(flushed.hits) == limit
+        assert [s for _, s in found(flushed)] == pytest.approx(
             [s for _, s in by_hand(kept, query, wanted, limit)], abs=2e-6
         )
 
@@ -189,7 +189,7 @@ async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
 
     @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, partition_view.LEAST_SPREAD)))
     def draw(
-        program: list[Say | Forget | Merge | Look], query: str, conditions: dict[str, object], limit: int, least: int
+        program: list[Say | Forget | Flush | Look], query: str, conditions: dict[str, object], limit: int, least: int
     ) -> None:
         asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit, least), loop).result(60)
 

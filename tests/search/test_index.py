@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from ricordo.domain.passage import Passage
 from ricordo.search import index
-from ricordo.search.flush import merge
+from ricordo.search.flush import flush
 from ricordo.search.index import (
     Hit,
     MessageFilter,
@@ -20,7 +20,7 @@ from ricordo.search.index import (
     unindex_messages,
 )
 from ricordo.storage import archives, messages
-from ricordo.storage.search_tables import search_postings, search_tail, search_terms
+from ricordo.storage.search_tables import search_buffer, search_postings, search_terms
 from ricordo.storage.store import Store, Transaction
 from tests.support import make
 from tests.support.clock import START
@@ -66,12 +66,12 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
         looked_through, tags, all_tags, start, end = conditions
         wanted = PassageFilter(tuple(shelves[n].id for n in looked_through), tags, all_tags, None, at(start), at(end))
         made = []
-        for words, shelf, carried, moment, merges in filed:
+        for words, shelf, carried, moment, flushes in filed:
             passage = make.passage(shelves[shelf], words, tags=carried, created_at=START + moment)
             made.append(passage)
             await store.write(lambda tx, p=passage, s=shelves[shelf]: insert_passages(tx, s, [p]))  # type: ignore[misc]
-            if merges:
-                await store.write(lambda tx, s=shelves[shelf]: merge(tx, "passages", s.id))  # type: ignore[misc]
+            if flushes:
+                await store.write(lambda tx, s=shelves[shelf]: flush(tx, "passages", s.id))  # type: ignore[misc]
 
         def look(tx: Transaction) -> tuple[list[Hit], list[str]]:
             hits = list(index.find_passages(tx, Query(query), wanted, limit).hits)
@@ -206,16 +206,16 @@ async def test_forgotten_messages_leave_no_word_in_the_index(store: Store) -> No
     kept, secret = await make.stored_messages(
         store, make.message(agent, "plain tea"), make.message(agent, "secret tea", name="Zebedee")
     )
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     await store.write(lambda tx: unindex_messages(tx, [secret.id]))
     assert await store.read(lambda tx: message_ids(tx, "secret", agent.id)) == []
     assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [kept.id]
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
 
     def left(tx: Transaction) -> list[str]:
         postings = {row.term for row in tx.all(select(search_postings.c.term))}
         assert postings == {row.term for row in tx.all(select(search_terms.c.term))}
-        assert tx.all(select(func.count()).select_from(search_tail))[0][0] == 0
+        assert tx.all(select(func.count()).select_from(search_buffer))[0][0] == 0
         return sorted(postings)
 
     assert await store.read(left) == ["plain", "tea"]
@@ -242,7 +242,7 @@ async def test_a_system_message_is_never_found(store: Store) -> None:
         assert await store.read(lambda tx, query=query: find_messages(tx, query, agent.id)) == []  # type: ignore[misc]
 
 
-async def test_of_a_very_long_text_the_beginning_is_found_and_the_merge_goes_on(store: Store) -> None:
+async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     book = " ".join(f"word{number}" for number in range(30_000))
     long, short = await make.stored_messages(
@@ -250,9 +250,9 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_merge_goes_on(
         make.message(agent, book),
         make.message(agent, "short tea", created_at=START + 86_400_000_000),
     )
-    for _merged in range(2):
+    for _flushed in range(2):
         assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
         assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
         # Each in a transaction of its own, as the first has so many words.
-        assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 1
-    assert await store.write(lambda tx: merge(tx, "messages", agent.id)) == 0
+        assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 1
+    assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 0

@@ -1,4 +1,4 @@
-"""Keeping the index in order: merges, vectors, another model on live data, outside indexes, and what a kill leaves."""
+"""Keeping the index in order: flushes, vectors, another model on live data, outside indexes, and what a kill leaves."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import index, index_jobs, partitions
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
 from ricordo.search.index_jobs import Indexing
-from ricordo.search.schedule import LONG_TAIL, MERGE, MERGE_DELAY
+from ricordo.search.schedule import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.search.vector_index import VectorFilter, VectorRecord
-from ricordo.search.write_buffer import TailRow, unpack
+from ricordo.search.write_buffer import BufferRow, unpack
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
-from ricordo.storage.search_tables import search_spaces, search_tail, search_vectors
+from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
 from ricordo.storage.store import Store
 from ricordo.storage.tables import jobs
 from tests.support import make
@@ -41,22 +41,22 @@ class Outside:
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], dict[int, VectorRecord]] = {}
 
-    async def upsert(self, space: str, model: str, records: Sequence[VectorRecord]) -> None:
-        self.held.setdefault((space, model), {}).update({record.document: record for record in records})
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
+        self.held.setdefault((partition, model), {}).update({record.document: record for record in records})
 
-    async def remove(self, space: str, model: str, documents: Sequence[int]) -> None:
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         for document in documents:
-            self.held.get((space, model), {}).pop(document, None)
+            self.held.get((partition, model), {}).pop(document, None)
 
-    async def drop(self, space: str, model: str) -> None:
-        self.held.pop((space, model), None)
+    async def drop(self, partition: str, model: str) -> None:
+        self.held.pop((partition, model), None)
 
     async def search(
-        self, space: str, model: str, vector: Sequence[float], limit: int, _wanted: VectorFilter
+        self, partition: str, model: str, vector: Sequence[float], limit: int, _wanted: VectorFilter
     ) -> list[tuple[int, float]]:
         scored = [
             (document, sum(a * b for a, b in zip(record.vector, vector, strict=True)))
-            for document, record in self.held.get((space, model), {}).items()
+            for document, record in self.held.get((partition, model), {}).items()
         ]
         return sorted(scored, key=lambda one: -one[1])[:limit]
 
@@ -78,8 +78,8 @@ class Library:
         self.indexing = Indexing(store, self.embedders, {"qdrant": self.outside})
         self.recall = Recall(store, self.embedders, {"qdrant": self.outside})
 
-    async def merge(self, owner_id: str) -> None:
-        await self.indexing.merge(self._job(owner_id), unheard)
+    async def flush(self, owner_id: str) -> None:
+        await self.indexing.flush(self._job(owner_id), unheard)
 
     async def embed(self, owner_id: str) -> None:
         await self.indexing.embed(self._job(owner_id), unheard)
@@ -102,30 +102,30 @@ def library(store: Store, tmp_path: Path) -> Library:
     return Library(store, tmp_path)
 
 
-async def test_the_first_text_asks_for_a_merge_after_a_while_and_a_long_tail_at_once(
+async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_at_once(
     library: Library, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(library.store)
     await make.stored_messages(library.store, make.message(state.agent, "one"), make.message(state.agent, "two"))
-    (asked,) = await library.waiting(MERGE)
+    (asked,) = await library.waiting(FLUSH)
     assert asked.payload == {"kind": "messages", "owner_id": state.agent.id}
-    assert abs(asked.not_before - clock.now() - MERGE_DELAY) < 1_000_000
-    await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_TAIL)))
-    assert len(await library.waiting(MERGE)) == 1
-    assert (await library.waiting(MERGE))[0].not_before <= clock.now()
+    assert abs(asked.not_before - clock.now() - FLUSH_DELAY) < 1_000_000
+    await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
+    assert len(await library.waiting(FLUSH)) == 1
+    assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
 
 
-async def test_a_merge_empties_the_tail_and_asks_for_vectors(library: Library) -> None:
+async def test_a_flush_empties_the_buffer_and_asks_for_vectors(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.merge(archive.id)
-    await library.merge(archive.id)
-    tail = await library.store.read(lambda tx: tx.all(select(search_tail)))
-    assert tail == []
+    await library.flush(archive.id)
+    await library.flush(archive.id)
+    buffer = await library.store.read(lambda tx: tx.all(select(search_buffer)))
+    assert buffer == []
     assert [job.payload for job in await library.waiting(partitions.EMBED)] == [{"owner_id": archive.id}]
 
 
-async def test_a_merge_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:
+async def test_a_flush_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(800)))
     done: list[int] = []
@@ -135,15 +135,15 @@ async def test_a_merge_waits_for_more_rows_while_they_come_in_few_at_a_time(libr
         done.append(rows)
         has_begun.set()
 
-    merging = asyncio.create_task(replace(library.indexing, pause=0.15).merge(library._job(archive.id), note))
+    flushing = asyncio.create_task(replace(library.indexing, pause=0.15).flush(library._job(archive.id), note))
     await has_begun.wait()
     more = [make.passage(archive, f"more {n}") for n in range(100)]
     await library.store.write(lambda tx: insert_passages(tx, archive, more))
-    await merging
+    await flushing
     assert done[1:] == [900]
 
 
-async def test_of_two_merges_of_the_same_rows_one_writes(library: Library) -> None:
+async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
     first, second = [
@@ -155,34 +155,34 @@ async def test_of_two_merges_of_the_same_rows_one_writes(library: Library) -> No
     assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
     await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "milk")]))
     assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     assert {hit.passage.text for hit in await library.find(archive.id, "milk")} >= {"milk"}
     found = await library.recall.passages("tea coffee milk", PassageFilter((archive.id,)), 9, "fts")
     assert sorted(hit.passage.text for hit in found) == ["coffee", "milk", "tea"]
 
 
-async def test_a_word_that_left_a_space_and_comes_again_is_found_inside_others_again(library: Library) -> None:
+async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_others_again(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "Donaudampfschifffahrt", "tea")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     for _ in range(2):
         hit, *_ = await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
         assert hit.passage.text == "Donaudampfschifffahrt"
         await library.store.write(
             lambda tx, hit=hit: delete_passage(tx, Scope(), [archive], hit.passage.id)  # type: ignore[misc]
         )
-        await library.merge(archive.id)
+        await library.flush(archive.id)
         assert await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts") == []
         again = make.passage(archive, "Donaudampfschifffahrt")
         await library.store.write(lambda tx, again=again: insert_passages(tx, archive, [again]))  # type: ignore[misc]
-        await library.merge(archive.id)
+        await library.flush(archive.id)
 
 
 async def test_every_document_is_embedded_once(library: Library) -> None:
     state = await make.stored_agent(library.store)
     texts = [f"note {n}" for n in range(600)]
     archive = await make.stored_archive(library.store, state.agent, *texts)
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     await library.embed(archive.id)
     assert sorted(text for call in library.embedder.asked for text in call) == sorted(texts)
@@ -193,7 +193,7 @@ async def test_every_document_is_embedded_once(library: Library) -> None:
 async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     first = library.embedder.embed
     calls = 0
 
@@ -217,7 +217,7 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
 async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "note")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):
         await library.embed(archive.id)
@@ -229,7 +229,7 @@ async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_ve
     # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     made, asked = library.embedder.embed, 0
 
     async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
@@ -251,7 +251,7 @@ async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_ve
 async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)), "forbidden")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     made = library.embedder.embed
 
     async def refuses(texts: Sequence[str], **options: object) -> list[list[float]]:
@@ -263,14 +263,14 @@ async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(l
     await library.embed(archive.id)
     assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
     assert (await library.find(archive.id, "forbidden"))[0].passage.text == "forbidden"
-    (space,) = await library.store.read(lambda tx: tx.all(select(search_spaces)))
-    assert space.vectors == 41
+    (partition,) = await library.store.read(lambda tx: tx.all(select(search_partitions)))
+    assert partition.vectors == 41
 
 
 async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     seen: list[str] = []
     library.other.delay = 0.02
@@ -284,8 +284,8 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
         await asyncio.sleep(0.005)
     await switching
     assert set(seen) == {"hybrid"}
-    (space,) = await library.store.read(lambda tx: tx.all(select(search_spaces)))
-    assert (space.embedding, space.vectors) == ("scripted/other", 600)
+    (partition,) = await library.store.read(lambda tx: tx.all(select(search_partitions)))
+    assert (partition.embedding, partition.vectors) == ("scripted/other", 600)
     models = await library.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
     assert [row.embedding for row in models] == ["scripted/other"]
     library.embedder.asked.clear()
@@ -296,11 +296,11 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
 async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "one")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     library.embedders.add(ScriptedEmbedder(dimensions=48))
     await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "two")]))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     rows = await library.store.read(lambda tx: tx.all(select(search_vectors)))
     assert [(row.dimensions, len(row.data)) for row in rows] == [(48, 2 * 48 * 2)]
@@ -310,11 +310,11 @@ async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library
 async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "one", "two", "three")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     hits = await library.find(archive.id, "two")
     await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     (row,) = await library.store.read(lambda tx: tx.all(select(search_vectors)))
     width = row.dimensions * 2
     assert [set(row.data[n * width : (n + 1) * width]) == {0} for n in range(3)] == [False, True, False]
@@ -326,7 +326,7 @@ async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(li
     await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
     new = [make.passage(archive, text, tags=("red",)) for text in ("jasmine tea", "a walk")]
     await library.store.write(lambda tx: insert_passages(tx, archive, new))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     held = library.outside.held[archive.id, "scripted/embedder"]
     assert [record.tags for record in held.values()] == [("red",), ("red",)]
@@ -334,22 +334,22 @@ async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(li
     assert hits[0].passage.text == "jasmine tea"
     assert hits[0].relevance.vector_rank == 1
     await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     assert len(held) == 1
 
 
 async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualClock) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "one")
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await make.stored_messages(library.store, make.message(state.agent, "said"))
     await library.store.write(lambda tx: tx.run(jobs.delete().where(jobs.c.seq > 0), {"unused": 0}))
     await library.indexing.sweep(Job(partitions.SWEEP, LOCAL_ORGANIZATION), unheard)
-    assert [job.payload["owner_id"] for job in await library.waiting(MERGE)] == [state.agent.id]
+    assert [job.payload["owner_id"] for job in await library.waiting(FLUSH)] == [state.agent.id]
     assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [archive.id]
 
 
-async def test_a_merge_looks_only_at_what_it_packs_for_what_must_leave_an_outside_index(
+async def test_a_flush_looks_only_at_what_it_packs_for_what_must_leave_an_outside_index(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = await make.stored_agent(library.store)
@@ -357,19 +357,19 @@ async def test_a_merge_looks_only_at_what_it_packs_for_what_must_leave_an_outsid
     await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
     new = [make.passage(archive, text) for text in ("jasmine tea", "a walk")]
     await library.store.write(lambda tx: insert_passages(tx, archive, new))
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     await library.embed(archive.id)
     later = [make.passage(archive, f"note {number}") for number in range(600)]
     await library.store.write(lambda tx: insert_passages(tx, archive, later))
     await library.store.write(lambda tx: index.unindex_passages(tx, [new[0].id]))
     looked_at: list[int] = []
 
-    def unpacked(seq: int, document: int, data: bytes) -> TailRow:
+    def unpacked(seq: int, document: int, data: bytes) -> BufferRow:
         looked_at.append(seq)
         return unpack(seq, document, data)
 
     monkeypatch.setattr(partitions, "unpack", unpacked)
-    await library.merge(archive.id)
+    await library.flush(archive.id)
     # Once before the deleted one is taken out, and once before the others are packed.
     assert len(looked_at) == 601 + 600
     assert len(library.outside.held[archive.id, "scripted/embedder"]) == 1

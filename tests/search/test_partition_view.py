@@ -1,11 +1,11 @@
-"""What a search remembers of a space: it goes on from there, and only what nothing can go on from is laid out anew."""
+"""What a search remembers of a partition: it goes on from there, and only what nothing can go on from is laid out anew."""
 
 import pytest
 
 from ricordo.domain.agent import Agent
 from ricordo.search import index, partition_view, scoring
 from ricordo.search.cache import memory_of
-from ricordo.search.flush import merge
+from ricordo.search.flush import flush
 from ricordo.search.index import MessageFilter, Query, insert_messages
 from ricordo.storage import messages
 from ricordo.storage.store import Store
@@ -18,7 +18,7 @@ MINUTE = 60_000_000
 
 
 class Counted:
-    """How often a space was laid out."""
+    """How often a partition was laid out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
@@ -49,30 +49,30 @@ async def find(store: Store, query: str, *agents: Agent) -> list[str]:
     return [message.text for message in found]
 
 
-async def test_new_messages_and_a_merge_continue_what_is_remembered(store: Store, laid_out: Counted) -> None:
+async def test_new_messages_and_a_flush_continue_what_is_remembered(store: Store, laid_out: Counted) -> None:
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain")
     assert await find(store, "tea", agent) == ["tea", "rain"]
     for minute, text in enumerate(("tea house", "violin"), 9):
         await say(store, agent, text, minute=minute)
         assert text in await find(store, text, agent)
-    # Some of the tail is merged, then all of it and more than any search has seen.
-    await store.write(lambda tx: merge(tx, "messages", agent.id, 3))
+    # Some of the buffer is flushed, then all of it and more than any search has seen.
+    await store.write(lambda tx: flush(tx, "messages", agent.id, 3))
     assert "violin" in await find(store, "violin", agent)
     await say(store, agent, "harbour", minute=30)
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     await say(store, agent, "harbour snow", minute=40)
     assert sorted(await find(store, "harbour", agent))[:2] == ["harbour", "harbour snow"]
     assert len(await find(store, "tea rain violin harbour", agent)) == 6
     assert laid_out.times == 1
 
 
-async def test_what_is_gone_lays_the_space_out_anew_once(store: Store, laid_out: Counted) -> None:
+async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, laid_out: Counted) -> None:
     agent = (await make.stored_agent(store)).agent
-    gone, *_ = await say(store, agent, "tea", "tea bread", "snow")
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    deleted, *_ = await say(store, agent, "tea", "tea bread", "snow")
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     await find(store, "tea", agent)
-    await store.write(lambda tx: index.unindex_messages(tx, [gone]))
+    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
     for _ in range(2):
         assert "tea" not in await find(store, "tea", agent)
     assert laid_out.times == 2
@@ -81,20 +81,20 @@ async def test_what_is_gone_lays_the_space_out_anew_once(store: Store, laid_out:
     assert "tea again" in found
     assert "tea" not in found
     assert laid_out.times == 2
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     assert await find(store, "tea", agent) == found
 
 
-async def test_a_message_that_leaves_the_tail_again_is_not_found(store: Store) -> None:
+async def test_a_message_that_leaves_the_buffer_again_is_not_found(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "snow")
-    (gone,) = await say(store, agent, "tea", minute=5)
+    (deleted,) = await say(store, agent, "tea", minute=5)
     assert "tea" in await find(store, "tea", agent)
-    await store.write(lambda tx: index.unindex_messages(tx, [gone]))
+    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
     assert await find(store, "tea", agent) == []
 
 
-async def test_several_spaces_together_are_laid_out_once_until_one_changes(store: Store, laid_out: Counted) -> None:
+async def test_several_partitions_together_are_laid_out_once_until_one_changes(store: Store, laid_out: Counted) -> None:
     one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     await say(store, one, "tea")
     await say(store, two, "tea house")
@@ -108,33 +108,33 @@ async def test_several_spaces_together_are_laid_out_once_until_one_changes(store
 
 
 @pytest.mark.parametrize("least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"])
-async def test_a_term_that_is_remembered_is_read_on_after_a_merge_and_anew_after_a_deletion_by_another_server(
+async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after_a_deletion_by_another_server(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain tea")
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
     here = dict(store.cache)  # type: ignore[attr-defined]
     # Another server knows nothing of what this one remembers, and the other way round.
     store.cache.clear()  # type: ignore[attr-defined]
-    (gone,) = await say(store, agent, "tea house", minute=5)
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    (deleted,) = await say(store, agent, "tea house", minute=5)
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     ahead = dict(store.cache)  # type: ignore[attr-defined]
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea", "tea house"]
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(ahead)  # type: ignore[attr-defined]
-    await store.write(lambda tx: index.unindex_messages(tx, [gone]))
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
 
 
-async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_spaces_own_and_ends_with_its_view(
+async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_partitions_own_and_ends_with_its_view(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", 1)
@@ -148,14 +148,14 @@ async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_spaces_own_a
     monkeypatch.setattr(scoring, "spread_of", counting)
     one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     await say(store, one, "tea", "rain tea")
-    gone, *_ = await say(store, two, "tea", "bread", "tea house")
+    deleted, *_ = await say(store, two, "tea", "bread", "tea house")
     for _ in range(2):
         assert sorted(await find(store, "tea", one)) == ["rain tea", "tea"]
         assert sorted(await find(store, "tea", two)) == ["bread", "tea", "tea house"]
     assert worked_out == [2, 3]
     await say(store, one, "tea pot", minute=9)
     assert "tea pot" in await find(store, "tea", one)
-    await store.write(lambda tx: index.unindex_messages(tx, [gone]))
+    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
     assert "tea" not in await find(store, "tea", two)
     assert worked_out == [2, 3, 3, 2]
 

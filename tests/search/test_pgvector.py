@@ -74,9 +74,9 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def documents(
-    index: PgVectorIndex, space: str = "archive-1", seed: int = 1, limit: int = 10, wanted: VectorFilter = ANY
+    index: PgVectorIndex, partition: str = "archive-1", seed: int = 1, limit: int = 10, wanted: VectorFilter = ANY
 ) -> list[int]:
-    return [document for document, _ in await index.search(space, "model", unit(seed), limit, wanted)]
+    return [document for document, _ in await index.search(partition, "model", unit(seed), limit, wanted)]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def asked(store: PostgresStore) -> list[str]:
 # --- the approximate index ---
 
 
-async def test_a_space_that_has_grown_gets_an_index_of_its_own_once_it_is_quiet(store: PostgresStore) -> None:
+async def test_a_partition_that_has_grown_gets_an_index_of_its_own_once_it_is_quiet(store: PostgresStore) -> None:
     index = PgVectorIndex(store, QUICK)
     await index.upsert("archive-1", "model", records(39))
     await index.upsert("archive-2", "model", records(45))
@@ -122,7 +122,7 @@ async def test_a_space_that_has_grown_gets_an_index_of_its_own_once_it_is_quiet(
         run(f'DROP INDEX "{name}"')
 
 
-async def test_an_exact_search_of_a_large_space_asks_for_its_index(
+async def test_an_exact_search_of_a_large_partition_asks_for_its_index(
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
@@ -222,24 +222,24 @@ async def test_too_few_vectors_get_no_index_and_a_second_build_changes_nothing(i
 
 
 @pytest.mark.parametrize(
-    "space", ["it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"]
+    "partition", ["it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"]
 )
-async def test_any_name_of_a_space_and_a_model_is_safe_in_the_index(index: PgVectorIndex, space: str) -> None:
-    await index.upsert(space, space, records(50))
-    assert await index.build(space, space, 8)
-    assert (await index.search(space, space, unit(3), 10, ANY))[0][0] == 3
-    await index.drop(space, space)
+async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex, partition: str) -> None:
+    await index.upsert(partition, partition, records(50))
+    assert await index.build(partition, partition, 8)
+    assert (await index.search(partition, partition, unit(3), 10, ANY))[0][0] == 3
+    await index.drop(partition, partition)
     assert indexes() == {}
     assert run("SELECT count(*) FROM agents") == [(0,)]
 
 
-async def test_dropping_a_space_drops_its_index_and_no_other(index: PgVectorIndex) -> None:
-    for space in ("archive-1", "archive-2"):
-        await index.upsert(space, "model", records(1200))
-        assert await index.build(space, "model", 8)
+async def test_dropping_a_partition_drops_its_index_and_no_other(index: PgVectorIndex) -> None:
+    for partition in ("archive-1", "archive-2"):
+        await index.upsert(partition, "model", records(1200))
+        assert await index.build(partition, "model", 8)
     await index.drop("archive-1", "model")
     assert list(indexes()) == [Place("archive-2", "model", 8).index]
-    assert run("SELECT DISTINCT space FROM search_pgvector") == [("archive-2",)]
+    assert run("SELECT DISTINCT partition FROM search_pgvector") == [("archive-2",)]
     assert await documents(index) == []
     assert len(await documents(index, "archive-2")) == 10
 
@@ -304,7 +304,7 @@ async def test_of_two_servers_one_builds_and_the_other_goes_on(
     await other_store.close()
 
 
-async def test_while_somebody_builds_a_space_can_be_dropped_and_its_index_goes_later(index: PgVectorIndex) -> None:
+async def test_while_somebody_builds_a_partition_can_be_dropped_and_its_index_goes_later(index: PgVectorIndex) -> None:
     await index.upsert("archive-1", "model", records(50))
     await index.upsert("archive-2", "model", records(50))
     assert await index.build("archive-1", "model", 8)
@@ -473,9 +473,9 @@ async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: Postgre
     await store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
     await store.write(lambda tx: insert_passages(tx, archive, passages))
     job = Job("search", LOCAL_ORGANIZATION, {"kind": partitions.kind_of(archive.id), "owner_id": archive.id})
-    await indexing.merge(job, unheard)
+    await indexing.flush(job, unheard)
     await indexing.embed(job, unheard)
-    assert run("SELECT count(*), min(space) FROM search_pgvector") == [(60, archive.id)]
+    assert run("SELECT count(*), min(partition) FROM search_pgvector") == [(60, archive.id)]
 
     async def found(query: str) -> Sequence[Any]:
         return await recall.passages(query, PassageFilter((archive.id,)), 3, "vector")

@@ -21,10 +21,10 @@ from ricordo.search.rebuild_jobs import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
 from ricordo.storage.paging import Page
 from ricordo.storage.search_tables import (
+    search_buffer,
     search_documents,
+    search_partitions,
     search_postings,
-    search_spaces,
-    search_tail,
     search_terms,
     search_vectors,
 )
@@ -32,13 +32,13 @@ from ricordo.storage.store import Store, Transaction
 from tests.search.test_index_jobs import Library, unheard
 from tests.support import make
 
-TABLES = (search_spaces, search_tail, search_documents, search_postings, search_terms, search_vectors)
+TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
 QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")
 Found = list[tuple[str, float]]
 
 
 class Shelf(Library):
-    """An agent with messages, and an archive of which some passages came together; merged, embedded, with a tail."""
+    """An agent with messages, and an archive of which some passages came together; flushed, embedded, with a buffer."""
 
     agent_id: str
     archive: Archive
@@ -51,7 +51,7 @@ class Shelf(Library):
         self.archive = await make.stored_archive(self.store, agent, *texts[:40], tags=("first",))
         await self.add("Tuesday in the harbour.", "A violin was heard.")
         for owner_id in (self.agent_id, self.archive.id):
-            await self.merge(owner_id)
+            await self.flush(owner_id)
             await self.embed(owner_id)
         await self.add("Wednesday: jasmine.", "Lisboa again.")
 
@@ -73,8 +73,8 @@ class Shelf(Library):
             job = Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": owner_id})
             await (reembed if vectors_only else reindex)(self.indexing, job, unheard)
 
-    async def spaces(self) -> set[str]:
-        rows = await self.store.read(lambda tx: tx.all(select(search_spaces.c.owner_id)))
+    async def partitions(self) -> set[str]:
+        rows = await self.store.read(lambda tx: tx.all(select(search_partitions.c.owner_id)))
         return {row.owner_id for row in rows}
 
     def forget(self) -> None:
@@ -100,8 +100,8 @@ async def test_a_new_index_finds_what_the_old_one_found(shelf: Shelf) -> None:
     by_both = await shelf.everything()
     await shelf.rebuild()
     assert await shelf.everything() == by_both
-    assert await shelf.spaces() == {shelf.agent_id, shelf.archive.id}
-    assert await shelf.count(search_tail) == 0
+    assert await shelf.partitions() == {shelf.agent_id, shelf.archive.id}
+    assert await shelf.count(search_buffer) == 0
 
 
 @pytest.mark.parametrize("damaged", ["deleted", "garbage"])
@@ -145,8 +145,8 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
             if isinstance(result, rebuild.Portion) and not self.done:
                 self.done += 1
                 await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
-                for gone_id in (first.id, last.id, await self._id_of("meanwhile 1")):
-                    await store.write(lambda tx, id=gone_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
+                for deleted_id in (first.id, last.id, await self._id_of("meanwhile 1")):
+                    await store.write(lambda tx, id=deleted_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
             return result
 
         async def _id_of(self, text: str) -> str:
@@ -165,7 +165,7 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
         assert not {first.text, last.text, "meanwhile 1"} & set(texts)
         found = await shelf.recall.passages("meanwhile", index.PassageFilter((archive.id,)), 5, "fts")
         assert {row.passage.text for row in found} == kept
-        await shelf.merge(archive.id)
+        await shelf.flush(archive.id)
 
 
 async def test_searches_find_everything_while_the_index_is_built(shelf: Shelf) -> None:
@@ -190,7 +190,7 @@ async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(
         assert (await shelf.everything())[::2] == before[::2]
         await shelf.rebuild(shelf.agent_id, vectors_only=vectors_only)
         assert (await shelf.everything())[::2] == before[::2]
-        assert await shelf.spaces() == {shelf.agent_id, shelf.archive.id}
+        assert await shelf.partitions() == {shelf.agent_id, shelf.archive.id}
 
 
 async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
@@ -209,7 +209,7 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
 async def test_vectors_that_nobody_has_yet_are_made(shelf: Shelf) -> None:
     before = await shelf.everything()
     await shelf.store.write(lambda tx: tx.run(delete(search_vectors)))
-    await shelf.store.write(lambda tx: tx.run(update(search_spaces).values(embedding=None, vectors=0)))
+    await shelf.store.write(lambda tx: tx.run(update(search_partitions).values(embedding=None, vectors=0)))
     shelf.forget()
     await shelf.rebuild(vectors_only=True)
     assert await shelf.everything() == before
@@ -221,9 +221,9 @@ async def test_an_owner_that_goes_meanwhile_leaves_nothing(shelf: Shelf) -> None
     await shelf.rebuild(id)
     while await store.write(lambda tx: purge_portion(tx, "archive", id)):
         pass
-    assert await shelf.spaces() == {shelf.agent_id}
+    assert await shelf.partitions() == {shelf.agent_id}
     await shelf.rebuild(id)
-    assert await shelf.spaces() == {shelf.agent_id}
+    assert await shelf.partitions() == {shelf.agent_id}
 
 
 class Interrupted:
@@ -256,8 +256,8 @@ async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
     await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
     assert await shelf.store.read(lambda tx: partitions.home_of(tx, shelf.agent_id)) is None
-    assert await shelf.spaces() == {shelf.archive.id}
-    rows = await shelf.store.read(lambda tx: tx.all(select(search_tail.c.owner_id).distinct()))
+    assert await shelf.partitions() == {shelf.archive.id}
+    rows = await shelf.store.read(lambda tx: tx.all(select(search_buffer.c.owner_id).distinct()))
     assert {row.owner_id for row in rows} <= {shelf.archive.id}
 
 
@@ -271,7 +271,7 @@ async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
     await shelf.store.write(lambda tx: conversations.insert_one(tx, side))
     secrets = [make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10) for n in range(12)]
     await make.stored_messages(shelf.store, *secrets)
-    await shelf.merge(shelf.agent_id)
+    await shelf.flush(shelf.agent_id)
 
     async def delete_it() -> None:
         await shelf.store.write(lambda tx: deletion.hide_conversation(tx, Scope(), "conv-side"))
@@ -283,12 +283,12 @@ async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
     for _ in range(2):
         assert await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
         assert len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts")) == 120
-        await shelf.merge(shelf.agent_id)
+        await shelf.flush(shelf.agent_id)
     terms = select(search_terms.c.term).where(search_terms.c.term == "zebra")
     assert await shelf.store.read(lambda tx: tx.all(terms)) == []
 
 
-async def test_a_space_is_built_by_one_job_that_excludes_its_merges(store: Store) -> None:
+async def test_a_partition_is_built_by_one_job_that_excludes_its_flushes(store: Store) -> None:
     state = await make.stored_agent(store)
     id = state.agent.id
     one = await store.write(lambda tx: rebuild.ask(tx, id, LOCAL_ORGANIZATION))

@@ -163,7 +163,7 @@ def test_turns_stored_out_of_order_are_neighbours_by_their_time() -> None:
     assert scores(shuffled, "word") == pytest.approx([scores(turns, "word")[n] for n in (3, 5, 0, 4, 2, 1)])
 
 
-def test_where_a_turn_is_gone_its_neighbours_become_each_others() -> None:
+def test_where_a_turn_is_deleted_its_neighbours_become_each_others() -> None:
     turns = talk("word", "", "")
     turns[1].is_alive = False
     found = scores(turns, "word")
@@ -194,7 +194,7 @@ def test_repeats_beyond_eight_change_nothing_and_never_overflow() -> None:
     assert scores(often, "word")[4] > scores(often, "word")[0]
 
 
-def test_an_empty_space_and_a_question_without_hits_give_no_scores() -> None:
+def test_an_empty_partition_and_a_question_without_hits_give_no_scores() -> None:
     assert scores([], "word") == []
     assert scores(talk("", ""), "word") == [0, 0]
     assert lexical(documents(talk("word")), []).tolist() == [0]

@@ -71,11 +71,11 @@ def test_bytes_move_a_similarity_by_less_than_what_tells_two_texts_apart(many: V
         assert np.abs(moved).mean() < 0.001
 
 
-def test_a_document_that_is_gone_is_near_to_nothing() -> None:
-    with_gone = rows(FEW + 100)
-    with_gone[::3] = 0
-    found = vectors_from(with_gone)
-    similar = similarities(found, with_gone[1].astype(np.float32), None, np.ones(len(found), dtype=np.bool_))
+def test_a_document_that_is_deleted_is_near_to_nothing() -> None:
+    with_deleted = rows(FEW + 100)
+    with_deleted[::3] = 0
+    found = vectors_from(with_deleted)
+    similar = similarities(found, with_deleted[1].astype(np.float32), None, np.ones(len(found), dtype=np.bool_))
     assert not similar.values[::3].any()
 
 

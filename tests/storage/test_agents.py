@@ -168,7 +168,7 @@ async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along
         "archives": 1,
         "passages": 1,
     }
-    statement = text("SELECT DISTINCT owner_id FROM search_tail WHERE owner_id LIKE 'agent-%'")
+    statement = text("SELECT DISTINCT owner_id FROM search_buffer WHERE owner_id LIKE 'agent-%'")
     assert await store.read(lambda tx: tx.connection.execute(statement).scalars().all()) == [kept.agent.id]
 
 

@@ -144,7 +144,7 @@ async def fill(settings: Settings) -> str:
     indexing, _ = recalling(store, settings.data_dir)
     for owner, kind in ((agent.id, "messages"), (archive.id, "passages")):
         job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner})
-        await indexing.merge(job, unheard)
+        await indexing.flush(job, unheard)
         await indexing.embed(job, unheard)
 
     def odd(tx: Transaction) -> None:
@@ -345,7 +345,7 @@ async def test_vectors_that_stay_behind_in_pgvector_are_told_of(
 ) -> None:
     assert not (await move(first, on_postgres)).leaves_vectors
     postgres.server().run(
-        "INSERT INTO search_pgvector (space, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
+        "INSERT INTO search_pgvector (partition, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
         " VALUES ('archive-1', 'some/model', 1, 2, 0, '', '', '', '{}', '[0,1]')",
         name_of(on_postgres),
     )

@@ -13,7 +13,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
-from ricordo.search.flush import merge
+from ricordo.search.flush import flush
 from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives, conversations, deletion, messages, runs
 from ricordo.storage.deletion import PORTION, Kind
@@ -21,7 +21,7 @@ from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
 
-TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_spaces", "search_tail")
+TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_partitions", "search_buffer")
 INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors")
 
 
@@ -51,7 +51,7 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     for start in range(0, size, 500):
         new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
-    await store.write(lambda tx: merge(tx, "passages", archive.id, size // 2))
+    await store.write(lambda tx: flush(tx, "passages", archive.id, size // 2))
     return archive
 
 
@@ -85,7 +85,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     agent = (await make.stored_agent(store, tags=("a",))).agent
     archive = await make.stored_archive(store, agent, "Tea.")
     await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(450)))
-    await store.write(lambda tx: merge(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, "messages", agent.id))
     for number in range(3):
         run = make.run(agent, ended_at=number + 1)
         await store.write(lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
@@ -109,7 +109,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     }
     after = await rows(store)
     assert (after.pop("archives"), after.pop("passages")) == (1, 1)
-    after["search_tail"] -= 1
+    after["search_buffer"] -= 1
     assert after == before
     assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == []
 
@@ -224,7 +224,7 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     assert set(ids) == {conversations.default_id(agent.id), root.id}
     assert min(await purged(store, "conversation", root.id)) == 1
     left = await rows(store)
-    assert left.pop("search_tail", 0) >= before.pop("search_tail", 0)  # deleted words, until they are merged
+    assert left.pop("search_buffer", 0) >= before.pop("search_buffer", 0)  # deleted words, until they are merged
     assert left == before
     assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == [conversations.default_id(agent.id)]
 

@@ -448,7 +448,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     state = await make.stored_agent(store)
     agent_id = state.agent.id
     await make.stored_messages(store, make.message(state.agent, "A secret."))
-    await store.write(lambda tx: partitions.merge(tx, "messages", agent_id))
+    await store.write(lambda tx: partitions.flush(tx, "messages", agent_id))
     portion = await store.read(lambda tx: rebuild.read_portion(tx, agent_id, (-1, 0), {}))
     assert portion
     await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))
@@ -476,7 +476,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     await removing
     while await store.write(lambda tx: rebuild.drop_remains(tx, agent_id)):
         pass
-    left = await store.read(lambda tx: tx.all(text("SELECT owner_id FROM search_spaces")))
+    left = await store.read(lambda tx: tx.all(text("SELECT owner_id FROM search_partitions")))
     assert left == []
 
 

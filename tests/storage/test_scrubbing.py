@@ -17,7 +17,7 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
 ) -> None:
     agent = (await make.stored_agent(store)).agent
     await make.stored_messages(store, *(make.message(agent, f"{CANARY} {n} " * 50) for n in range(200)))
-    for table in ("messages", "search_tail", "jobs"):
+    for table in ("messages", "search_buffer", "jobs"):
         await store.write(lambda tx, table=table: tx.run(text(f"DELETE FROM {table}")))  # type: ignore[misc]  # noqa: S608
     assert files(tmp_path, database)
 

@@ -30,7 +30,7 @@ async def audit(
         *audit_tables(tables, said, folder / "bells"),
         *_turns(tables, said, told_interrupted),
         *_jobs(tables, added, read_runs(folder / "notes"), killed),
-        *_spaces(tables),
+        *_partitions(tables),
         *await _searches(tables, said, folder),
     ]
 
@@ -95,8 +95,8 @@ def _jobs(tables: Tables, added: list[str], noted: list[Run], killed: dict[int, 
     return faults + [f"{count} tickets are left {status}" for status, count in tickets]
 
 
-def _spaces(tables: Tables) -> list[str]:
-    """Each space holds each of its owner's texts once, in its documents or its tail, and its postings are in order."""
+def _partitions(tables: Tables) -> list[str]:
+    """Each partition holds each of its owner's texts once, in its documents or its buffer, and its postings are in order."""
     faults = []
     wanted: dict[str, set[int]] = {}
     for owner, number in tables.execute(
@@ -104,36 +104,36 @@ def _spaces(tables: Tables) -> list[str]:
     ):
         wanted.setdefault(owner, set()).add(number)
     held: dict[str, Counter[int]] = {owner: Counter() for owner in wanted}
-    spaces = tables.execute("SELECT owner_id, seq, documents, gone FROM search_spaces").fetchall()
-    for owner, space, documents, gone in spaces:
-        rows = tables.execute("SELECT data FROM search_documents WHERE space = ? ORDER BY chunk", (space,))
+    partitions = tables.execute("SELECT owner_id, seq, documents, deleted FROM search_partitions").fetchall()
+    for owner, partition, documents, deleted in partitions:
+        rows = tables.execute("SELECT data FROM search_documents WHERE partition = ? ORDER BY chunk", (partition,))
         records = read_documents(b"".join(data for (data,) in rows))
         held.setdefault(owner, Counter()).update(records["number"][records["alive"] == 1].tolist())
-        if len(records) != documents or int((records["alive"] == 0).sum()) != gone:
-            faults.append(f"the space of {owner} counts {documents} documents and has {len(records)}")
-        faults += _postings(tables, owner, space, documents)
-    for owner, seq, number, data in tables.execute("SELECT owner_id, seq, document, data FROM search_tail"):
-        held.setdefault(owner, Counter()).update([number] if not unpack(seq, number, data).is_gone else [])
+        if len(records) != documents or int((records["alive"] == 0).sum()) != deleted:
+            faults.append(f"the partition of {owner} counts {documents} documents and has {len(records)}")
+        faults += _postings(tables, owner, partition, documents)
+    for owner, seq, number, data in tables.execute("SELECT owner_id, seq, document, data FROM search_buffer"):
+        held.setdefault(owner, Counter()).update([number] if not unpack(seq, number, data).is_deleted else [])
     for owner, numbers in held.items():
         if numbers != Counter(wanted.get(owner, set())):
             twice = [number for number, times in numbers.items() if times > 1]
             lost = wanted.get(owner, set()) - set(numbers)
             extra = set(numbers) - wanted.get(owner, set())
-            faults.append(f"the index of {owner}: twice {twice[:5]}, lost {list(lost)[:5]}, gone {list(extra)[:5]}")
+            faults.append(f"the index of {owner}: twice {twice[:5]}, lost {list(lost)[:5]}, deleted {list(extra)[:5]}")
     return faults
 
 
-def _postings(tables: Tables, owner: str, space: int, documents: int) -> list[str]:
+def _postings(tables: Tables, owner: str, partition: int, documents: int) -> list[str]:
     terms: dict[str, list[Any]] = {}
     for term, data in tables.execute(
-        "SELECT term, data FROM search_postings WHERE space = ? ORDER BY term, chunk", (space,)
+        "SELECT term, data FROM search_postings WHERE partition = ? ORDER BY term, chunk", (partition,)
     ):
         terms.setdefault(term, []).append(read_postings(data)["position"].astype(np.int64))
     faults = []
     for term, parts in terms.items():
         positions = np.concatenate(parts)
         if (np.diff(positions) <= 0).any() or positions[-1] >= documents:
-            faults.append(f"the postings of {term!r} in the space of {owner} are out of order")
+            faults.append(f"the postings of {term!r} in the partition of {owner} are out of order")
     return faults
 
 

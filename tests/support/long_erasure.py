@@ -123,7 +123,7 @@ async def _fill(store: SqliteStore, size: Size) -> None:
             ]
             await store.write(lambda tx, filed=filed, to=archive: insert_passages(tx, to, filed))  # type: ignore[misc]
         for kind, owner in (("messages", state.agent.id), ("passages", archive.id)):
-            while await store.write(lambda tx, kind=kind, owner=owner: partitions.merge(tx, kind, owner)):  # type: ignore[misc]
+            while await store.write(lambda tx, kind=kind, owner=owner: partitions.flush(tx, kind, owner)):  # type: ignore[misc]
                 pass
     # Merges of a running server are done by its worker, and there is none here.
     await store.write(_end_merges)
@@ -186,4 +186,4 @@ def _left(tx: Transaction) -> int:
     names = (("search_postings", "term"), ("search_terms", "term"))
     like = f"'{NEEDLE}%'"
     counts = [tx.all(text(f"SELECT count(*) FROM {table} WHERE {column} LIKE {like}"))[0][0] for table, column in names]  # noqa: S608
-    return int(sum(counts)) + int(tx.all(text("SELECT count(*) FROM search_tail"))[0][0])
+    return int(sum(counts)) + int(tx.all(text("SELECT count(*) FROM search_buffer"))[0][0])

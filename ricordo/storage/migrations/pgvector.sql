@@ -1,6 +1,6 @@
 -- Vectors that pgvector searches, for archives that chose it. It can be run again: where the extension is not installed, or this
 -- user may not create it, nothing happens, and the next start of a server tries once more. The type has no dimension, since models
--- differ; spaces with many vectors get an index of their own, which is no part of the schema.
+-- differ; partitions with many vectors get an index of their own, which is no part of the schema.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN
@@ -12,7 +12,7 @@ BEGIN
         RETURN;
     END IF;
     CREATE TABLE IF NOT EXISTS search_pgvector (
-        space TEXT COLLATE "C" NOT NULL,
+        partition TEXT COLLATE "C" NOT NULL,
         model TEXT COLLATE "C" NOT NULL,
         document BIGINT NOT NULL,
         dimension BIGINT NOT NULL,
@@ -22,7 +22,7 @@ BEGIN
         user_id TEXT COLLATE "C" NOT NULL,
         tags TEXT[] COLLATE "C" NOT NULL,
         embedding VECTOR NOT NULL,
-        CONSTRAINT pk_search_pgvector PRIMARY KEY (space, model, document)
+        CONSTRAINT pk_search_pgvector PRIMARY KEY (partition, model, document)
     );
 EXCEPTION WHEN OTHERS THEN
     -- Whatever it is, nobody needs pgvector to start; this block leaves nothing behind then.
