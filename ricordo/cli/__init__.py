@@ -48,8 +48,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-database = typer.Typer(help="The database: move it to another.", no_args_is_help=True)
-app.add_typer(database, name="db")
 memory = typer.Typer(
     help="What is remembered: how good it is, where it is followed, how it is forgotten.", no_args_is_help=True
 )
@@ -149,24 +147,6 @@ def list_settings() -> None:
 
     is_valid = show_settings()
     raise typer.Exit(0 if is_valid else 1)
-
-
-@database.command("migrate-to")
-def move_database(
-    url: str = typer.Argument(help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."),
-    force: bool = typer.Option(
-        False, "--force", help="Copy although servers use the old one. What they write meanwhile may be lost."
-    ),
-    replace: bool = typer.Option(False, "--replace", help="Begin a copy anew that was interrupted."),
-    replace_nul: bool = typer.Option(
-        False, "--replace-nul", help="Write a sign for each NUL character, which PostgreSQL cannot keep."
-    ),
-) -> None:
-    """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
-    from ricordo.cli.database import migrate_to
-    from ricordo.storage.copying import Choices
-
-    migrate_to(url, Choices(force, replace, replace_nul))
 
 
 @memory.command("forget")

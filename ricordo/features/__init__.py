@@ -6,6 +6,7 @@ FEATURES: tuple[str, ...] = (
     "formats",
     "git",
     "ledger",
+    "move",
     "remotes",
     "typed_memory",
     "vector_services",

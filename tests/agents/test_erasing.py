@@ -17,6 +17,7 @@ from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
 from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
+from ricordo.features.move.queries import all_tables
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import receipts, user_memory
 from ricordo.memory.proposals import Draft, propose
@@ -31,7 +32,6 @@ from ricordo.storage import (
     runs,
     users,
 )
-from ricordo.storage.content import TABLES
 from ricordo.storage.erased_threads import FORGOTTEN
 from ricordo.storage.erasing import MARKS, REMAINS
 from ricordo.storage.memory_tables import is_in_chain
@@ -498,11 +498,11 @@ OTHERS = {"organizations", "agents", "agents_tags", "agents_tools", "agents_arch
 
 
 def test_every_table_and_every_column_with_somebodys_id_is_thought_of() -> None:
-    assert {table.name for table in TABLES} == REMOVED | MERGED | OTHERS | {"expenses"}
+    assert {table.name for table in all_tables()} == REMOVED | MERGED | OTHERS | {"expenses"}
     people = ("user_id", "sender_id", "created_by", "updated_by", "author_id", "approved_by", "resolved_by")
     marked = {*(mark.column for mark in MARKS), *REMAINS}
     # Rows that go with such a column are found by it.
     found_by = {"messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id", "jobs.user_id"}
-    left = [f"{c.table.name}.{c.name}" for t in TABLES for c in t.columns if c.name in people and c not in marked]
+    left = [f"{c.table.name}.{c.name}" for t in all_tables() for c in t.columns if c.name in people and c not in marked]
     assert set(left) == found_by | {"conversations.user_id"}
     assert CANARY not in "".join(left)

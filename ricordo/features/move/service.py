@@ -1,7 +1,7 @@
 """Moving a database to another, on SQLite or PostgreSQL: copied row by row in one snapshot, then read back and compared by hash.
 
-The old database is only read. The new one says that it is half-finished, and is refused by every server, from before its first
-row until all of it has been compared. What procrastinate keeps is not moved: its tickets are issued anew.
+The old database is only read. From before its first row until all of it has been compared the new one is marked as half-finished,
+and every server refuses it. What procrastinate and pgvector keep is not moved: both is made anew.
 """
 
 import sqlite3
@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Conflict, Invalid, Unavailable
+from ricordo.features.move.queries import Row, TableHash, all_tables, count, key_of, portions
 from ricordo.settings import Settings
 from ricordo.storage import migrations
-from ricordo.storage.content import TABLES, Digest, Row, count, key_of, portions
 from ricordo.storage.database import (
     address,
     exclusive_access,
@@ -29,9 +29,8 @@ from ricordo.storage.database import (
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS
 from ricordo.storage.store import plain_errors, reason_of
 
-Phase = Literal["copied", "compared"]
-# Told again and again: the phase, the table, rows done, rows in all.
-Report = Callable[[Phase, str, int, int], None]
+# Called again and again: the phase, the table, rows done, rows in all.
+Report = Callable[[Literal["copied", "compared"], str, int, int], None]
 # What every new database holds.
 _SEEDS = {"organizations": LOCAL_ORGANIZATION, "users": LOCAL_USER}
 _NUL_SIGN = "\u2400"
@@ -42,7 +41,7 @@ _BEGUN_WITH = text("SELECT coalesce(max(version), 0) FROM schema_versions WHERE 
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class MoveOptions:
     """What a move may do: read beside running servers, write over an unfinished copy, write a sign in place of a NUL."""
 
     force: bool = False
@@ -51,15 +50,15 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveReport:
     """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be made anew."""
 
     rows: Mapping[str, int]
-    digests: Mapping[str, str]
+    hashes: Mapping[str, str]
     leaves_vectors: bool = False
 
 
-def move(source: Settings, target: Settings, choices: Choices, report: Report) -> Moved:
+def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Copy the source's database into the target's, which must be empty, and compare.
 
     Raises Conflict where one of them is in use, the target holds something, or the copy is not equal; NotFound, Invalid,
@@ -67,111 +66,108 @@ def move(source: Settings, target: Settings, choices: Choices, report: Report) -
     """
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
-    with _plainly(), exclusive_access(source, force=choices.force) as old:
+    with _plain_errors(), exclusive_access(source, force=options.force) as old:
         with read_transaction(old):
             require_current(old, address(source))
-            if target.postgres_url is not None and not choices.replace_nul:
+            if target.postgres_url is not None and not options.replace_nul:
                 _require_no_nul(old)
         with exclusive_access(target, is_new=True) as new:
-            _make_ready(new, address(target), choices)
-            return _copy_all(old, new, choices, report)
+            _prepare(new, address(target), options)
+            return _copy_all(old, new, options, report)
 
 
-def _copy_all(old: Connection, new: Connection, choices: Choices, report: Report) -> Moved:
-    cleans = choices.replace_nul and new.dialect.name == "postgresql"
-    digests = {}
+def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Report) -> MoveReport:
+    cleans = options.replace_nul and new.dialect.name == "postgresql"
+    hashes = {}
     with read_transaction(old):
         counters = _counters(old)
-        for table in TABLES:
-            digests[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
+        for table in all_tables():
+            hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
+        leaves_vectors = _has_pgvector(old)
     with write_transaction(new):
         _set_counters(new, counters)
-    compared = {}
+    differing = []
     with read_transaction(new):
-        for table in TABLES:
-            compared[table.name] = _read_back(new, table, digests[table.name], report)
-    differing = [name for name, digest in digests.items() if digest.text() != compared[name].text()]
+        for table in all_tables():
+            copied, read = hashes[table.name], TableHash(table)
+            for rows in portions(new, table):
+                read.add(rows)
+                report("compared", table.name, read.rows, copied.rows)
+            if read.hexadecimal() != copied.hexadecimal():
+                differing.append(table.name)
     if differing:
         raise Conflict(
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
             "database is as it was. See that nobody else writes to the new one, then repeat with --replace."
         )
-    with read_transaction(old):
-        leaves_vectors = _has_pgvector(old)
-    _finish(new)
-    rows = {name: digest.rows for name, digest in digests.items()}
-    hashes = {name: digest.text() for name, digest in digests.items()}
-    return Moved(rows, hashes, leaves_vectors)
+    if new.dialect.name == "postgresql":
+        with write_transaction(new):
+            new.exec_driver_sql(f"ANALYZE {_names()}")
+    with write_transaction(new):
+        new.execute(_UNMARK, {"version": HALF_COPIED})
+    return MoveReport(
+        {name: copied.rows for name, copied in hashes.items()},
+        {name: copied.hexadecimal() for name, copied in hashes.items()},
+        leaves_vectors,
+    )
 
 
-def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> Digest:
-    digest, total = Digest(table), count(old, table)
+def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> TableHash:
+    copied, total = TableHash(table), count(old, table)
     statement = insert(table)
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
         with write_transaction(new):
             new.execute(statement, rows)
-        digest.add(rows)
-        report("copied", table.name, digest.rows, total)
-    return digest
+        copied.add(rows)
+        report("copied", table.name, copied.rows, total)
+    return copied
 
 
-def _read_back(new: Connection, table: Table, wanted: Digest, report: Report) -> Digest:
-    digest = Digest(table)
-    for rows in portions(new, table):
-        digest.add(rows)
-        report("compared", table.name, digest.rows, wanted.rows)
-    return digest
-
-
-def _make_ready(new: Connection, where: str, choices: Choices) -> None:
+def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
     """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
     with read_transaction(new):
         version, names = schema_of(new), set(inspect(new).get_table_names())
-        held = {} if version == HALF_COPIED else _held(new, names)
         begun_with = new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
+        content = {} if version == HALF_COPIED else _content(new, names)
     if version == HALF_COPIED:
-        _empty(new, where, begun_with, choices)
-        return
-    if not version and names - {"schema_versions"}:
+        if not options.replace:
+            raise Conflict(
+                f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to begin it anew."
+            )
+        if begun_with != len(MIGRATIONS):
+            raise Conflict(
+                f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
+            )
+    elif not version and names - {"schema_versions"}:
         raise Conflict(f"{where} holds tables of another program. Make a database for Ricordo alone, and name that.")
-    if held:
-        counted = ", ".join(f"{name} ({rows})" for name, rows in held.items())
+    elif content:
+        counted = ", ".join(f"{name} ({rows})" for name, rows in content.items())
         raise Conflict(f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one.")
-    migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
+    else:
+        migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
     with write_transaction(new):
-        new.execute(_MARK, {"version": HALF_COPIED})
+        migrations.create_missing(new, all_tables())
+        if version != HALF_COPIED:
+            new.execute(_MARK, {"version": HALF_COPIED})
         _delete_all(new)
 
 
-def _empty(new: Connection, where: str, begun_with: int, choices: Choices) -> None:
-    if not choices.replace:
-        raise Conflict(
-            f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to begin it anew."
-        )
-    if begun_with != len(MIGRATIONS):
-        raise Conflict(
-            f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
-        )
-    with write_transaction(new):
-        _delete_all(new)
-
-
-def _held(new: Connection, names: set[str]) -> dict[str, int]:
-    """How many rows of its own each table holds that does."""
-    held = {}
-    for table in TABLES:
+def _content(new: Connection, names: set[str]) -> dict[str, int]:
+    """Return how many rows of its own each table holds that holds some."""
+    content = {}
+    for table in all_tables():
         if table.name in names:
             seed = _SEEDS.get(table.name)
             statement = select(func.count()).select_from(table)
             rows = new.execute(statement.where(table.c.id != seed) if seed else statement).scalar_one()
             if rows:
-                held[table.name] = rows
-    return held
+                content[table.name] = rows
+    return content
 
 
 def _has_pgvector(old: Connection) -> bool:
-    """Whether vectors lie in pgvector's own table, which other databases do not have."""
+    """Return whether vectors lie in pgvector's own table, which other databases do not have."""
     if old.dialect.name != "postgresql" or not inspect(old).has_table("search_pgvector"):
         return False
     return bool(old.exec_driver_sql("SELECT EXISTS (SELECT FROM search_pgvector)").scalar_one())
@@ -180,19 +176,23 @@ def _has_pgvector(old: Connection) -> bool:
 def _delete_all(new: Connection) -> None:
     if new.dialect.name == "postgresql":
         # One statement: a table that others refer to cannot go alone, and rows one by one take long.
-        new.exec_driver_sql(f"TRUNCATE {', '.join(table.name for table in TABLES)} RESTART IDENTITY")
+        new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
         return
-    for table in reversed(TABLES):
+    for table in reversed(all_tables()):
         new.execute(table.delete())
     new.exec_driver_sql("DELETE FROM sqlite_sequence")
 
 
+def _names() -> str:
+    return ", ".join(table.name for table in all_tables())
+
+
 def _counters(connection: Connection) -> dict[str, int]:
-    """The highest `seq` that was ever given, by table, where the database remembers it."""
+    """Return the highest `seq` that was ever given, by table, where the database remembers it."""
     if connection.dialect.name == "sqlite":
         return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
     counters = {}
-    for table in TABLES:
+    for table in all_tables():
         if "seq" in table.c:
             row = connection.exec_driver_sql(f"SELECT last_value, is_called FROM {_sequence(connection, table)}").one()  # noqa: S608
             counters[table.name] = row.last_value if row.is_called else 0
@@ -201,7 +201,7 @@ def _counters(connection: Connection) -> dict[str, int]:
 
 def _set_counters(new: Connection, counters: Mapping[str, int]) -> None:
     """Let the next row of each table get a number that none has had."""
-    for table in TABLES:
+    for table in all_tables():
         if "seq" not in table.c:
             continue
         highest = new.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
@@ -219,17 +219,9 @@ def _sequence(connection: Connection, table: Table) -> str:
     return str(connection.execute(select(func.pg_get_serial_sequence(table.name, "seq"))).scalar_one())
 
 
-def _finish(new: Connection) -> None:
-    if new.dialect.name == "postgresql":
-        with write_transaction(new):
-            new.exec_driver_sql(f"ANALYZE {', '.join(table.name for table in TABLES)}")
-    with write_transaction(new):
-        new.execute(_UNMARK, {"version": HALF_COPIED})
-
-
 def _require_no_nul(old: Connection) -> None:
     """Raise Invalid with the rows that PostgreSQL cannot take."""
-    found = [place for table in TABLES for place in _with_nul(old, table)]
+    found = [place for table in all_tables() for place in _with_nul(old, table)]
     if found:
         named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
         more = f"\n  and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
@@ -250,7 +242,7 @@ def _with_nul(old: Connection, table: Table) -> Iterator[str]:
 
 
 def _texts(table: Table) -> list[Column[Any]]:
-    # JSON may exclusive_access a NUL on every database, as an escape.
+    # JSON may hold a NUL on every database, as an escape.
     return [column for column in table.columns if isinstance(column.type, String)]
 
 
@@ -260,8 +252,8 @@ def _without_nul(table: Table, rows: Sequence[Row]) -> list[Row]:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
-    """Errors of either database in our own words."""
+def _plain_errors() -> Iterator[None]:
+    """Raise errors of either database in our own words."""
     try:
         with plain_errors(sqlite3, "What was copied is marked as unfinished; the old database is as it was."):
             yield

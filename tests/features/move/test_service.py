@@ -17,6 +17,9 @@ from sqlalchemy import LargeBinary, delete, insert, select, update
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.features.move import service
+from ricordo.features.move.queries import TableHash, all_tables, portions
+from ricordo.features.move.service import MoveOptions, MoveReport
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
 from ricordo.memory.proposals import Draft, propose
@@ -25,9 +28,7 @@ from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
 from ricordo.search.index_jobs import Indexing
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
-from ricordo.storage import copying, database, jobs, messages, runs
-from ricordo.storage.content import TABLES, Digest, hash_of, portions
-from ricordo.storage.copying import Choices, Moved
+from ricordo.storage import database, jobs, messages, runs
 from ricordo.storage.database import Broken, check, check_database, exclusive_access, open_store, read_transaction
 from ricordo.storage.memory_tables import number_of_chain
 from ricordo.storage.store import Store, Transaction
@@ -113,14 +114,22 @@ def unheard(*_: object) -> None:
     pass
 
 
-async def move(source: Settings, target: Settings, choices: Choices | None = None, report: Any = unheard) -> Moved:
-    return await asyncio.to_thread(copying.move, source, target, choices or Choices(), report)
+async def move(
+    source: Settings, target: Settings, choices: MoveOptions | None = None, report: Any = unheard
+) -> MoveReport:
+    return await asyncio.to_thread(service.move, source, target, choices or MoveOptions(), report)
 
 
 async def hash_in(settings: Settings) -> str:
     def read() -> str:
         with exclusive_access(settings) as connection, read_transaction(connection):
-            return hash_of(connection)
+            hashes = []
+            for table in all_tables():
+                whole = TableHash(table)
+                for rows in portions(connection, table):
+                    whole.add(rows)
+                hashes.append(whole.hexadecimal())
+            return "".join(hashes)
 
     return await asyncio.to_thread(read)
 
@@ -193,15 +202,15 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
 
     def look() -> None:
         with exclusive_access(first) as connection, read_transaction(connection):
-            for table in TABLES:
+            for table in all_tables():
                 rows = next(portions(connection, table))
                 for column in table.columns:
-                    whole, changed = Digest(table), Digest(table)
+                    whole, changed = TableHash(table), TableHash(table)
                     whole.add(rows)
                     other = b"other" if isinstance(column.type, LargeBinary) else "other"
                     changed.add([rows[0] | {column.name: other}])
                     changed.add(rows[1:])
-                    assert whole.text() != changed.text(), f"{table.name}.{column.name}"
+                    assert whole.hexadecimal() != changed.hexadecimal(), f"{table.name}.{column.name}"
 
     await asyncio.to_thread(look)
 
@@ -258,11 +267,11 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
 ) -> None:
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from ricordo.settings import Settings; from ricordo.storage.copying import Choices, move\n"
+        "from ricordo.settings import Settings; from ricordo.features.move.service import MoveOptions, move\n"
         "first, last = (Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in sys.argv[1:])\n"
         "def report(phase, table, done, total):\n"
         "    if (phase, table) == ('copied', 'messages'): os._exit(9)\n"
-        "move(first, last, Choices(), report)"
+        "move(first, last, MoveOptions(), report)"
     )
     files = [str(one.database_path) for one in (first, last)]
     killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, *files], check=False)
@@ -276,7 +285,7 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
         await move(last, at(tmp_path / "third"))
     with pytest.raises(Conflict, match="--replace"):
         await move(first, last)
-    await move(first, last, Choices(replace=True))
+    await move(first, last, MoveOptions(replace=True))
     assert await hash_in(last) == await hash_in(first)
     await open_store(last).close()
 
@@ -288,11 +297,11 @@ async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await _in_thread_of_its_own(lambda: copying.move(first, on_postgres, Choices(), breaks))
+        await _in_thread_of_its_own(lambda: service.move(first, on_postgres, MoveOptions(), breaks))
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(on_postgres)
     assert isinstance(await asyncio.to_thread(check, on_postgres), Broken)
-    await move(first, on_postgres, Choices(replace=True))
+    await move(first, on_postgres, MoveOptions(replace=True))
     assert await hash_in(on_postgres) == await hash_in(first)
 
 
@@ -330,7 +339,7 @@ async def test_a_target_that_holds_anything_is_refused_and_left_alone(
 ) -> None:
     shutil.copy(first.database_path, _made(last))
     before = await hash_in(last)
-    for choices in (Choices(), Choices(replace=True, force=True)):
+    for choices in (MoveOptions(), MoveOptions(replace=True, force=True)):
         with pytest.raises(Conflict, match=r"not empty; it holds .*messages \(60"):
             await move(first, last, choices)
     assert await hash_in(last) == before
@@ -367,10 +376,10 @@ async def test_a_database_in_use_is_neither_copied_nor_written_to(
     server = open_store(on_postgres)
     await server.read(lambda tx: tx.all(select(agents)))
     with pytest.raises(Conflict, match="servers have 1 connections"):
-        await move(first, on_postgres, Choices(force=True))
+        await move(first, on_postgres, MoveOptions(force=True))
     with pytest.raises(Conflict, match="in use"):
         await move(on_postgres, last)
-    assert (await move(on_postgres, last, Choices(force=True))).rows["agents"] == 0
+    assert (await move(on_postgres, last, MoveOptions(force=True))).rows["agents"] == 0
     await server.close()
 
 
@@ -412,7 +421,7 @@ async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
     ]
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
     assert postgres.server().run(tables, name_of(on_postgres)) == []
-    await move(at(tmp_path), on_postgres, Choices(replace_nul=True))
+    await move(at(tmp_path), on_postgres, MoveOptions(replace_nul=True))
     moved = open_store(on_postgres)
     (kept,) = await moved.read(lambda tx: messages.by_ids(tx, [said.id]))
     (row,) = await moved.read(lambda tx: tx.all(select(blocks.c.value)))

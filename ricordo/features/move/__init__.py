@@ -1,0 +1,12 @@
+"""Moving everything to another database: `ricordo db migrate-to`."""
+
+from ricordo.plugins import Commands
+
+
+class _Move:
+    def commands(self) -> list[Commands]:
+        """`ricordo db migrate-to`."""
+        return [Commands("db", "ricordo.features.move.cli")]
+
+
+plugin = _Move()
