@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ricordo.agents.request import TurnRequest
-from ricordo.api.bodies import AgentBody, SendBody
+from ricordo.api.models.agents import AgentRequest
+from ricordo.api.models.messages import SendRequest
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.domain.compaction import TRIGGER, CompactionSettings
 from ricordo.domain.message import ToolCallPart
@@ -127,9 +128,9 @@ def test_a_row_without_a_place_or_a_test_or_with_one_that_is_not_there_is_found(
 def test_the_constants_are_those_of_the_page() -> None:
     assert (DEFAULT_CONTEXT_WINDOW, TRIGGER) == (128_000, 0.9)
     assert (DEFAULT_LIMIT, DEFAULT_RETURN_LIMIT) == (100_000, 50_000)
-    least = next(rule.ge for rule in AgentBody.model_fields["context_window_limit"].metadata if hasattr(rule, "ge"))
+    least = next(rule.ge for rule in AgentRequest.model_fields["context_window_limit"].metadata if hasattr(rule, "ge"))
     assert least == 4096
-    assert TurnRequest(Scope(), "agent").max_steps == SendBody.model_fields["max_steps"].default == 50
+    assert TurnRequest(Scope(), "agent").max_steps == SendRequest.model_fields["max_steps"].default == 50
     usual = CompactionSettings()
     assert (usual.mode, usual.sliding_window_percentage, usual.clip_chars) == ("sliding_window", 0.3, 50_000)
 

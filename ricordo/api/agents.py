@@ -1,27 +1,30 @@
-"""Agents, and what is attached to them: blocks and tools."""
+"""Agents: created, listed, changed, deleted, and what fills their context windows."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Query, Response
 
+from ricordo.agents import threads
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.request import NewMessage
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.bodies import AgentBody, AgentChange, AgentFields, refuse_unsupported
 from ricordo.api.call import Call, Here, Paged, agent_view, answer
-from ricordo.api.compaction_bodies import settings_to_json
+from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
+from ricordo.api.models.base import Note
+from ricordo.api.models.context import ContextResponse
+from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
-from ricordo.api.rule_bodies import rule_from_wire
 from ricordo.api.sending import new_message
-from ricordo.api.wire.schemas import AgentShape, Note
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.model import ModelSettings
-from ricordo.storage import agents, blocks, tools
+from ricordo.memory.overview import Overview, overview
+from ricordo.storage import agents, blocks, messages, tools
 from ricordo.storage.store import Transaction
+from ricordo.tools.toolbox import schema_of
 
 router = Routes(prefix="/v1/agents", tags=["agents"])
 _OLDER_SETTINGS = (
@@ -33,15 +36,15 @@ _OLDER_SETTINGS = (
 _FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
 
 
-@router.post("/", response_model=AgentShape)
-async def create(here: Here, body: AgentBody) -> Response:
+@router.post("/", response_model=AgentResponse)
+async def create(here: Here, body: AgentRequest) -> Response:
     """Make an agent."""
-    refuse_unsupported(body)
+    body.refuse_unsupported()
     state = await create_agent(here.runtime, here.scope, _spec(body))
     return answer(agent_view(here, state))
 
 
-@router.get("/", response_model=list[AgentShape])
+@router.get("/", response_model=list[AgentResponse])
 async def list_agents(
     here: Here,
     paging: Paged,
@@ -73,24 +76,24 @@ async def count(here: Here) -> Response:
     return answer(await here.store.read(lambda tx: agents.count(tx, here.scope)))
 
 
-@router.get("/{agent_id}", response_model=AgentShape)
+@router.get("/{agent_id}", response_model=AgentResponse)
 async def retrieve(here: Here, agent_id: str) -> Response:
     """One agent."""
     return answer(agent_view(here, await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))))
 
 
-@router.patch("/{agent_id}", response_model=AgentShape)
-async def modify(here: Here, agent_id: str, body: AgentChange) -> Response:
+@router.patch("/{agent_id}", response_model=AgentResponse)
+async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
     """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
-    refuse_unsupported(body)
+    body.refuse_unsupported()
     if body.timezone:
         zone(body.timezone)
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
     if body.system is not None:
         body = body.model_copy(update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)})
-    handle = _handle(body)
+    handle = body.model_handle
     remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
-    named = _embedding(body)
+    named = body.embedding_handle
     embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
 
     def change(tx: Transaction) -> AgentState:
@@ -116,13 +119,30 @@ async def delete(here: Here, agent_id: str) -> Response:
     return answer({"message": f"Agent id={agent_id} successfully deleted"})
 
 
-def _spec(body: AgentBody) -> AgentSpec:
+@router.get("/{agent_id}/context", response_model=ContextResponse)
+async def context(
+    here: Here,
+    agent_id: str,
+    conversation_id: Annotated[str, Query(description="Which of its conversations.")] = threads.DEFAULT,
+) -> Response:
+    """What fills the agent's context window, in tokens by our own estimate."""
+
+    def read(tx: Transaction) -> Overview:
+        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
+        state = threads.effective(agents.load(tx, here.scope, agent_id, thread.id))
+        tools = [schema_of(tool) for tool in state.tools]
+        return overview(state, messages.by_ids(tx, state.conversation.window), tools)
+
+    return answer(ContextResponse.from_overview(await here.store.read(read)))
+
+
+def _spec(body: AgentRequest) -> AgentSpec:
     return AgentSpec(
         name=body.name,
         agent_type=body.agent_type,
         system=body.system,
-        model=_handle(body),
-        embedding=_embedding(body),
+        model=body.model_handle,
+        embedding=body.embedding_handle,
         model_settings=_model_settings(body, ModelSettings()),
         context_window=body.context_window_limit,
         description=body.description,
@@ -136,7 +156,7 @@ def _spec(body: AgentBody) -> AgentSpec:
         tool_ids=tuple(body.tool_ids or ()),
         has_base_tools=body.include_base_tools is not False,
         has_base_rules=body.include_base_tool_rules,
-        tool_rules=tuple(rule_from_wire(rule) for rule in body.tool_rules or ()),
+        tool_rules=tuple(read_rule(rule) for rule in body.tool_rules or ()),
         clears_buffer=body.message_buffer_autoclear,
         beginning=_beginning(body),
         tags=tuple(body.tags or ()),
@@ -148,22 +168,13 @@ def _settings(body: AgentFields, current: CompactionSettings | None = None) -> d
     """What is kept as JSON: how files are shown, and how the window is made smaller."""
     settings = {name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None}
     if body.compaction_settings is not None:
-        settings["compaction"] = settings_to_json(body.compaction_settings.settings(current))
+        settings["compaction"] = asdict(body.compaction_settings.settings(current))
     return settings
 
 
-def _beginning(body: AgentBody) -> tuple[NewMessage, ...] | None:
+def _beginning(body: AgentRequest) -> tuple[NewMessage, ...] | None:
     sequence = body.initial_message_sequence
     return None if sequence is None else tuple(new_message(message) for message in sequence)
-
-
-def _handle(body: AgentFields) -> str | None:
-    """The model's handle, also where an older client gives a whole `llm_config`."""
-    return body.model or (body.llm_config.full_handle if body.llm_config else None)
-
-
-def _embedding(body: AgentFields) -> str | None:
-    return body.embedding or (body.embedding_config.full_handle if body.embedding_config else None)
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
@@ -179,9 +190,9 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     return replace(current, **changes)
 
 
-def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> Agent:
+def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> Agent:
     sent = body.model_fields_set
-    rules = agent.tool_rules if body.tool_rules is None else tuple(rule_from_wire(rule) for rule in body.tool_rules)
+    rules = agent.tool_rules if body.tool_rules is None else tuple(read_rule(rule) for rule in body.tool_rules)
     clears = agent.clears_buffer if body.message_buffer_autoclear is None else body.message_buffer_autoclear
     return replace(
         agent,
@@ -201,7 +212,7 @@ def _changed(tx: Transaction, agent: Agent, body: AgentChange, user_id: str) -> 
     )
 
 
-def _change_attachments(tx: Transaction, here: Call, agent_id: str, body: AgentChange) -> None:
+def _change_attachments(tx: Transaction, here: Call, agent_id: str, body: AgentUpdate) -> None:
     if body.tool_ids is not None:
         wanted = tools.by_ids(tx, here.scope, list(dict.fromkeys(body.tool_ids)))
         tools.detach_all(tx, agent_id)

@@ -1,35 +1,48 @@
-"""Archives: made, listed, changed, deleted, filled with passages, and shared between agents."""
+"""Archives and their passages: on their own, shared between agents, and as an agent's archival memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import Response
+from fastapi import Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.archive_bodies import ArchiveBody, ArchiveChange, PassageBatchBody, PassageBody, PassageItem
-from ricordo.api.call import Call, Here, Paged, agent_view, answer
+from ricordo.api.call import Call, Here, Paged, Piece, agent_view, answer
+from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.archives import (
+    ArchiveRequest,
+    ArchiveResponse,
+    ArchiveUpdate,
+    PassageBatchRequest,
+    PassageHit,
+    PassageItem,
+    PassageRequest,
+    PassageResponse,
+    PassageSearchResponse,
+)
+from ricordo.api.models.base import Note
 from ricordo.api.routing import Routes
-from ricordo.api.wire.passages import archive_to_wire, passage_to_wire
-from ricordo.api.wire.schemas import AgentShape, ArchiveShape, PassageShape
 from ricordo.domain.agent import AgentState
+from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.errors import Unsupported
+from ricordo.memory.step_commit import file_passages
 from ricordo.search import index
-from ricordo.search.index import insert_passages
+from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.storage import agents, archives
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["archives"])
+_memory = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
 # Rows of one transaction, so that a batch never holds up a turn for long.
 _PORTION = 500
 
 
-@router.post("/archives/", response_model=ArchiveShape)
-async def create(here: Here, body: ArchiveBody) -> Response:
+@router.post("/archives/", response_model=ArchiveResponse)
+async def create(here: Here, body: ArchiveRequest) -> Response:
     """Make an archive; agents use it once it is attached to them."""
     _require_usable(here, body)
     embedding = await here.runtime.models.embedders.choose(body.embedding_handle)
@@ -53,7 +66,7 @@ async def create(here: Here, body: ArchiveBody) -> Response:
     return answer(_view(here, await here.store.write(insert)))
 
 
-@router.get("/archives/", response_model=list[ArchiveShape])
+@router.get("/archives/", response_model=list[ArchiveResponse])
 async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, name: str | None = None) -> Response:
     """Archives, newest first unless told otherwise; those of an agent, or with this very name."""
     page = paging.page()
@@ -61,14 +74,14 @@ async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, 
     return answer([_view(here, archive) for archive in found])
 
 
-@router.get("/archives/{archive_id}", response_model=ArchiveShape)
+@router.get("/archives/{archive_id}", response_model=ArchiveResponse)
 async def retrieve(here: Here, archive_id: str) -> Response:
     """One archive."""
     return answer(_view(here, await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
 
 
-@router.patch("/archives/{archive_id}", response_model=ArchiveShape)
-async def modify(here: Here, archive_id: str, body: ArchiveChange) -> Response:
+@router.patch("/archives/{archive_id}", response_model=ArchiveResponse)
+async def modify(here: Here, archive_id: str, body: ArchiveUpdate) -> Response:
     """Change an archive; fields that are left out stay."""
 
     def change(tx: Transaction) -> Archive:
@@ -93,7 +106,7 @@ async def delete(here: Here, archive_id: str) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/archives/{archive_id}/agents", response_model=list[AgentShape])
+@router.get("/archives/{archive_id}/agents", response_model=list[AgentResponse])
 async def list_agents(here: Here, archive_id: str, paging: Paged) -> Response:
     """The agents that use the archive."""
     page = paging.page()
@@ -106,21 +119,21 @@ async def list_agents(here: Here, archive_id: str, paging: Paged) -> Response:
     return answer([agent_view(here, state) for state in await here.store.read(read)])
 
 
-@router.post("/archives/{archive_id}/passages", response_model=PassageShape)
-async def create_passage(here: Here, archive_id: str, body: PassageBody) -> Response:
+@router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
+async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Response:
     """Put a passage into the archive."""
     (made,) = await _file(here, archive_id, [body])
-    return answer(passage_to_wire(made))
+    return answer(PassageResponse.from_passage(made))
 
 
-@router.post("/archives/{archive_id}/passages/batch", response_model=list[PassageShape])
-async def create_passages(here: Here, archive_id: str, body: PassageBatchBody) -> Response:
+@router.post("/archives/{archive_id}/passages/batch", response_model=list[PassageResponse])
+async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> Response:
     """Put passages into the archive, in their order. All are checked before the first is stored.
 
     They are stored in groups of 500, each of them whole or not at all: where the server is stopped in the middle of a longer
     request, whole groups from its beginning are there.
     """
-    return answer([passage_to_wire(made) for made in await _file(here, archive_id, body.passages)])
+    return answer([PassageResponse.from_passage(made) for made in await _file(here, archive_id, body.passages)])
 
 
 @router.delete("/archives/{archive_id}/passages/{passage_id}", status_code=204, response_class=Response)
@@ -135,7 +148,7 @@ async def delete_passage(here: Here, archive_id: str, passage_id: str) -> Respon
     return Response(status_code=204)
 
 
-@router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentResponse)
 async def attach(here: Here, agent_id: str, archive_id: str) -> Response:
     """Let the agent use an archive; doing it twice is the same as once."""
 
@@ -147,7 +160,7 @@ async def attach(here: Here, agent_id: str, archive_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
-@router.patch("/agents/{agent_id}/archives/detach/{archive_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/archives/detach/{archive_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, archive_id: str) -> Response:
     """Take an archive from the agent; it stays, with its passages."""
 
@@ -159,9 +172,77 @@ async def detach(here: Here, agent_id: str, archive_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
+@_memory.post("", response_model=list[PassageResponse])
+async def archive_passage(here: Here, agent_id: str, body: PassageRequest) -> Response:
+    """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
+
+    def insert(tx: Transaction) -> Passage:
+        state = agents.load(tx, here.scope, agent_id)
+        passage = new_passage(tx, here, body, body.timestamp(zone(state.agent.timezone)), "")
+        return replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)
+
+    return answer([PassageResponse.from_passage(await here.store.write(insert))])
+
+
+@_memory.get("", response_model=list[PassageResponse])
+async def list_passages(here: Here, agent_id: str, paging: Paged, search: Piece = None) -> Response:
+    """The passages of the agent's archives, oldest first unless told otherwise; `search` is a piece of the text."""
+    page = paging.page(default=100, order="asc")
+
+    def read(tx: Transaction) -> list[Passage]:
+        ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
+        return archives.page_of_passages(tx, ids, page, search_text=search)
+
+    return answer([PassageResponse.from_passage(passage) for passage in await here.store.read(read)])
+
+
+@_memory.get("/search", response_model=PassageSearchResponse)
+async def search_passages(
+    here: Here,
+    agent_id: str,
+    query: str,
+    tags: Annotated[list[str] | None, Query()] = None,
+    tag_match_mode: Literal["any", "all"] = "any",
+    top_k: Annotated[int | None, Query(ge=1, le=100)] = None,
+    start_datetime: str | None = None,
+    end_datetime: str | None = None,
+) -> Response:
+    """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
+
+    def wanted(tx: Transaction) -> PassageFilter:
+        where = zone(agents.timezone(tx, here.scope, agent_id))
+        return PassageFilter(
+            archive_ids=tuple(archive.id for archive in archives.of_agent(tx, agent_id)),
+            tags=tuple(tags or ()),
+            all_tags=tag_match_mode == "all",
+            user_id=here.scope.subject_id,
+            start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
+            end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+        )
+
+    found = await here.runtime.recall.passages(query, wanted, top_k or 10)
+    results = [PassageHit.from_hit(hit.passage, hit.relevance) for hit in found]
+    return answer({"results": results, "count": len(results)})
+
+
+@_memory.delete("/{memory_id}", response_model=Note)
+async def delete_archived(here: Here, agent_id: str, memory_id: str) -> Response:
+    """Delete a passage."""
+
+    def remove(tx: Transaction) -> None:
+        state = agents.load(tx, here.scope, agent_id)
+        index.delete_passage(tx, here.scope, state.archives, memory_id)
+
+    await here.store.write(remove)
+    return answer({"message": f"Memory id={memory_id} successfully deleted"})
+
+
+router.routes += _memory.routes
+
+
 async def _file(here: Call, archive_id: str, items: Sequence[PassageItem]) -> list[Passage]:
     # Read before anything is stored: a date that is none refuses all of them.
-    moments = [item.moment(UTC) for item in items]
+    moments = [item.timestamp(UTC) for item in items]
     made: list[Passage] = []
     for start in range(0, len(items), _PORTION):
         portion = slice(start, start + _PORTION)
@@ -199,7 +280,7 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
 def _view(here: Call, archive: Archive) -> dict[str, Any]:
     embedders = here.runtime.models.embedders
     handle = archive.embedding or embedders.default_handle()
-    return archive_to_wire(archive, embedders.info(handle) if handle else None)
+    return ArchiveResponse.from_archive(archive, embedders.info(handle) if handle else None)
 
 
 def _require_both(tx: Transaction, here: Call, agent_id: str, archive_id: str) -> None:
@@ -207,7 +288,7 @@ def _require_both(tx: Transaction, here: Call, agent_id: str, archive_id: str) -
     archives.get(tx, here.scope, archive_id)
 
 
-def _require_usable(here: Call, body: ArchiveBody) -> None:
+def _require_usable(here: Call, body: ArchiveRequest) -> None:
     """Raise Unsupported where the vectors could not be kept."""
     usable = ["native", *here.runtime.indexes]
     if body.vector_db_provider not in usable:

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ricordo.api.call import Call, Here
-from ricordo.api.memory_bodies import PutBody
+from ricordo.api.models.memory import PutBlockRequest
 from ricordo.domain.block import Block
 from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import BlockSchema
@@ -23,7 +23,7 @@ PUT_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": PutBody.model_json_schema()},
+            "application/json": {"schema": PutBlockRequest.model_json_schema()},
             "text/markdown": _TEXT,
             "application/toml": _TEXT,
         },
@@ -43,7 +43,7 @@ async def view_of(here: Call, block: Block, format: str) -> tuple[str, str]:
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 
 
-async def read_sent(here: Here, request: Request, user_id: str, label: str, message: Message = None) -> PutBody:
+async def read_sent(here: Here, request: Request, user_id: str, label: str, message: Message = None) -> PutBlockRequest:
     """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     content = await request.body()
@@ -79,9 +79,9 @@ def _decoded(content: bytes) -> Any:
         raise RequestValidationError([fault]) from error
 
 
-def _checked(sent: Any) -> PutBody:
+def _checked(sent: Any) -> PutBlockRequest:
     try:
-        return PutBody.model_validate(sent)
+        return PutBlockRequest.model_validate(sent)
     except ValidationError as error:
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
 

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.bodies import BlockBody, BlockChange
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
+from ricordo.api.models.base import Note
+from ricordo.api.models.blocks import BlockRequest, BlockResponse, BlockUpdate
 from ricordo.api.routing import Routes
-from ricordo.api.wire.agents import memory_to_wire
-from ricordo.api.wire.blocks import block_to_wire
-from ricordo.api.wire.schemas import AgentShape, BlockShape, MemoryShape, Note
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
@@ -25,8 +24,8 @@ from ricordo.storage.store import Transaction
 router = Routes(prefix="/v1", tags=["blocks"])
 
 
-@router.post("/blocks/", response_model=BlockShape)
-async def create(here: Here, body: BlockBody) -> Response:
+@router.post("/blocks/", response_model=BlockResponse)
+async def create(here: Here, body: BlockRequest) -> Response:
     """Make a block that stands on its own, to be attached to agents."""
 
     def make(tx: Transaction) -> Block:
@@ -35,10 +34,10 @@ async def create(here: Here, body: BlockBody) -> Response:
         chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
         return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
-    return answer(block_to_wire(await here.store.write(make)))
+    return answer(BlockResponse.from_block(await here.store.write(make)))
 
 
-@router.get("/blocks/", response_model=list[BlockShape])
+@router.get("/blocks/", response_model=list[BlockResponse])
 async def list_blocks(
     here: Here,
     paging: Paged,
@@ -58,7 +57,7 @@ async def list_blocks(
         all_tags=match_all_tags,
     )
     found = await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), wanted))
-    return answer([block_to_wire(block) for block in found])
+    return answer([BlockResponse.from_block(block) for block in found])
 
 
 @router.get("/blocks/count", response_model=int)
@@ -67,20 +66,20 @@ async def count(here: Here) -> Response:
     return answer(await here.store.read(lambda tx: blocks.count(tx, here.scope)))
 
 
-@router.get("/blocks/{block_id}", response_model=BlockShape)
+@router.get("/blocks/{block_id}", response_model=BlockResponse)
 async def retrieve(here: Here, block_id: str) -> Response:
     """One block."""
-    return answer(block_to_wire(await here.store.read(lambda tx: blocks.get(tx, here.scope, block_id))))
+    return answer(BlockResponse.from_block(await here.store.read(lambda tx: blocks.get(tx, here.scope, block_id))))
 
 
-@router.patch("/blocks/{block_id}", response_model=BlockShape)
-async def modify(here: Here, block_id: str, body: BlockChange) -> Response:
+@router.patch("/blocks/{block_id}", response_model=BlockResponse)
+async def modify(here: Here, block_id: str, body: BlockUpdate) -> Response:
     """Change a block; fields that are left out stay. Agents see it at their next turn."""
 
     def change(tx: Transaction) -> Block:
         return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
 
-    return answer(block_to_wire(await here.store.write(change)))
+    return answer(BlockResponse.from_block(await here.store.write(change)))
 
 
 @router.delete("/blocks/{block_id}", response_model=Note)
@@ -91,7 +90,7 @@ async def delete(here: Here, block_id: str) -> Response:
     return answer({"message": f"Block id={block_id} successfully deleted"})
 
 
-@router.get("/blocks/{block_id}/agents", response_model=list[AgentShape])
+@router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
 async def list_agents(here: Here, block_id: str, paging: Paged) -> Response:
     """The agents the block is attached to."""
 
@@ -102,13 +101,15 @@ async def list_agents(here: Here, block_id: str, paging: Paged) -> Response:
     return answer([agent_view(here, state) for state in await here.store.read(read)])
 
 
-@router.get("/agents/{agent_id}/core-memory", response_model=MemoryShape)
+@router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
 async def core_memory(here: Here, agent_id: str) -> Response:
     """The agent's core memory."""
-    return answer(memory_to_wire(await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))))
+    return answer(
+        CoreMemoryResponse.from_state(await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id)))
+    )
 
 
-@router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockShape])
+@router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
 async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
     """The agent's blocks."""
 
@@ -116,16 +117,18 @@ async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
         agents.require(tx, here.scope, agent_id)
         return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(agent_id=agent_id))
 
-    return answer([block_to_wire(block) for block in await here.store.read(read)])
+    return answer([BlockResponse.from_block(block) for block in await here.store.read(read)])
 
 
-@router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockShape)
+@router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 async def retrieve_of_agent(here: Here, agent_id: str, block_label: str) -> Response:
     """The agent's block with this label."""
-    return answer(block_to_wire(await here.store.read(lambda tx: _labelled(tx, here.scope, agent_id, block_label))))
+    return answer(
+        BlockResponse.from_block(await here.store.read(lambda tx: _labelled(tx, here.scope, agent_id, block_label)))
+    )
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse)
 async def attach(here: Here, agent_id: str, block_id: str) -> Response:
     """Put a block into the agent's prompt."""
 
@@ -136,7 +139,7 @@ async def attach(here: Here, agent_id: str, block_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, block_id: str) -> Response:
     """Take a block out of the agent's prompt; the block itself stays."""
 
@@ -149,14 +152,14 @@ async def detach(here: Here, agent_id: str, block_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockShape)
-async def modify_of_agent(here: Here, agent_id: str, block_label: str, body: BlockChange) -> Response:
+@router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
+async def modify_of_agent(here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Response:
     """Change the agent's block with this label; fields that are left out stay."""
 
     def change(tx: Transaction) -> Block:
         return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
 
-    return answer(block_to_wire(await here.store.write(change)))
+    return answer(BlockResponse.from_block(await here.store.write(change)))
 
 
 def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block:
@@ -166,7 +169,7 @@ def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block
     return blocks.get(tx, scope, block.id)
 
 
-def _change(tx: Transaction, scope: Scope, block: Block, body: BlockChange) -> Block:
+def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> Block:
     sent = body.model_fields_set
     changes: dict[str, Any] = {
         name: value
@@ -187,7 +190,7 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockChange) -> B
     return blocks.update(tx, block, changed, ChangeMetadata(scope.actor, f"Change {changed.label}"))
 
 
-def _policy_changes(tx: Transaction, block: Block, body: BlockChange) -> dict[str, Any]:
+def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
     """The policy that was sent; the flag of the retired Letta V1 server stands above it, so each moves the other along."""
     if body.policy is not None:
         return {"policy": body.policy} if body.read_only is not None else {"policy": body.policy, "read_only": False}

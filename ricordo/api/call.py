@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
-from ricordo.api.wire.agents import agent_to_wire
+from ricordo.api.models.agents import AgentResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Scope
@@ -91,4 +91,4 @@ def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)
     embedders = here.runtime.models.embedders
     embedding = state.agent.embedding or embedders.default_handle()
-    return agent_to_wire(state, info, embedders.info(embedding) if embedding else None)
+    return AgentResponse.from_state(state, info, embedders.info(embedding) if embedding else None)

@@ -8,35 +8,46 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Response
 
 from ricordo.agents import threads
-from ricordo.agents.turn import collect
+from ricordo.agents.request import TurnRequest
+from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Call, Here, Paged, answer
-from ricordo.api.conversation_bodies import RecompileBody, ThreadBody, ThreadChange, ThreadQuery, ThreadSendBody
+from ricordo.api.errors import model_failure
+from ricordo.api.models.base import Note
+from ricordo.api.models.compaction import CompactRequest, CompactResponse
+from ricordo.api.models.conversations import (
+    ConversationQuery,
+    ConversationRequest,
+    ConversationResponse,
+    ConversationSendRequest,
+    ConversationUpdate,
+    RecompileRequest,
+)
+from ricordo.api.models.messages import AnyMessage, TurnResponse
 from ricordo.api.routing import Routes
 from ricordo.api.sending import begin, event_stream, view_of, whole_answer
-from ricordo.api.wire.conversations import ConversationShape, conversation_to_wire
-from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.api.wire.schemas import Note
+from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.conversation import Conversation
-from ricordo.domain.message import Message
-from ricordo.errors import Conflict, NotFound, Unsupported
+from ricordo.domain.message import CompactionPart, Message
+from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.storage import agents, conversations
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["conversations"])
+_compaction = Routes(prefix="/v1", tags=["messages"])
 _ONE = "/conversations/{conversation_id}"
 AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]
 
 
-@router.post("/conversations/", response_model=ConversationShape)
-async def create(here: Here, agent_id: str, body: ThreadBody | None = None) -> Response:
+@router.post("/conversations/", response_model=ConversationResponse)
+async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Response:
     """Make another thread of the agent, which shares its memory and tools."""
-    spec = (body or ThreadBody()).spec()
+    spec = (body or ConversationRequest()).spec()
     return await _answer(here, await threads.create_thread(here.runtime, here.scope, agent_id, spec))
 
 
-@router.get("/conversations/", response_model=list[ConversationShape])
-async def list_conversations(here: Here, which: Annotated[ThreadQuery, Depends()]) -> Response:
+@router.get("/conversations/", response_model=list[ConversationResponse])
+async def list_conversations(here: Here, which: Annotated[ConversationQuery, Depends()]) -> Response:
     """Threads, those in which something was said last first unless told otherwise; without agents' own and hidden ones."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
@@ -47,14 +58,14 @@ async def list_conversations(here: Here, which: Annotated[ThreadQuery, Depends()
     return answer(await here.store.read(read))
 
 
-@router.get(_ONE, response_model=ConversationShape)
+@router.get(_ONE, response_model=ConversationResponse)
 async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
     """One thread."""
     return await _answer(here, await _named(here, conversation_id, agent_id))
 
 
-@router.patch(_ONE, response_model=ConversationShape)
-async def modify(here: Here, conversation_id: str, body: ThreadChange, agent_id: AgentId = None) -> Response:
+@router.patch(_ONE, response_model=ConversationResponse)
+async def modify(here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None) -> Response:
     """Change a thread; fields that are left out stay. Its next turn follows."""
     thread = await _named(here, conversation_id, agent_id)
     changes = body.changes(here.store.clock.now())
@@ -69,7 +80,7 @@ async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
     return answer({"message": f"Conversation id={thread.id} successfully deleted"})
 
 
-@router.post(_ONE + "/fork", response_model=ConversationShape)
+@router.post(_ONE + "/fork", response_model=ConversationResponse)
 async def fork(
     here: Here, conversation_id: str, agent_id: AgentId = None, message_id: str | None = None, hidden: bool = False
 ) -> Response:
@@ -81,10 +92,14 @@ async def fork(
 
 @router.post(_ONE + "/recompile", response_model=str)
 async def recompile(
-    here: Here, conversation_id: str, body: RecompileBody | None = None, dry_run: bool = False, agent_id: AgentId = None
+    here: Here,
+    conversation_id: str,
+    body: RecompileRequest | None = None,
+    dry_run: bool = False,
+    agent_id: AgentId = None,
 ) -> Response:
     """Make the thread's system message anew and return it; with `dry_run` it is not saved."""
-    asked = body or RecompileBody()
+    asked = body or RecompileRequest()
     asked.refuse_unsupported()
     thread = await _named(here, conversation_id, asked.agent_id or agent_id)
     return answer(await threads.recompile(here.runtime, here.scope, thread.id, is_dry=dry_run))
@@ -107,8 +122,8 @@ async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
     return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
 
 
-@router.post(_ONE + "/messages", response_model=TurnShape)
-async def send(here: Here, conversation_id: str, body: ThreadSendBody) -> Response:
+@router.post(_ONE + "/messages", response_model=TurnResponse)
+async def send(here: Here, conversation_id: str, body: ConversationSendRequest) -> Response:
     """Send messages to the thread and read the answer as server-sent events; without `streaming`, wait for it whole."""
     if (body.stream_tokens or body.background) and not body.streaming:
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
@@ -142,6 +157,24 @@ async def list_messages(
     return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
 
 
+@_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
+async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
+    """Sum up the older part of the agent's own thread; the messages stay in its history."""
+    return await _compact(here, threads.DEFAULT, agent_id, body or CompactRequest())
+
+
+@_compaction.post("/conversations/{conversation_id}/compact", response_model=CompactResponse)
+async def compact(
+    here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
+) -> Response:
+    """Sum up the older part of a thread; the messages stay in its history."""
+    asked = body or CompactRequest()
+    return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
+
+
+router.routes += _compaction.routes
+
+
 async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
     return await here.store.read(lambda tx: threads.resolve(tx, here.scope, name, agent_id))
 
@@ -152,12 +185,38 @@ async def _answer(here: Call, thread: Conversation) -> Response:
 
 def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
     if not thread.model_settings:
-        return conversation_to_wire(thread, "")
+        return ConversationResponse.from_conversation(thread, "")
     model = thread.model or agents.load(tx, here.scope, thread.agent_id).agent.model
     try:
-        return conversation_to_wire(
+        return ConversationResponse.from_conversation(
             thread, here.runtime.organization_providers.known(here.scope.organization_id).get(model).info.endpoint_type
         )
     except NotFound:
         # Its provider is configured no more; it can still be looked at.
-        return conversation_to_wire(thread, "openai")
+        return ConversationResponse.from_conversation(thread, "openai")
+
+
+async def _compact(here: Call, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
+    def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
+        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
+        return thread, agents.load(tx, here.scope, thread.agent_id).agent.compaction
+
+    thread, usual = await here.store.read(read)
+    settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
+    request = TurnRequest(
+        here.scope, thread.agent_id, conversation_id=thread.id, compaction=settings, purpose="compaction"
+    )
+    result = await collect(await run_turn(here.runtime, request))
+    if result.failure:
+        if result.failure.kind == "invalid_request":
+            raise Invalid(result.failure.message)
+        return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
+    summary = result.messages[-1]
+    part = next(part for part in summary.parts if isinstance(part, CompactionPart))
+    return answer(
+        {
+            "summary": summary.text,
+            "num_messages_before": part.messages_before,
+            "num_messages_after": part.messages_after,
+        }
+    )

@@ -7,13 +7,13 @@ from fastapi import Query, Response
 
 from ricordo.agents.erasing import find_receipt, forget
 from ricordo.api.call import Here, answer
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
-from ricordo.api.wire.schemas import Shape
 
 router = Routes(tags=["users' memory"])
 
 
-class MemoryGoneShape(Shape):
+class MemoryGoneShape(ResponseModel):
     """A chain of versions that was removed: the id of its last version, and how many there were."""
 
     chain: str
@@ -21,7 +21,7 @@ class MemoryGoneShape(Shape):
     versions: int
 
 
-class AgentSeenShape(Shape):
+class AgentSeenShape(ResponseModel):
     """An agent she talked with, how many versions of its own memory came of her turns, and whether it was deleted with her.
 
     Where all that were hers alone were to be deleted, `stays` tells why this one was not.
@@ -33,7 +33,7 @@ class AgentSeenShape(Shape):
     stays: str | None = None
 
 
-class SignatureShape(Shape):
+class SignatureShape(ResponseModel):
     """Ed25519 over the receipt without it, as JSON with sorted keys; base64."""
 
     algorithm: Literal["ed25519"]
@@ -41,7 +41,7 @@ class SignatureShape(Shape):
     value: str
 
 
-class ReceiptShape(Shape):
+class ReceiptShape(ResponseModel):
     """What was removed, by table; what stays, and what lies elsewhere. `subject` and `names` are hashes."""
 
     id: str
@@ -64,7 +64,7 @@ class ReceiptShape(Shape):
     signature: SignatureShape
 
 
-class ErasureShape(Shape):
+class ErasureShape(ResponseModel):
     """An erasure under way: the user is gone for everyone, and her rows follow. `receipt` is where its receipt will be."""
 
     id: str

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Depends, Query, Response
 
 from ricordo.api.call import Here, Paged, answer
+from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.routing import Routes
-from ricordo.api.wire.jobs import STATUSES, JobShape, QueueShape, WireStatus, job_to_wire, queue_to_wire
 from ricordo.errors import Unsupported
 from ricordo.storage import jobs
 from ricordo.storage.job_queue import read_queue
@@ -36,43 +36,43 @@ class JobQuery:
 Which = Annotated[JobQuery, Depends()]
 
 
-@router.get("/", response_model=list[JobShape])
+@router.get("/", response_model=list[JobResponse])
 async def list_jobs(here: Here, paging: Paged, which: Which) -> Response:
     """Jobs, newest first unless told otherwise; all, those not ended, by status or by kind."""
     return await _page(here, paging, which.wanted(), which.kind)
 
 
-@router.get("/active", response_model=list[JobShape])
+@router.get("/active", response_model=list[JobResponse])
 async def list_active_jobs(here: Here, paging: Paged) -> Response:
     """The jobs that have not ended."""
     return await _page(here, paging, ["running", "waiting"], None)
 
 
-@router.get("/queue", response_model=QueueShape)
+@router.get("/queue", response_model=QueueResponse)
 async def queue(here: Here) -> Response:
     """How the queue stands: its depth, its oldest wait, and what failed last."""
-    return answer(queue_to_wire(await here.store.read(lambda tx: read_queue(tx, here.scope))))
+    return answer(QueueResponse.from_queue(await here.store.read(lambda tx: read_queue(tx, here.scope))))
 
 
-@router.get("/{job_id}", response_model=JobShape)
+@router.get("/{job_id}", response_model=JobResponse)
 async def retrieve(here: Here, job_id: str) -> Response:
     """One job."""
-    return answer(job_to_wire(await here.store.read(lambda tx: jobs.get(tx, here.scope, job_id))))
+    return answer(JobResponse.from_job(await here.store.read(lambda tx: jobs.get(tx, here.scope, job_id))))
 
 
-@router.patch("/{job_id}/cancel", response_model=JobShape)
+@router.patch("/{job_id}/cancel", response_model=JobResponse)
 async def cancel(here: Here, job_id: str) -> Response:
     """End a job that has not ended; where it runs, it is stopped within seconds."""
-    return answer(job_to_wire(await here.store.write(lambda tx: jobs.cancel(tx, here.scope, job_id))))
+    return answer(JobResponse.from_job(await here.store.write(lambda tx: jobs.cancel(tx, here.scope, job_id))))
 
 
-@router.delete("/{job_id}", response_model=JobShape)
+@router.delete("/{job_id}", response_model=JobResponse)
 async def delete(here: Here, job_id: str) -> Response:
     """Delete a job and its record; where it runs, it is stopped within seconds."""
-    return answer(job_to_wire(await here.store.write(lambda tx: jobs.remove(tx, here.scope, job_id))))
+    return answer(JobResponse.from_job(await here.store.write(lambda tx: jobs.remove(tx, here.scope, job_id))))
 
 
 async def _page(here: Here, paging: Paged, statuses: list[str] | None, kind: str | None) -> Response:
     page = paging.page()
     found = await here.store.read(lambda tx: jobs.page(tx, here.scope, page, statuses=statuses, kind=kind))
-    return answer([job_to_wire(job) for job in found])
+    return answer([JobResponse.from_job(job) for job in found])

@@ -20,27 +20,23 @@ from ricordo.api.routing import LazyRoute, LazyRouter
 log = logging.getLogger(__name__)
 # In the order in which they are matched.
 CORE_ROUTES: tuple[LazyRouter, ...] = (
-    LazyRouter("ricordo.api.health", ("/v1/health",)),
+    LazyRouter("ricordo.api.server", ("/v1/health", "/v1/models")),
     LazyRouter("ricordo.api.agents", ("/v1/agents",)),
     LazyRouter("ricordo.api.messages", ("/v1/agents/*/messages", "/v1/agents/*/reset-messages")),
     # Each route that is matched before takes its time: a search is short enough for that to count.
-    LazyRouter("ricordo.api.searching", ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search")),
-    LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile")),
-    LazyRouter("ricordo.api.compacting", ("/v1/agents/*/summarize", "/v1/conversations/*/compact")),
-    LazyRouter("ricordo.api.context", ("/v1/agents/*/context",)),
+    LazyRouter(
+        "ricordo.api.search",
+        ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search", "/v1/agents/*/messages/import"),
+    ),
+    LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile", "/v1/agents/*/summarize")),
     LazyRouter("ricordo.api.blocks", ("/v1/blocks", "/v1/agents/*/core-memory")),
     LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
-    LazyRouter("ricordo.api.archival", ("/v1/agents/*/archival-memory",)),
-    LazyRouter("ricordo.api.models", ("/v1/models",)),
     LazyRouter("ricordo.api.run_stream", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),
     LazyRouter("ricordo.api.providers", ("/v1/providers",)),
-    LazyRouter("ricordo.api.runs", ("/v1/runs",)),
-    LazyRouter("ricordo.api.steps", ("/v1/steps",)),
+    LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages/*/memory")),
     LazyRouter("ricordo.api.telemetry", ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
-    LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives")),
-    LazyRouter("ricordo.api.importing", ("/v1/agents/*/messages/import",)),
-    LazyRouter("ricordo.api.lineage", ("/v1/messages/*/memory",)),
+    LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
     LazyRouter("ricordo.api.erasure", ("/users/*", "/v1/receipts")),
     LazyRouter("ricordo.web.home", ("/",)),
 )
@@ -51,7 +47,7 @@ LABEL_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.users", ("/users/*/blocks",)),
 )
 # A turn needs these: they are imported before the first answer.
-AT_START = ("ricordo.api.health", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.run_stream")
+AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.run_stream")
 # Seconds: how long the first requests are left alone, and the shortest pause between two pieces of the work after the start.
 _FIRST_PAUSE, _PAUSE = 0.1, 0.01
 

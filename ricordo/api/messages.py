@@ -8,15 +8,14 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.turn import collect
-from ricordo.api.bodies import AsyncBody, SendBody
 from ricordo.api.call import Here, Paged, agent_view, answer
+from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.messages import AnyMessage, AsyncSendRequest, SendRequest, TurnResponse
+from ricordo.api.models.runs import RunResponse
 from ricordo.api.recording import begin_recorded
 from ricordo.api.routing import Routes
 from ricordo.api.sending import STREAM, begin, event_stream, request_of, view_of, whole_answer
-from ricordo.api.wire.message_schemas import AnyMessage, TurnShape
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.api.wire.runs import run_to_wire
-from ricordo.api.wire.schemas import AgentShape, RunShape
 from ricordo.domain.message import Message
 from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.llm.addresses import require_callable
@@ -26,8 +25,8 @@ from ricordo.storage.store import Transaction
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
 
 
-@router.post("/messages", response_model=TurnShape)
-async def send(here: Here, agent_id: str, body: SendBody) -> Response:
+@router.post("/messages", response_model=TurnResponse)
+async def send(here: Here, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and wait for its whole answer; with `streaming` it comes as it is made."""
     if body.streaming:
         return await stream(here, agent_id, body)
@@ -38,19 +37,19 @@ async def send(here: Here, agent_id: str, body: SendBody) -> Response:
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream(here: Here, agent_id: str, body: SendBody) -> Response:
+async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and read its answer as server-sent events."""
     return await event_stream(here, agent_id, body)
 
 
-@router.post("/messages/async", response_model=RunShape)
-async def send_async(here: Here, agent_id: str, body: AsyncBody) -> Response:
+@router.post("/messages/async", response_model=RunResponse)
+async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Response:
     """Send messages to the agent and return the run at once; `callback_url` is told when it has ended."""
     if body.callback_url:
         require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
     callback = {"url": body.callback_url} if body.callback_url else {}
     request = await request_of(here, agent_id, body, is_background=True, callback=callback)
-    return answer(run_to_wire(await begin_recorded(here.runtime, request, view_of(body))))
+    return answer(RunResponse.from_run(await begin_recorded(here.runtime, request, view_of(body))))
 
 
 @router.get("/messages", response_model=list[AnyMessage])
@@ -90,7 +89,7 @@ async def cancel(here: Here, agent_id: str, run_ids: Annotated[list[str] | None,
     return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
 
 
-@router.patch("/reset-messages", response_model=AgentShape)
+@router.patch("/reset-messages", response_model=AgentResponse)
 async def reset(here: Here, agent_id: str) -> Response:
     """Delete all messages of the agent's own thread and begin it anew. Memory stays as it is."""
     state = await reset_messages(here.runtime, here.scope, agent_id)

@@ -8,20 +8,19 @@ from fastapi import Query, Response
 
 from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Call, Here, answer
-from ricordo.api.memory_bodies import ApproveBody, BulkBody, ProposeBody, RejectBody
+from ricordo.api.models.base import TextConflict
+from ricordo.api.models.memory import (
+    ApproveRequest,
+    BulkDecisionRequest,
+    DecidedResponse,
+    OutcomeResponse,
+    ProposalRequest,
+    ProposalResponse,
+    RejectRequest,
+    UndoneResponse,
+)
 from ricordo.api.routing import Routes
 from ricordo.api.users import waiting_for
-from ricordo.api.wire.schemas import ConflictShape
-from ricordo.api.wire.versions import (
-    DecidedShape,
-    OutcomeShape,
-    ProposalShape,
-    UndoneShape,
-    decided_to_wire,
-    decision_to_wire,
-    proposal_to_wire,
-    undone_to_wire,
-)
 from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import Actor, Scope
@@ -52,7 +51,7 @@ _Decided = tuple[Proposal, Block | None, int]
 After = Annotated[str | None, Query(description="Only proposals behind the one with this id.")]
 
 
-@router.get("/diffs", response_model=list[ProposalShape])
+@router.get("/diffs", response_model=list[ProposalResponse])
 async def list_all(
     here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> Response:
@@ -60,8 +59,8 @@ async def list_all(
     return await _list(here, user_id, None, status, Page(limit=limit, after=after))
 
 
-@router.post("/diffs/approve", response_model=list[OutcomeShape])
-async def approve_many(here: Here, user_id: str, body: BulkBody) -> Response:
+@router.post("/diffs/approve", response_model=list[OutcomeResponse])
+async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Approve the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
 
     The header `x-waiting` tells how many wait afterwards: repeat the request while there are more than collided.
@@ -69,8 +68,8 @@ async def approve_many(here: Here, user_id: str, body: BulkBody) -> Response:
     return await _decide_many(here, user_id, body, "approve")
 
 
-@router.post("/diffs/reject", response_model=list[OutcomeShape])
-async def reject_many(here: Here, user_id: str, body: BulkBody) -> Response:
+@router.post("/diffs/reject", response_model=list[OutcomeResponse])
+async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Reject the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
 
     The header `x-waiting` tells how many wait afterwards: repeat the request until there are none.
@@ -78,7 +77,7 @@ async def reject_many(here: Here, user_id: str, body: BulkBody) -> Response:
     return await _decide_many(here, user_id, body, "reject")
 
 
-@router.post("/runs/{run_id}/undo", response_model=UndoneShape)
+@router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
 async def undo(here: Here, user_id: str, run_id: str) -> Response:
     """Take back what a run changed in her memory, as new versions; what was written since stays, and its proposals go."""
 
@@ -90,10 +89,10 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
             raise NotFound(f"Run with ID {run_id} not found")
         return approval.undo_run(tx, _hers(here, owned), run_id, owned.actor)
 
-    return answer(undone_to_wire(await here.store.write(work)))
+    return answer(UndoneResponse.from_undone(await here.store.write(work)))
 
 
-@router.get(_BLOCK + "/diffs", response_model=list[ProposalShape])
+@router.get(_BLOCK + "/diffs", response_model=list[ProposalResponse])
 async def list_of_block(
     here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> Response:
@@ -101,8 +100,8 @@ async def list_of_block(
     return await _list(here, user_id, label, status, Page(limit=limit, after=after))
 
 
-@router.post(_BLOCK + "/propose", response_model=ProposalShape)
-async def propose(here: Here, user_id: str, label: str, body: ProposeBody) -> Response:
+@router.post(_BLOCK + "/propose", response_model=ProposalResponse)
+async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -> Response:
     """Propose to her that a piece of a block be replaced. It changes nothing until she approves it."""
 
     def work(tx: Transaction) -> Proposal:
@@ -116,11 +115,11 @@ async def propose(here: Here, user_id: str, label: str, body: ProposeBody) -> Re
             require_follows(label, block.value, made.value or "", schema)
         return made
 
-    return answer(await asyncio.to_thread(proposal_to_wire, await here.store.write(work)))
+    return answer(await asyncio.to_thread(ProposalResponse.from_proposal, await here.store.write(work)))
 
 
-@router.post(_BLOCK + "/diffs/{diff_id}/approve", response_model=DecidedShape)
-async def approve(here: Here, user_id: str, label: str, diff_id: str, body: ApproveBody | None = None) -> Response:
+@router.post(_BLOCK + "/diffs/{diff_id}/approve", response_model=DecidedResponse)
+async def approve(here: Here, user_id: str, label: str, diff_id: str, body: ApproveRequest | None = None) -> Response:
     """Make what is proposed the block's next version, merged by lines with what was written since.
 
     With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 tells the three texts.
@@ -138,8 +137,8 @@ async def approve(here: Here, user_id: str, label: str, diff_id: str, body: Appr
     return _conflict(done) if isinstance(done, Conflicted) else await _decided(done)
 
 
-@router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedShape)
-async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectBody | None = None) -> Response:
+@router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedResponse)
+async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None) -> Response:
     """Leave the block as it is; the proposal is kept with the reason."""
 
     def work(tx: Transaction) -> _Decided:
@@ -154,7 +153,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
 
 async def _decided(done: _Decided) -> Response:
     # What differs takes its time where texts are long, so neither a transaction nor the loop waits for it.
-    return answer(await asyncio.to_thread(decided_to_wire, *done))
+    return answer(await asyncio.to_thread(DecidedResponse.from_proposal, *done))
 
 
 async def _list(here: Call, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
@@ -169,7 +168,7 @@ async def _list(here: Call, user_id: str, label: str | None, status: str, wanted
             status=None if status in ("all", "waiting") else status,  # type: ignore[arg-type]
             waits=status == "waiting",
         )
-        return [proposal_to_wire(one) for one in proposals.page(tx, here.scope, wanted, which)]
+        return [ProposalResponse.from_proposal(one) for one in proposals.page(tx, here.scope, wanted, which)]
 
     return answer(await here.store.read(read))
 
@@ -180,14 +179,16 @@ def _require_proposed(tx: Transaction, here: Call, chain_id: str, label: str) ->
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
 
 
-async def _decide_many(here: Call, user_id: str, body: BulkBody, decision: Literal["approve", "reject"]) -> Response:
+async def _decide_many(
+    here: Call, user_id: str, body: BulkDecisionRequest, decision: Literal["approve", "reject"]
+) -> Response:
     def read(tx: Transaction) -> tuple[UserMemory, list[str]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
         return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id, DECIDED_AT_ONCE)
 
     owned, ids = await here.store.read(read)
     done = await approval.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
-    response = answer(await asyncio.to_thread(lambda: [decision_to_wire(one) for one in done]))
+    response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.from_decision(one) for one in done]))
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, owned.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response
@@ -219,7 +220,7 @@ def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:
 
 
 def _conflict(done: Conflicted) -> Response:
-    shown = ConflictShape(proposal_id=done.proposal.id, base=done.base, ours=done.ours, theirs=done.theirs, how=_HOW)
+    shown = TextConflict(proposal_id=done.proposal.id, base=done.base, ours=done.ours, theirs=done.theirs, how=_HOW)
     response = answer({"detail": f"CONFLICT: {done.proposal.note}", "conflict": shown.model_dump()}, 409)
     response.headers["x-should-retry"] = "false"
     return response

@@ -1,15 +1,14 @@
 """Providers with keys of an organisation's own: made, listed, changed, checked, refreshed, deleted."""
 
 from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import cast
 
 from fastapi import Response
-from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.bodies import WholeBody
 from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.models.base import Note
+from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
 from ricordo.api.routing import Routes
-from ricordo.api.wire.providers import CheckedShape, ProviderShape, provider_to_wire
 from ricordo.domain.ids import new_id
 from ricordo.domain.provider import OrganizationProvider
 from ricordo.errors import Collision, Invalid
@@ -19,65 +18,9 @@ from ricordo.storage import providers
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1/providers", tags=["providers"])
-_SECRET = ("api_key", "access_key")
 
 
-def _require_name(name: str) -> str:
-    if "/" in name or not name.isprintable() or name.strip() != name:
-        raise ValueError("must not hold a slash, a line's end, or a space at its ends: it begins its models' handles")
-    return name
-
-
-class _Hidden(str):
-    """A key that no refusal quotes."""
-
-    def __repr__(self) -> str:
-        return "'**********'"
-
-
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_name)]
-Line = Annotated[str, Field(max_length=2000)]
-Key = Annotated[SecretStr, Field(max_length=10_000)]
-
-
-class KeyBody(WholeBody):
-    """Keys, and where they are for. Empty texts count as left out."""
-
-    api_key: Key | None = None
-    access_key: Key | None = None
-    base_url: Line | None = None
-    region: Line | None = None
-    api_version: Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9.-]+$")] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hide(cls, value: Any) -> Any:
-        """Take the keys out of sight before anything can fail: what is refused is quoted to whoever sent it."""
-        if not isinstance(value, dict):
-            return value
-        given = {name: each for name, each in value.items() if each != ""}
-        return given | {name: _Hidden(given[name]) for name in _SECRET if isinstance(given.get(name), str)}
-
-    def keys(self, before: Keys | None = None) -> Keys:
-        """The keys that were sent, else those from before."""
-        before = before or Keys()
-        return Keys(_plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key)
-
-
-class ProviderBody(KeyBody):
-    """A provider to be added."""
-
-    name: Name
-    provider_type: str = Field(max_length=50)
-
-
-class ProviderCheckBody(KeyBody):
-    """Keys to be tried."""
-
-    provider_type: str = Field(max_length=50)
-
-
-@router.get("/", response_model=list[ProviderShape])
+@router.get("/", response_model=list[ProviderResponse])
 async def list_providers(
     here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
 ) -> Response:
@@ -86,11 +29,11 @@ async def list_providers(
     rows = await here.store.read(
         lambda tx: providers.page(tx, here.scope, page, name=name, provider_type=provider_type)
     )
-    return answer([provider_to_wire(row) for row in rows])
+    return answer([ProviderResponse.of(row) for row in rows])
 
 
-@router.post("/", response_model=ProviderShape)
-async def create(here: Here, body: ProviderBody) -> Response:
+@router.post("/", response_model=ProviderResponse)
+async def create(here: Here, body: ProviderRequest) -> Response:
     """Add a provider. Its models can be used from now on, by this organisation alone, as `<name>/<model>`."""
     keys = body.keys()
     provider = _new(here, body.name, body)
@@ -107,23 +50,23 @@ async def create(here: Here, body: ProviderBody) -> Response:
 
     made = await here.store.write(insert)
     owned.forget(here.scope.organization_id)
-    return answer(provider_to_wire(made))
+    return answer(ProviderResponse.of(made))
 
 
-@router.post("/check", response_model=CheckedShape)
-async def check(here: Here, body: ProviderCheckBody) -> Response:
+@router.post("/check", response_model=Note)
+async def check(here: Here, body: ProviderCheckRequest) -> Response:
     """Ask a provider whether it takes these keys; nothing is stored."""
     return await _checked(here, _new(here, body.provider_type, body), body.keys())
 
 
-@router.get("/{provider_id}", response_model=ProviderShape)
+@router.get("/{provider_id}", response_model=ProviderResponse)
 async def retrieve(here: Here, provider_id: str) -> Response:
     """One provider."""
-    return answer(provider_to_wire(await _stored(here, provider_id)))
+    return answer(ProviderResponse.of(await _stored(here, provider_id)))
 
 
-@router.patch("/{provider_id}", response_model=ProviderShape)
-async def modify(here: Here, provider_id: str, body: KeyBody) -> Response:
+@router.patch("/{provider_id}", response_model=ProviderResponse)
+async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response:
     """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
     owned = _owned(here)
     before = await _stored(here, provider_id)
@@ -149,17 +92,17 @@ async def modify(here: Here, provider_id: str, body: KeyBody) -> Response:
 
     changed = await here.store.write(change)
     owned.forget(here.scope.organization_id)
-    return answer(provider_to_wire(changed))
+    return answer(ProviderResponse.of(changed))
 
 
-@router.post("/{provider_id}/check", response_model=CheckedShape)
+@router.post("/{provider_id}/check", response_model=Note)
 async def check_stored(here: Here, provider_id: str) -> Response:
     """Ask a provider whether it still takes the stored keys."""
     provider = await _stored(here, provider_id)
     return await _checked(here, provider, _owned(here).keys_of(provider))
 
 
-@router.patch("/{provider_id}/refresh", response_model=ProviderShape)
+@router.patch("/{provider_id}/refresh", response_model=ProviderResponse)
 async def refresh(here: Here, provider_id: str) -> Response:
     """Read the provider's list of models anew."""
     owned = _owned(here)
@@ -174,10 +117,10 @@ async def refresh(here: Here, provider_id: str) -> Response:
     # With the new moment the provider counts as changed, so that every process reads its list again.
     noted = await here.store.write(note)
     owned.forget(here.scope.organization_id)
-    return answer(provider_to_wire(noted))
+    return answer(ProviderResponse.of(noted))
 
 
-@router.delete("/{provider_id}", response_model=CheckedShape)
+@router.delete("/{provider_id}", response_model=Note)
 async def delete(here: Here, provider_id: str) -> Response:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
     await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))
@@ -196,7 +139,7 @@ async def _checked(here: Call, provider: OrganizationProvider, keys: Keys) -> Re
     return answer({"message": f"Valid api key for provider_type={provider.provider_type}"})
 
 
-def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> OrganizationProvider:
+def _new(here: Call, name: str, body: ProviderRequest | ProviderCheckRequest) -> OrganizationProvider:
     scope = here.scope
     return OrganizationProvider(
         "",
@@ -213,13 +156,9 @@ def _new(here: Call, name: str, body: ProviderBody | ProviderCheckBody) -> Organ
     )
 
 
-def _with(provider: OrganizationProvider, body: KeyBody) -> OrganizationProvider:
+def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
     given = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
     return replace(provider, **{name: value for name, value in given.items() if value is not None})
-
-
-def _plain(key: SecretStr | None) -> str | None:
-    return str(key.get_secret_value()) if key else None
 
 
 def _owned(here: Call) -> OrganizationProviders:

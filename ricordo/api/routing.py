@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path, get_name
 from starlette.types import Receive, Scope, Send
 
-from ricordo.api.wire.schemas import Refusal
+from ricordo.api.models.base import Refusal
 
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {

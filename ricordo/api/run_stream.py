@@ -6,9 +6,9 @@ from fastapi import Body, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from ricordo.api.bodies import Body as BodyPart
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.following import Wanted, follow
+from ricordo.api.models.base import RequestPart
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
@@ -24,7 +24,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class ResumeBody(BodyPart):
+class ResumeRequest(RequestPart):
     """From where on a stream is wanted, and how."""
 
     starting_after: int = Field(0, ge=0, description="The last seq_id that was read.")
@@ -47,20 +47,20 @@ class ResumeBody(BodyPart):
         )
 
 
-Resume = Annotated[ResumeBody | None, Body()]
+Resume = Annotated[ResumeRequest | None, Body()]
 
 
 @router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=_STREAM)
 async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
     """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
-    return stream_of(here, run, (body or ResumeBody()).wanted())
+    return stream_of(here, run, (body or ResumeRequest()).wanted())
 
 
 @router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=_STREAM)
 async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
-    wanted = body or ResumeBody()
+    wanted = body or ResumeRequest()
     run = await here.store.read(lambda tx: _run_of(tx, here, conversation_id, wanted))
     return stream_of(here, run, wanted.wanted())
 
@@ -79,7 +79,7 @@ def stream_of(here: Call, run: Run, wanted: Wanted) -> Response:
     return StreamingResponse(follow(here.runtime, run, wanted), media_type="text/event-stream", headers=_HEADERS)
 
 
-def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeBody) -> Run:
+def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeRequest) -> Run:
     thread = _thread_of(tx, here, conversation_id, wanted.agent_id)
     if wanted.run_id:
         run = runs.get(tx, here.scope, wanted.run_id)

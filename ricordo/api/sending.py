@@ -10,14 +10,21 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, run_turn
-from ricordo.api.bodies import ApprovalBody, ApprovalItem, Image, NewMessageBody, SendBody, Text, refuse_unsupported
 from ricordo.api.call import Call, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.following import Wanted
+from ricordo.api.models.messages import (
+    ApprovalDecisionRequest,
+    CallDecisionRequest,
+    ImageContent,
+    MessageRequest,
+    SendRequest,
+    TextContent,
+)
+from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.api.recording import begin_recorded
 from ricordo.api.run_stream import stream_of
 from ricordo.api.wire.messages import MessageView, messages_to_wire
-from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
 from ricordo.api.wire.stream import EventStream
 from ricordo.domain.message import ApprovalPart, ImagePart, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
@@ -32,7 +39,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 async def begin(
     here: Call,
     agent_id: str,
-    body: SendBody,
+    body: SendRequest,
     conversation_id: str | None = None,
 ) -> LiveTurn:
     """Begin a turn with what was sent, in this thread (None: the agent's own). Raises what `run_turn` does, and Unsupported."""
@@ -42,14 +49,14 @@ async def begin(
 async def request_of(
     here: Call,
     agent_id: str,
-    body: SendBody,
+    body: SendRequest,
     conversation_id: str | None = None,
     *,
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
     """The turn that is asked for. Raises Unsupported and Invalid."""
-    refuse_unsupported(body)
+    body.refuse_unsupported()
     if body.override_model:
         await (await here.runtime.organization_providers.of(here.scope.organization_id)).require(body.override_model)
     headers = here.request.headers
@@ -82,15 +89,15 @@ def whole_answer(result: Answer, view: MessageView) -> Response:
     return answer(
         {
             "messages": messages_to_wire(result.messages, view),
-            "stop_reason": stop_reason_to_wire(run.stop_reason),
-            "usage": usage_to_wire(run.usage, run.step_count, [run.id], run.context_tokens),
+            "stop_reason": StopReasonResponse.from_reason(run.stop_reason),
+            "usage": UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens),
             "logprobs": None,
             "turns": None,
         }
     )
 
 
-async def event_stream(here: Call, agent_id: str, body: SendBody, conversation_id: str | None = None) -> Response:
+async def event_stream(here: Call, agent_id: str, body: SendRequest, conversation_id: str | None = None) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     if body.background:
         request = await request_of(here, agent_id, body, conversation_id, is_background=True)
@@ -113,7 +120,7 @@ def sse(chunks: Any) -> Response:
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
-def view_of(body: SendBody) -> MessageView:
+def view_of(body: SendRequest) -> MessageView:
     """How the sender wants to read messages."""
     types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
     return MessageView(
@@ -126,19 +133,19 @@ def view_of(body: SendBody) -> MessageView:
     )
 
 
-def _said(body: SendBody) -> tuple[tuple[NewMessage, ...], Approval | None]:
+def _said(body: SendRequest) -> tuple[tuple[NewMessage, ...], Approval | None]:
     if (body.messages is None) == (body.input is None):
         raise Unsupported("Must specify either 'input' or 'messages'.")
     if body.input is not None:
         return (NewMessage("user", _parts(body.input)),), None
-    approvals = [item for item in body.messages or () if isinstance(item, ApprovalBody)]
-    said = tuple(new_message(item) for item in body.messages or () if isinstance(item, NewMessageBody))
+    approvals = [item for item in body.messages or () if isinstance(item, ApprovalDecisionRequest)]
+    said = tuple(new_message(item) for item in body.messages or () if isinstance(item, MessageRequest))
     if len(approvals) > 1:
         raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
     return said, _approval(approvals[0]) if approvals else None
 
 
-def _approval(body: ApprovalBody) -> Approval:
+def _approval(body: ApprovalDecisionRequest) -> Approval:
     if body.approvals:
         return Approval(tuple(_decision(item) for item in body.approvals), otid=body.otid)
     if body.approve is None:
@@ -146,7 +153,7 @@ def _approval(body: ApprovalBody) -> Approval:
     return Approval(decision=Decision(body.approve, body.reason, body.approval_request_id), otid=body.otid)
 
 
-def _decision(item: ApprovalItem) -> Part:
+def _decision(item: CallDecisionRequest) -> Part:
     if item.is_result:
         return ToolReturnPart(
             item.tool_call_id,
@@ -161,9 +168,9 @@ def _decision(item: ApprovalItem) -> Part:
     return ApprovalPart(item.tool_call_id, item.approve, item.reason)
 
 
-def _returned(value: str | list[Text | Image] | None) -> str:
+def _returned(value: str | list[TextContent | ImageContent] | None) -> str:
     if isinstance(value, list):
-        return "\n".join(part.text for part in value if isinstance(part, Text))
+        return "\n".join(part.text for part in value if isinstance(part, TextContent))
     return value or ""
 
 
@@ -175,21 +182,21 @@ def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
     return ToolSchema(name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters})
 
 
-def new_message(message: NewMessageBody) -> NewMessage:
+def new_message(message: MessageRequest) -> NewMessage:
     """A message as it comes in."""
     return NewMessage(
         message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
     )
 
 
-def _parts(content: str | Sequence[Text | Image]) -> tuple[Part, ...]:
+def _parts(content: str | Sequence[TextContent | ImageContent]) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
     return tuple(_part(item) for item in content)
 
 
-def _part(item: Text | Image) -> Part:
-    if isinstance(item, Text):
+def _part(item: TextContent | ImageContent) -> Part:
+    if isinstance(item, TextContent):
         return TextPart(item.text)
     source = item.source
     if not (source.data or source.url):

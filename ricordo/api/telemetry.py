@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.routing import Routes
-from ricordo.api.wire.telemetry import TraceShape, trace_to_wire
+from ricordo.api.wire.telemetry import TraceResponse, trace_to_wire
 from ricordo.domain.run import Run, Step
 from ricordo.domain.trace import Trace
 from ricordo.errors import NotFound
@@ -17,19 +17,19 @@ router = Routes(prefix="/v1", tags=["telemetry"])
 Found = tuple[Trace, Step | None, Run]
 
 
-@router.get("/steps/{step_id}/trace", response_model=TraceShape)
+@router.get("/steps/{step_id}/trace", response_model=TraceResponse)
 async def trace_of_step(here: Here, step_id: str) -> Response:
     """What the model was asked in this step, and what it answered."""
     return answer(trace_to_wire(*await _of_step(here, step_id)))
 
 
-@router.get("/telemetry/{step_id}", response_model=TraceShape)
+@router.get("/telemetry/{step_id}", response_model=TraceResponse)
 async def telemetry(here: Here, step_id: str) -> Response:
     """The same, by the older address."""
     return answer(trace_to_wire(*await _of_step(here, step_id)))
 
 
-@router.get("/runs/{run_id}/trace", response_model=list[TraceShape])
+@router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
 async def traces_of_run(
     here: Here, run_id: str, limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 1000
 ) -> Response:

@@ -7,11 +7,10 @@ from fastapi import Query, Response
 
 from ricordo.agents.approvals import with_approval
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.bodies import Body
 from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.tools import ToolApprovalRequest, ToolResponse
 from ricordo.api.routing import Routes
-from ricordo.api.wire.schemas import AgentShape, ToolShape
-from ricordo.api.wire.tools import tool_to_wire
 from ricordo.domain.agent import AgentState
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid, NotFound
@@ -21,7 +20,7 @@ from ricordo.storage.store import Transaction
 router = Routes(prefix="/v1", tags=["tools"])
 
 
-@router.get("/tools/", response_model=list[ToolShape])
+@router.get("/tools/", response_model=list[ToolResponse])
 async def list_tools(
     here: Here,
     paging: Paged,
@@ -41,7 +40,7 @@ async def list_tools(
         search=search or "",
     )
     found = await here.store.read(lambda tx: tools.page(tx, here.scope, paging.page(), wanted))
-    return answer([tool_to_wire(tool) for tool in found])
+    return answer([ToolResponse.from_tool(tool) for tool in found])
 
 
 @router.get("/tools/count", response_model=int)
@@ -50,13 +49,13 @@ async def count(here: Here) -> Response:
     return answer(await here.store.read(lambda tx: tools.count(tx, here.scope)))
 
 
-@router.get("/tools/{tool_id}", response_model=ToolShape)
+@router.get("/tools/{tool_id}", response_model=ToolResponse)
 async def retrieve(here: Here, tool_id: str) -> Response:
     """One tool."""
-    return answer(tool_to_wire(await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))))
+    return answer(ToolResponse.from_tool(await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))))
 
 
-@router.get("/agents/{agent_id}/tools", response_model=list[ToolShape])
+@router.get("/agents/{agent_id}/tools", response_model=list[ToolResponse])
 async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
     """The agent's tools."""
 
@@ -64,10 +63,10 @@ async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
         agents.require(tx, here.scope, agent_id)
         return tools.page(tx, here.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id))
 
-    return answer([tool_to_wire(tool) for tool in await here.store.read(read)])
+    return answer([ToolResponse.from_tool(tool) for tool in await here.store.read(read)])
 
 
-@router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
 async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Give a tool to the agent; doing it twice is the same as once."""
 
@@ -85,7 +84,7 @@ async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
-@router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Take a tool from the agent."""
 
@@ -100,15 +99,13 @@ async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
     return answer(agent_view(here, await here.store.write(work)))
 
 
-class ApprovalBody(Body):
-    """Whether calls of a tool wait for approval."""
-
-    requires_approval: bool
-
-
-@router.patch("/agents/{agent_id}/tools/approval/{tool_name}", response_model=AgentShape)
+@router.patch("/agents/{agent_id}/tools/approval/{tool_name}", response_model=AgentResponse)
 async def change_approval(
-    here: Here, agent_id: str, tool_name: str, body: ApprovalBody | None = None, requires_approval: bool | None = None
+    here: Here,
+    agent_id: str,
+    tool_name: str,
+    body: ToolApprovalRequest | None = None,
+    requires_approval: bool | None = None,
 ) -> Response:
     """Let this agent's calls of the tool wait for approval, or no longer. Calls that wait already go on waiting."""
     wanted = body.requires_approval if body else requires_approval

@@ -9,7 +9,17 @@ from fastapi import Depends, Query, Response
 
 from ricordo.api.block_formats import PUT_BODY, Message, read_sent, view_of
 from ricordo.api.call import Call, Here, answer
-from ricordo.api.memory_bodies import ChangeBody, PutBody, RestoreBody
+from ricordo.api.models.base import Note, TextConflict
+from ricordo.api.models.memory import (
+    BlamedLineResponse,
+    ComparisonResponse,
+    PutBlockRequest,
+    RestoreRequest,
+    UserBlockResponse,
+    UserBlockUpdate,
+    VersionResponse,
+    VersionTextResponse,
+)
 from ricordo.api.preconditions import (
     IfMatch,
     IfNoneMatch,
@@ -20,15 +30,6 @@ from ricordo.api.preconditions import (
 )
 from ricordo.api.routing import Routes
 from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
-from ricordo.api.wire.schemas import ConflictShape, Note
-from ricordo.api.wire.versions import (
-    BlamedLineShape,
-    ComparisonShape,
-    UserBlockShape,
-    VersionShape,
-    VersionTextShape,
-    user_block_to_wire,
-)
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound, Stale
 from ricordo.memory import user_memory
@@ -38,49 +39,51 @@ from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"])
 _ONE = "/{label:path}"
-Sent = Annotated[PutBody, Depends(read_sent)]
+Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 _HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'
 
 
-@router.get("", response_model=list[UserBlockShape])
-@router.get("/", response_model=list[UserBlockShape], include_in_schema=False)
+@router.get("", response_model=list[UserBlockResponse])
+@router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
 async def list_blocks(here: Here, user_id: str) -> Response:
     """Her blocks in the order of their labels, each with how many proposals wait for her."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
-        return [user_block_to_wire(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)]
+        return [
+            UserBlockResponse.from_block(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+        ]
 
     return answer(await here.store.read(read))
 
 
-@router.get(_ONE + "/history", response_model=list[VersionShape])
+@router.get(_ONE + "/history", response_model=list[VersionResponse])
 async def list_versions(here: Here, user_id: str, label: str, limit: Limit = 50, before: Before = None) -> Response:
     """The block's versions, newest first; also of one that was deleted."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: page_of(tx, chain_id, label, limit, before)))
 
 
-@router.get(_ONE + "/versions/{sha}", response_model=VersionTextShape)
+@router.get(_ONE + "/versions/{sha}", response_model=VersionTextResponse)
 async def retrieve_version(here: Here, user_id: str, label: str, sha: str) -> Response:
     """The block as it was at a version of her memory, named by its id or the first seven digits of it or more."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: one_of(tx, chain_id, label, sha)))
 
 
-@router.get(_ONE + "/blame", response_model=list[BlamedLineShape])
+@router.get(_ONE + "/blame", response_model=list[BlamedLineResponse])
 async def list_lines(here: Here, user_id: str, label: str, at: At = None) -> Response:
     """The block's lines, each with the version that wrote it: by whom, why, and in which step."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: lines_of(tx, chain_id, label, at)))
 
 
-@router.get(_ONE + "/compare", response_model=ComparisonShape)
+@router.get(_ONE + "/compare", response_model=ComparisonResponse)
 async def compare(here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Response:
     """Two versions of the block beside each other: as a unified diff, and word by word."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: comparison_of(tx, chain_id, label, from_, to)))
 
 
-@router.post(_ONE + "/restore", response_model=UserBlockShape)
-async def restore(here: Here, user_id: str, label: str, body: RestoreBody) -> Response:
+@router.post(_ONE + "/restore", response_model=UserBlockResponse)
+async def restore(here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
@@ -89,10 +92,10 @@ async def restore(here: Here, user_id: str, label: str, body: RestoreBody) -> Re
         return block, waiting_for(tx, block)
 
     block, pending = await here.store.write(work)
-    return tagged_json(block, user_block_to_wire(block, pending))
+    return tagged_json(block, UserBlockResponse.from_block(block, pending))
 
 
-@router.get(_ONE, response_model=UserBlockShape)
+@router.get(_ONE, response_model=UserBlockResponse)
 async def retrieve(
     here: Here,
     user_id: str,
@@ -109,12 +112,12 @@ async def retrieve(
 
     block, pending = await here.store.read(read)
     if format == "json":
-        return tagged_json(block, user_block_to_wire(block, pending), if_none_match)
+        return tagged_json(block, UserBlockResponse.from_block(block, pending), if_none_match)
     content, media_type = await view_of(here, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
 
-@router.put(_ONE, response_model=UserBlockShape, openapi_extra=PUT_BODY)
+@router.put(_ONE, response_model=UserBlockResponse, openapi_extra=PUT_BODY)
 async def put(
     here: Here,
     user_id: str,
@@ -144,11 +147,11 @@ async def put(
         return failed_precondition(failed)
     except Stale as stale:
         return answer(await _collision(here, user_id, label, body, stale), 409)
-    return tagged_json(block, user_block_to_wire(block, pending))
+    return tagged_json(block, UserBlockResponse.from_block(block, pending))
 
 
-@router.patch(_ONE, response_model=UserBlockShape)
-async def modify(here: Here, user_id: str, label: str, body: ChangeBody, if_match: IfMatch = None) -> Response:
+@router.patch(_ONE, response_model=UserBlockResponse)
+async def modify(here: Here, user_id: str, label: str, body: UserBlockUpdate, if_match: IfMatch = None) -> Response:
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
@@ -163,7 +166,7 @@ async def modify(here: Here, user_id: str, label: str, body: ChangeBody, if_matc
         block, pending = await here.store.write(work)
     except PreconditionFailed as failed:
         return failed_precondition(failed)
-    return tagged_json(block, user_block_to_wire(block, pending))
+    return tagged_json(block, UserBlockResponse.from_block(block, pending))
 
 
 @router.delete(_ONE, response_model=Note)
@@ -207,7 +210,7 @@ def _require(
         require_match(user_memory.find(tx, owned, label), if_match, if_none_match)
 
 
-def _options(body: PutBody) -> PutOptions:
+def _options(body: PutBlockRequest) -> PutOptions:
     given = {name: value for name, value in body.settings().items() if value is not None and name != "metadata"}
     return PutOptions(message=body.message, expected=body.version, **given)
 
@@ -217,7 +220,7 @@ def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "read_only": False} if "policy" in settings else settings
 
 
-async def _collision(here: Call, user_id: str, label: str, body: PutBody, stale: Stale) -> dict[str, Any]:
+async def _collision(here: Call, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> dict[str, Any]:
     """Why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
@@ -231,5 +234,5 @@ async def _collision(here: Call, user_id: str, label: str, body: PutBody, stale:
         return history.text_at(tx, owned.chain.id, label, version), now
 
     base, ours = await here.store.read(read)
-    shown = ConflictShape(proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
+    shown = TextConflict(proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
     return {"detail": f"CONFLICT: {stale}", "conflict": shown.model_dump()}

@@ -9,19 +9,15 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from ricordo.api.call import Here, answer
-from ricordo.api.memory_bodies import RestoreBody
-from ricordo.api.routing import Routes
-from ricordo.api.wire.blocks import block_to_wire
-from ricordo.api.wire.schemas import BlockShape
-from ricordo.api.wire.versions import (
-    BlamedLineShape,
-    ComparisonShape,
-    VersionShape,
-    VersionTextShape,
-    blame_to_wire,
-    comparison_to_wire,
-    version_to_wire,
+from ricordo.api.models.blocks import BlockResponse
+from ricordo.api.models.memory import (
+    BlamedLineResponse,
+    ComparisonResponse,
+    RestoreRequest,
+    VersionResponse,
+    VersionTextResponse,
 )
+from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import NotFound
@@ -40,7 +36,7 @@ From = Annotated[
 To = Annotated[str | None, Query(max_length=40, description="The newer version; the current one unless told.")]
 
 
-@router.get("/history", response_model=list[VersionShape])
+@router.get("/history", response_model=list[VersionResponse])
 async def list_versions(here: Here, block_id: str, limit: Limit = 50, before: Before = None) -> Response:
     """The block's versions, newest first."""
 
@@ -51,7 +47,7 @@ async def list_versions(here: Here, block_id: str, limit: Limit = 50, before: Be
     return answer(await here.store.read(read))
 
 
-@router.get("/versions/{sha}", response_model=VersionTextShape)
+@router.get("/versions/{sha}", response_model=VersionTextResponse)
 async def retrieve(here: Here, block_id: str, sha: str) -> Response:
     """The block as it was at a version of its memory, named by its id or the first seven digits of it or more."""
 
@@ -62,8 +58,8 @@ async def retrieve(here: Here, block_id: str, sha: str) -> Response:
     return answer(await here.store.read(read))
 
 
-@router.post("/restore", response_model=BlockShape)
-async def restore(here: Here, block_id: str, body: RestoreBody) -> Response:
+@router.post("/restore", response_model=BlockResponse)
+async def restore(here: Here, block_id: str, body: RestoreRequest) -> Response:
     """Make the text that the block had at a version its next version."""
 
     def work(tx: Transaction) -> Block:
@@ -77,10 +73,10 @@ async def restore(here: Here, block_id: str, body: RestoreBody) -> Response:
         metadata = ChangeMetadata(here.scope.actor, reason)
         return blocks.update(tx, block, replace(block, value=text), metadata)
 
-    return answer(block_to_wire(await here.store.write(work)))
+    return answer(BlockResponse.from_block(await here.store.write(work)))
 
 
-@router.get("/blame", response_model=list[BlamedLineShape])
+@router.get("/blame", response_model=list[BlamedLineResponse])
 async def list_lines(here: Here, block_id: str, at: At = None) -> Response:
     """The block's lines, each with the version that wrote it."""
 
@@ -91,7 +87,7 @@ async def list_lines(here: Here, block_id: str, at: At = None) -> Response:
     return answer(await here.store.read(read))
 
 
-@router.get("/compare", response_model=ComparisonShape)
+@router.get("/compare", response_model=ComparisonResponse)
 async def compare(here: Here, block_id: str, from_: From = None, to: To = None) -> Response:
     """Two versions of the block beside each other: as a unified diff, and word by word."""
 
@@ -108,20 +104,20 @@ def page_of(tx: Transaction, chain_id: str, label: str, limit: int, before: str 
     found = history.page(tx, chain_id, label=label, limit=limit, before=end)
     if not found:
         _newest(tx, chain_id, label)
-    return [version_to_wire(version) for version in found]
+    return [VersionResponse.from_version(version) for version in found]
 
 
 def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> dict[str, Any]:
     """The version that a block had at a version of its chain, with its text. Raises NotFound, Conflict."""
     version = _version_at(tx, chain_id, label, sha)
-    return {**version_to_wire(version), "body": _text_of(tx, version)}
+    return {**VersionResponse.from_version(version), "body": _text_of(tx, version)}
 
 
 def lines_of(tx: Transaction, chain_id: str, label: str, at: str | None) -> list[dict[str, Any]]:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
     lines = blame(tx, chain_id, label, at)
     # As in git, a line break ends a line: behind the last one there is none.
-    return blame_to_wire(lines if lines and lines[-1].text else lines[:-1])
+    return BlamedLineResponse.from_lines(lines if lines and lines[-1].text else lines[:-1])
 
 
 def comparison_of(tx: Transaction, chain_id: str, label: str, older: str | None, newer: str | None) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def comparison_of(tx: Transaction, chain_id: str, label: str, older: str | None,
     else:
         before = next(iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None)
     sides = [(version.id.hex(), _text_of(tx, version) or "") if version else (None, "") for version in (before, after)]
-    return comparison_to_wire(sides[0], sides[1], label)
+    return ComparisonResponse.from_texts(sides[0], sides[1], label)
 
 
 def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:

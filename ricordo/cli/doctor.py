@@ -13,7 +13,7 @@ from typing import Literal
 import typer
 
 from ricordo import __version__
-from ricordo.api.wire.jobs import queue_to_wire
+from ricordo.api.models.jobs import QueueResponse
 from ricordo.app import open_models
 from ricordo.cli.client import Client, Json, running_server
 from ricordo.cli.listening import address_of
@@ -216,7 +216,7 @@ def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bo
             read, is_served = queue_of_postgres(settings.postgres_url or "")
         case _:
             return None, False
-    return queue_to_wire(read) if read else None, is_served
+    return QueueResponse.from_queue(read) if read else None, is_served
 
 
 def _asked_queue(settings: Settings) -> Json | None:

@@ -4,7 +4,9 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
-from ricordo.api.bodies import AgentBody, BlockChange, SendBody
+from ricordo.api.models.agents import AgentRequest
+from ricordo.api.models.blocks import BlockUpdate
+from ricordo.api.models.messages import SendRequest
 from tests.support.serving import MODEL, ServerInThread
 
 AGENT_LATER: dict[str, Any] = {
@@ -71,26 +73,26 @@ def test_fields_of_newer_clients_are_let_through(http: httpx2.Client, agent: Age
 
 
 def test_a_change_knows_null_from_nothing() -> None:
-    assert BlockChange.model_validate({"description": None}).model_fields_set == {"description"}
-    assert BlockChange.model_validate({}).model_fields_set == set()
+    assert BlockUpdate.model_validate({"description": None}).model_fields_set == {"description"}
+    assert BlockUpdate.model_validate({}).model_fields_set == set()
 
 
 def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
-    body = SendBody.model_validate(
+    body = SendRequest.model_validate(
         {"messages": [{"role": "user", "content": "Hello."}, {"approve": True}, {"type": "approval", "approvals": []}]}
     )
 
     assert [type(message).__name__ for message in body.messages or ()] == [
-        "NewMessageBody",
-        "ApprovalBody",
-        "ApprovalBody",
+        "MessageRequest",
+        "ApprovalDecisionRequest",
+        "ApprovalDecisionRequest",
     ]
 
 
 def test_half_a_character_and_numbers_beyond_64_bits_are_refused() -> None:
     for value in ("\ud800", 2**64, -(2**63) - 1):
         with pytest.raises(ValueError, match="cannot be stored"):
-            AgentBody.model_validate({"metadata": {"deep": [value]}})
+            AgentRequest.model_validate({"metadata": {"deep": [value]}})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`compaction_settings` as callers send them: checked, read, kept and served."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -7,17 +8,17 @@ from letta_client._models import construct_type
 from letta_client.types.agent_state import CompactionSettings as ClientSettings
 from pydantic import ValidationError
 
-from ricordo.api.compaction_bodies import CompactionSettingsBody, settings_to_json, settings_to_wire
+from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
 from ricordo.domain.compaction import CompactionSettings
 
 
 def read(base: CompactionSettings | None = None, **sent: Any) -> CompactionSettings:
-    return CompactionSettingsBody.model_validate(sent).settings(base)
+    return CompactionSettingsRequest.model_validate(sent).settings(base)
 
 
 def test_an_empty_body_means_the_defaults() -> None:
     assert read() == CompactionSettings()
-    body = CompactionSettingsBody()
+    body = CompactionSettingsRequest()
     defaults = CompactionSettings()
     for name in ("model", "prompt", "prompt_acknowledgement", "clip_chars", "mode", "sliding_window_percentage"):
         assert getattr(body, name) == getattr(defaults, name)
@@ -39,15 +40,15 @@ def test_what_was_sent_is_kept_and_served_again() -> None:
         "sliding_window_percentage": 0.5,
     }
     settings = read(**sent)
-    assert settings_to_wire(settings) == sent
-    assert CompactionSettings(**settings_to_json(settings)) == settings
-    client: Any = construct_type(type_=ClientSettings, value=settings_to_wire(settings))
+    assert CompactionSettingsResponse.from_settings(settings) == sent
+    assert CompactionSettings(**asdict(settings)) == settings
+    client: Any = construct_type(type_=ClientSettings, value=CompactionSettingsResponse.from_settings(settings))
     assert (client.mode, client.sliding_window_percentage, client.clip_chars) == ("self_compact_all", 0.5, None)
     assert client.api_model_settings.temperature == 0.2
 
 
 def test_no_model_settings_are_null_on_the_wire() -> None:
-    assert settings_to_wire(CompactionSettings())["model_settings"] is None
+    assert CompactionSettingsResponse.from_settings(CompactionSettings())["model_settings"] is None
     assert read(model_settings=None).model_settings == {}
     assert read(CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None).model_settings == {}
 

@@ -7,16 +7,16 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from ricordo.api import context
+from ricordo.api.agents import context
 from ricordo.api.call import Call
-from ricordo.api.wire.context import ContextShape
+from ricordo.api.models.context import ContextResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations
 from ricordo.storage.store import Store, Transaction
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support import make
 
 
@@ -28,9 +28,9 @@ async def state(store: Store) -> AgentState:
 
 async def seen(store: Store, state: AgentState, **query: str) -> dict[str, Any]:
     here = Call(cast(Any, None), cast(Any, SimpleNamespace(store=store)), Scope())
-    response = await context.retrieve(here, state.agent.id, **query)
+    response = await context(here, state.agent.id, **query)
     wire: dict[str, Any] = orjson.loads(response.body)
-    require_fits(ContextShape, wire)
+    require_fits(ContextResponse, wire)
     return wire
 
 

@@ -10,7 +10,7 @@ from letta_client import APIStatusError, BadRequestError, ConflictError, NotFoun
 from letta_client.types import AgentState
 from letta_client.types.conversation import Conversation
 
-from ricordo.api.wire.conversations import ConversationShape
+from ricordo.api.models.conversations import ConversationResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations
@@ -67,7 +67,7 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
     assert made.last_message_at is None
     assert len(made.in_context_message_ids or []) == 1
     assert client.conversations.retrieve(made.id) == made
-    ConversationShape.model_validate(http.get(f"/v1/conversations/{made.id}").json())
+    ConversationResponse.model_validate(http.get(f"/v1/conversations/{made.id}").json())
 
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     changed = client.conversations.update(

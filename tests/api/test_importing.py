@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
-from ricordo.api.archive_bodies import MOST_ITEMS
+from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
 from tests.support.serving import ServerInThread, StrictLetta
 

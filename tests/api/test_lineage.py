@@ -4,10 +4,10 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
-from ricordo.api.wire.versions import LineageShape
+from ricordo.api.models.memory import LineageResponse
 from ricordo.llm.scripted import call
+from tests.api.fits import require_fits
 from tests.api.memory import ok
-from tests.api.wire.fits import require_fits
 from tests.support.serving import ServerInThread, StrictLetta
 
 
@@ -20,7 +20,7 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     answer = client.agents.messages.create(agent.id, input="Which tea do I like?")
 
     why = ok(http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
-    require_fits(LineageShape, why)
+    require_fits(LineageResponse, why)
     versions = {
         block.label: ok(http.get(f"/v1/blocks/{block.id}/history"))[0] for block in client.agents.blocks.list(agent.id)
     }

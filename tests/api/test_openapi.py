@@ -10,11 +10,11 @@ import letta_client
 import pytest
 from fastapi import FastAPI
 
-from ricordo.api.wire.schemas import Refusal
+from ricordo.api.models.base import Refusal
 from ricordo.app import create_app
 from ricordo.errors import ModelError
 from ricordo.settings import ProviderSettings, Settings
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support.serving import MODEL, ServerInThread
 
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -7,15 +7,15 @@ import pytest
 from letta_client.types import AgentState
 
 from ricordo.api import proposals as api
-from ricordo.api.wire.schemas import Refusal
+from ricordo.api.models.base import Refusal
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
+from tests.api.fits import require_fits
 from tests.api.memory import get, ok, post, propose, put, refused
-from tests.api.wire.fits import require_fits
 from tests.support.serving import ServerInThread
 
 TEXT = "Name: Ada\nLikes tea.\nLives in Turin.\n"

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from ricordo.api import providers
 from ricordo.api.call import Call, _call
 from ricordo.api.errors import install_error_shapes
-from ricordo.api.wire.providers import ProviderShape
+from ricordo.api.models.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.organization_providers import OrganizationProviders
@@ -110,7 +110,7 @@ async def test_a_provider_is_made_shown_listed_and_deleted_without_its_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     wire = await made(http, server, region="", access_key="")
-    ProviderShape.model_validate(wire)
+    ProviderResponse.model_validate(wire)
     assert wire["provider_category"] == "byok"
     assert wire["organization_id"] == LOCAL_ORGANIZATION
     path = f"/v1/providers/{wire['id']}"

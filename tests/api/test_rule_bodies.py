@@ -5,8 +5,7 @@ from typing import Any, get_args
 import letta_client.types
 import pytest
 
-from ricordo.api.rule_bodies import ExitLoopBody, rule_from_wire
-from ricordo.api.wire.tools import rule_to_wire
+from ricordo.api.models.tools import read_rule, rule_response
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 
@@ -40,10 +39,10 @@ def test_every_type_of_rule_has_its_form() -> None:
 
 @pytest.mark.parametrize("wire", WIRE, ids=lambda rule: rule["type"])
 def test_a_rule_comes_back_as_it_was_sent(wire: dict[str, Any]) -> None:
-    shown = rule_to_wire(rule_from_wire(wire))
+    shown = rule_response(read_rule(wire))
 
     assert shown == {"prompt_template": None, **wire}
-    assert rule_from_wire(shown) == rule_from_wire(wire)
+    assert read_rule(shown) == read_rule(wire)
 
 
 @pytest.mark.parametrize("wire", WIRE, ids=lambda rule: rule["type"])
@@ -54,25 +53,21 @@ def test_the_official_client_reads_every_rule(wire: dict[str, Any]) -> None:
     forms = [getattr(module, module.__all__[0]) for module in modules]
     (form,) = (f for f in forms if wire["type"] in str(f.model_fields["type"].annotation))
 
-    read = form.model_validate(rule_to_wire(rule_from_wire(wire)))
+    read = form.model_validate(rule_response(read_rule(wire)))
 
     assert len(forms) == 9
-    assert rule_from_wire(read.model_dump()) == rule_from_wire(wire)
+    assert read_rule(read.model_dump()) == read_rule(wire)
 
 
 def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
-    assert rule_from_wire({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
-    assert rule_from_wire({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type == "conditional"
+    assert read_rule({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
+    assert read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type == "conditional"
     nodes = {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "b"}]}
-    assert rule_from_wire(nodes).type == "constrain_child_tools"
-
-
-def test_a_body_that_was_read_already_is_taken_as_it_is() -> None:
-    assert rule_from_wire(ExitLoopBody(type="exit_loop", tool_name="a")) == ToolRule("a", "exit_loop")
+    assert read_rule(nodes).type == "constrain_child_tools"
 
 
 def test_unknown_fields_are_let_through_and_forgotten() -> None:
-    assert rule_from_wire({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
+    assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
 
 
 @pytest.mark.parametrize(
@@ -102,4 +97,4 @@ def test_unknown_fields_are_let_through_and_forgotten() -> None:
 )
 def test_a_rule_that_cannot_be_is_refused_by_name(wire: Any, words: str) -> None:
     with pytest.raises(Invalid, match=words):
-        rule_from_wire(wire)
+        read_rule(wire)

@@ -5,14 +5,14 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.api.wire.telemetry import RunMetricsShape
+from ricordo.api.models.runs import RunMetricsResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support.serving import LIMIT, Gate, ServerInThread, StrictLetta
 
 
@@ -146,7 +146,7 @@ def test_a_run_tells_its_times_and_the_tools_it_used(
 
     metrics = http.get(f"/v1/runs/{run_id}/metrics").json()
 
-    require_fits(RunMetricsShape, metrics)
+    require_fits(RunMetricsResponse, metrics)
     run = client.runs.retrieve(run_id)
     tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
     assert (metrics["id"], metrics["agent_id"], metrics["num_steps"]) == (run_id, agent.id, 3)

@@ -9,11 +9,11 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.api.wire.message_schemas import FoundMessageShape, MessageResultShape
-from ricordo.api.wire.schemas import FoundPassageShape
+from ricordo.api.models.archives import FoundPassageResponse
+from ricordo.api.models.search import FoundMessageResponse, StoredMessageHit
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ReasoningPart, TextPart
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support import make
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
 
@@ -57,7 +57,7 @@ def test_messages_are_found_across_agents_best_first_with_the_reason(
     assert first.created_at == datetime(2025, 1, 1, 15, tzinfo=UTC)  # midnight in Tokyo
     raw = http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
     for hit in raw:
-        require_fits(FoundMessageShape, hit)
+        require_fits(FoundMessageResponse, hit)
     assert raw[0]["content"] == "Jasmine tea, only jasmine tea."
     assert raw[0]["relevance"]["fts_rank"] == 1
     assert raw[0]["relevance"]["rrf_score"] >= raw[1]["relevance"]["rrf_score"]
@@ -109,7 +109,7 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
         body = {"query": "jasmine", "agent_id": one.id, **query}
         hits: list[dict[str, Any]] = http.post("/v1/agents/messages/search", json=body).json()
         for hit in hits:
-            require_fits(MessageResultShape, hit)
+            require_fits(StoredMessageHit, hit)
         return hits
 
     (hit,) = search()
@@ -149,7 +149,7 @@ def test_passages_are_found_across_archives_and_within_one(
     assert days(archive_id=own.id, query=None, limit=1) == ["13"]
     raw = http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
     for hit in raw:
-        require_fits(FoundPassageShape, hit)
+        require_fits(FoundPassageResponse, hit)
     assert raw[0]["metadata"]["fts_rank"] == 1
     assert [hit["score"] for hit in raw] == sorted((hit["score"] for hit in raw), reverse=True)
     for archive in (own, loose):

@@ -7,12 +7,12 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.api.wire.telemetry import TraceShape
+from ricordo.api.wire.telemetry import TraceResponse
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
 
 
@@ -43,7 +43,7 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
     assert trace.response_json["parts"] == [{"kind": "text", "text": "ok"}]
     assert trace.created_at is not None
     wire = http.get(f"/v1/steps/{step_id}/trace").json()
-    require_fits(TraceShape, wire)
+    require_fits(TraceResponse, wire)
     assert http.get(f"/v1/telemetry/{step_id}").json() == wire
 
 

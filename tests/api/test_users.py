@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from ricordo.api import proposals, users
-from ricordo.api.wire.schemas import Refusal
+from ricordo.api.models.base import Refusal
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
@@ -19,8 +19,8 @@ from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
+from tests.api.fits import require_fits
 from tests.api.memory import get, ok, post, propose, put, refused
-from tests.api.wire.fits import require_fits
 from tests.support.serving import ServerInThread
 
 

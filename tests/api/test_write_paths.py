@@ -77,7 +77,7 @@ DOORS = {
 SAVING = "agents.step_save.save_step"
 TURNS = {
     *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
-    *("api.compacting.compact", "api.compacting.compact_own"),
+    *("api.conversations.compact", "api.conversations.compact_own"),
 }
 # `ricordo doctor models` runs turns in a temporary database, which is deleted at its end.
 TRIALS = {"cli.run_doctor"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.api.wire.times import date
+from ricordo.api.models.base import date
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import (
     ApprovalPart,

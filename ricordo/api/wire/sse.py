@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
+from ricordo.api.models.base import date
+from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.api.wire.messages import MessageView, Wire, message_to_wire
-from ricordo.api.wire.runs import stop_reason_to_wire, usage_to_wire
-from ricordo.api.wire.times import date
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import (
     ApprovalAsked,
@@ -63,7 +63,11 @@ class SseEncoder:
             case RunEnded():
                 return self._ended(event.run)
             case Failed():
-                return [self._data(stop_reason_to_wire(event.run.stop_reason)), self._error(event), self._done()]
+                return [
+                    self._data(StopReasonResponse.from_reason(event.run.stop_reason)),
+                    self._error(event),
+                    self._done(),
+                ]
         return []
 
     def recall(self, told: Iterable[bytes]) -> None:
@@ -85,10 +89,10 @@ class SseEncoder:
             self._whole.add(_piece(wire))
 
     def _ended(self, run: Run) -> list[bytes]:
-        reason = self._data(stop_reason_to_wire(run.stop_reason))
+        reason = self._data(StopReasonResponse.from_reason(run.stop_reason))
         if run.stop_reason == "cancelled":
             return [reason, self._done()]
-        usage = usage_to_wire(run.usage, run.step_count, [run.id], run.context_tokens)
+        usage = UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens)
         return [reason, self._data(usage), self._done()]
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:

@@ -4,9 +4,9 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from ricordo.api.models.base import date
 from ricordo.api.wire.messages import MessageView
 from ricordo.api.wire.sse import SseEncoder, encoded
-from ricordo.api.wire.times import date
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 

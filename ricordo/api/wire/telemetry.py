@@ -1,20 +1,18 @@
-"""Traces of calls to models, and times of runs, on the wire, with their shapes."""
+"""Traces of calls to models on the wire, with their shapes."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
 
-from ricordo.api.wire.schemas import Json, Shape
-from ricordo.api.wire.times import stamp
+from ricordo.api.models.base import Json, ResponseModel, stamp
 from ricordo.domain.run import Run, Step
 from ricordo.domain.trace import Trace
 
 Wire = dict[str, Any]
 
 
-class TraceShape(Shape):
+class TraceResponse(ResponseModel):
     """What a model was asked in a step, and what it answered."""
 
     id: str
@@ -36,21 +34,6 @@ class TraceShape(Shape):
     updated_at: datetime | None
     created_by_id: str | None
     last_updated_by_id: str | None
-
-
-class RunMetricsShape(Shape):
-    """A run's times, in nanoseconds, and how much it did."""
-
-    id: str
-    organization_id: str | None
-    agent_id: str | None
-    run_start_ns: int | None
-    run_ns: int | None
-    num_steps: int
-    tools_used: list[str]
-    project_id: str | None
-    template_id: str | None
-    base_template_id: str | None
 
 
 def trace_to_wire(trace: Trace, step: Step | None, run: Run) -> Wire:
@@ -79,20 +62,4 @@ def trace_to_wire(trace: Trace, step: Step | None, run: Run) -> Wire:
         "updated_at": None,
         "created_by_id": None,
         "last_updated_by_id": None,
-    }
-
-
-def run_metrics_to_wire(run: Run, tool_ids: Sequence[str]) -> Wire:
-    """A run's times, and the tools it used by their ids."""
-    return {
-        "id": run.id,
-        "organization_id": run.organization_id,
-        "agent_id": run.agent_id,
-        "run_start_ns": run.created_at * 1000,
-        "run_ns": run.duration_ns,
-        "num_steps": run.step_count,
-        "tools_used": list(tool_ids),
-        "project_id": None,
-        "template_id": None,
-        "base_template_id": None,
     }

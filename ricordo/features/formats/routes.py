@@ -18,8 +18,8 @@ import orjson
 from fastapi.responses import StreamingResponse
 
 from ricordo.api.call import Call, Here
+from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.api.routing import Routes
-from ricordo.api.wire.versions import proposal_to_wire, user_block_to_wire, version_to_wire
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
 from ricordo.memory import user_memory
@@ -103,7 +103,9 @@ async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[byte
 def _settings(tx: Transaction, here: Call, user_id: str) -> list[dict[str, Any]]:
     owned = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, owned.chain.id)
-    shown = (user_block_to_wire(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned))
+    shown = (
+        UserBlockResponse.from_block(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+    )
     return [{name: value for name, value in one.items() if name != "body"} for one in shown]
 
 
@@ -117,7 +119,7 @@ async def _history(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any
 def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str, Any]], int]:
     found = history.page(tx, chain.id, limit=_PORTION, before=before)
     texts = blobs.read_all(tx, chain.id, [one.blob for one in found if one.blob])
-    portion = [{**version_to_wire(one), "body": texts[one.blob] if one.blob else None} for one in found]
+    portion = [{**VersionResponse.from_version(one), "body": texts[one.blob] if one.blob else None} for one in found]
     return portion, found[-1].number if found else 0
 
 
@@ -133,7 +135,10 @@ async def _proposals(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, A
 
 
 def _proposed(tx: Transaction, here: Call, chain: Chain, page: Page) -> list[dict[str, Any]]:
-    return [proposal_to_wire(one) for one in proposals.page(tx, here.scope, page, ProposalFilter(chain_id=chain.id))]
+    return [
+        ProposalResponse.from_proposal(one)
+        for one in proposals.page(tx, here.scope, page, ProposalFilter(chain_id=chain.id))
+    ]
 
 
 def _write(file: IO[bytes], items: Sequence[dict[str, Any]]) -> None:

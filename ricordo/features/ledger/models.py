@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from ricordo.api.wire.times import stamp
+from ricordo.api.models.base import stamp
 from ricordo.domain.clock import DAY, day_of, parse_date
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid

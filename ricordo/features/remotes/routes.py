@@ -3,11 +3,9 @@
 from fastapi import Response
 from pydantic import Field, SecretStr
 
-from ricordo.api.bodies import WholeBody
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.models.base import Note, RequestModel, ResponseModel, stamp
 from ricordo.api.routing import Routes
-from ricordo.api.wire.schemas import Note, Shape
-from ricordo.api.wire.times import stamp
 from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.remotes import queries as remotes
@@ -20,7 +18,7 @@ router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"])
 _ADDRESS = 2_000
 
 
-class RemoteBody(WholeBody):
+class RemoteBody(RequestModel):
     """Where memory shall be followed. A password may stand beside the address, and for Dolt in it; it is never shown."""
 
     kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
@@ -37,7 +35,7 @@ class RemoteBody(WholeBody):
     )
 
 
-class RemoteShape(Shape):
+class RemoteShape(ResponseModel):
     """One remote: `followed` is the number of the last version that is there, `last_error` why it does not follow just now."""
 
     id: str

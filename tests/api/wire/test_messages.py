@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.api.wire.message_schemas import AnyMessage
+from ricordo.api.models.messages import AnyMessage
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire, spoken_words
 from ricordo.domain.message import (
     ApprovalPart,
@@ -17,7 +17,7 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.prompt.packaging import heartbeat_event
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support import make
 
 AGENT = make.agent()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.agents.feed import Feed, Reader
-from ricordo.api.wire.message_schemas import AnyMessage
+from ricordo.api.models.messages import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.api.wire.stream import EventStream
 from ricordo.domain.event import (
@@ -26,7 +26,7 @@ from ricordo.domain.event import (
     ToolCallDelta,
 )
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
-from tests.api.wire.fits import require_fits
+from tests.api.fits import require_fits
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.serving import events_of

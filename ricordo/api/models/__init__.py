@@ -1,0 +1,1 @@
+"""Request and response models, one of each a noun."""

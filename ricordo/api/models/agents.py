@@ -1,0 +1,204 @@
+"""Request and response models of agents. `llm_config` and `embedding_config` are derived: an agent keeps a handle and settings."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ricordo.api.models.base import (
+    MAX_COUNT,
+    AuthorFields,
+    EmptyList,
+    From,
+    HostedFields,
+    Json,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+)
+from ricordo.api.models.blocks import BlockRequest, BlockResponse
+from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
+from ricordo.api.models.messages import MessageRequest
+from ricordo.api.models.models import (
+    EmbeddingConfigResponse,
+    ModelConfigRequest,
+    ModelConfigResponse,
+    ModelSettingsRequest,
+    settings_response,
+)
+from ricordo.api.models.tools import ToolResponse, rule_response
+from ricordo.api.wire.messages import MessageView, message_to_wire
+from ricordo.domain.agent import AgentState, AgentType
+from ricordo.domain.model import EmbeddingInfo, ModelInfo
+from ricordo.domain.run import StopReason
+from ricordo.errors import Unsupported
+
+_UNSUPPORTED = (
+    *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
+    *("include_default_source", "memory_variables", "from_template", "message_ids"),
+)
+
+
+class AgentFields(RequestModel):
+    """What both a new agent and a change of one may have."""
+
+    name: str | None = Field(None, max_length=256)
+    description: str | None = None
+    metadata: dict[str, Any] | None = None
+    model: str | None = None
+    embedding: str | None = None
+    model_settings: ModelSettingsRequest | None = None
+    llm_config: ModelConfigRequest | None = None
+    embedding_config: ModelConfigRequest | None = None
+    context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
+    system: str | None = None
+    tool_ids: list[str] | None = None
+    block_ids: list[str] | None = None
+    tags: list[str] | None = None
+    timezone: str | None = None
+    hidden: bool | None = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+    enable_reasoner: bool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    tool_rules: list[dict[str, Any]] | None = None
+    compaction_settings: CompactionSettingsRequest | None = None
+    enable_sleeptime: bool | None = None
+    message_buffer_autoclear: bool | None = None
+    source_ids: list[str] | None = None
+    folder_ids: list[str] | None = None
+    identity_ids: list[str] | None = None
+    secrets: dict[str, str] | None = None
+    tool_exec_environment_variables: dict[str, str] | None = None
+
+    @property
+    def model_handle(self) -> str | None:
+        """The model's handle, also where an older client gives a whole `llm_config`."""
+        return self.model or (self.llm_config.full_handle if self.llm_config else None)
+
+    @property
+    def embedding_handle(self) -> str | None:
+        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
+        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
+
+    def refuse_unsupported(self) -> None:
+        """Raise Unsupported where the request asks for something this version does not do."""
+        for name in _UNSUPPORTED:
+            if getattr(self, name, None):
+                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
+
+
+class AgentRequest(AgentFields):
+    """An agent to create."""
+
+    agent_type: AgentType = "letta_v1_agent"
+    memory_blocks: list[BlockRequest] | None = None
+    tools: list[str] | None = None
+    include_base_tools: bool | None = None
+    include_base_tool_rules: bool | None = None
+    include_default_source: bool | None = None
+    initial_message_sequence: list[MessageRequest] | None = None
+    memory_variables: dict[str, str] | None = None
+    from_template: str | None = None
+    user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
+
+
+class AgentUpdate(AgentFields):
+    """What changes of an agent. A field that is left out stays."""
+
+    message_ids: list[str] | None = None
+
+
+class CoreMemoryResponse(ResponseModel):
+    """An agent's core memory."""
+
+    agent_type: Annotated[AgentType, From("agent.agent_type")]
+    git_enabled: bool = False
+    blocks: list[BlockResponse]
+    file_blocks: EmptyList
+    prompt_template: str = ""
+
+    @classmethod
+    def from_state(cls, state: AgentState, blocks: Sequence[Json] | None = None) -> Json:
+        """Return the core memory; `blocks` are its blocks where they are made already."""
+        made = [BlockResponse.from_block(block) for block in state.blocks] if blocks is None else blocks
+        return cls.of(state, blocks=made)
+
+
+class AgentResponse(HostedFields, AuthorFields):
+    """An agent with everything that is attached to it."""
+
+    id: str
+    name: str
+    agent_type: AgentType
+    system: str
+    description: str | None
+    metadata: Json
+    model: str
+    model_settings: Json
+    embedding: str | None
+    llm_config: ModelConfigResponse
+    embedding_config: EmbeddingConfigResponse | None
+    compaction_settings: CompactionSettingsResponse | None
+    response_format: Annotated[Json | None, From("model_settings.response_format")]
+    message_ids: list[str]
+    blocks: list[BlockResponse]
+    memory: CoreMemoryResponse
+    tools: list[ToolResponse]
+    tool_rules: list[Json]
+    tags: list[str]
+    sources: EmptyList
+    secrets: EmptyList
+    tool_exec_environment_variables: EmptyList
+    identity_ids: Annotated[list[str], Field(default=[])]
+    identities: EmptyList
+    pending_approval: Json | None
+    message_buffer_autoclear: Annotated[bool, From("clears_buffer")]
+    enable_sleeptime: bool = False
+    multi_agent_group: Json | None = None
+    managed_group: Json | None = None
+    last_run_completion: Timestamp | None
+    last_run_duration_ms: int | None
+    last_stop_reason: StopReason | None
+    timezone: str
+    max_files_open: int | None
+    per_file_view_window_char_limit: int | None
+    hidden: bool
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def from_state(cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None) -> Json:
+        """Return the whole agent. `info` is its model; `embedding` that of its texts, the default where it names none."""
+        agent, conversation = state.agent, state.conversation
+        blocks = [BlockResponse.from_block(block) for block in state.blocks]
+        return cls.of(
+            agent,
+            model_settings=settings_response(agent.model_settings, info.endpoint_type),
+            embedding=embedding and embedding.handle,
+            llm_config=ModelConfigResponse.from_model(info, agent.model_settings, agent.context_window),
+            embedding_config=embedding and EmbeddingConfigResponse.from_model(embedding),
+            compaction_settings=CompactionSettingsResponse.from_settings(agent.compaction),
+            message_ids=conversation.window,
+            blocks=blocks,
+            memory=CoreMemoryResponse.from_state(state, blocks),
+            tools=[ToolResponse.from_tool(tool) for tool in state.tools],
+            tool_rules=[rule_response(rule) for rule in agent.tool_rules],
+            tags=state.tags,
+            pending_approval=_pending(state),
+            last_run_completion=conversation.last_run_ended_at,
+            last_run_duration_ms=conversation.last_run_ms,
+            last_stop_reason=conversation.last_stop_reason,
+            max_files_open=agent.settings.get("max_files_open"),
+            per_file_view_window_char_limit=agent.settings.get("per_file_view_window_char_limit"),
+        )
+
+
+def _pending(state: AgentState) -> Json | None:
+    """Return the approval request that the agent's own conversation waits for an answer to."""
+    if state.waiting is None:
+        return None
+    return message_to_wire(state.waiting, MessageView(types=frozenset({"approval_request_message"})))[0]

@@ -1,0 +1,169 @@
+"""Request and response models of archives and their passages. What is one list is refused or stored whole."""
+
+from datetime import UTC, tzinfo
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
+from ricordo.api.models.models import EmbeddingConfigResponse, ModelConfigRequest
+from ricordo.domain.clock import parse_moment
+from ricordo.domain.model import EmbeddingInfo
+from ricordo.domain.passage import Archive, Passage, Relevance
+from ricordo.errors import Invalid
+
+# One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
+MOST_ITEMS = 10_000
+Tag = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+def require_few(value: Any, what: str) -> Any:
+    """Return the list, unless it is empty or longer than one request may be; raises Invalid."""
+    if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
+        # Not a ValueError: the answer to one repeats all that was sent.
+        raise Invalid(f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests.")
+    return value
+
+
+class ArchiveUpdate(RequestModel):
+    """What changes of an archive. A field that is left out stays."""
+
+    name: str | None = Field(None, min_length=1, max_length=256)
+    description: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ArchiveRequest(ArchiveUpdate):
+    """An archive to create."""
+
+    name: str = Field(min_length=1, max_length=256)
+    embedding: str | None = None
+    embedding_config: ModelConfigRequest | None = None
+    vector_db_provider: str = "native"
+
+    @property
+    def embedding_handle(self) -> str | None:
+        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
+        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
+
+
+class PassageItem(RequestPart):
+    """One passage of several to archive."""
+
+    text: str = Field(min_length=1)
+    tags: list[Tag] | None = None
+    metadata: dict[str, Any] | None = None
+    created_at: str | None = None
+
+    def timestamp(self, where: tzinfo = UTC) -> int | None:
+        """Return when the passage was made, in microseconds UTC, where it says so; raises Invalid."""
+        return None if self.created_at is None else parse_moment(self.created_at, where)
+
+
+class PassageRequest(PassageItem, RequestModel):
+    """A passage to archive."""
+
+
+class PassageBatchRequest(RequestModel):
+    """Several passages to archive."""
+
+    passages: list[PassageItem]
+
+    @field_validator("passages", mode="before")
+    @classmethod
+    def _require_few(cls, value: Any) -> Any:
+        return require_few(value, "passages")
+
+
+class ArchiveResponse(AuthorFields):
+    """An archive of passages, with the model its texts are embedded with, if they are."""
+
+    id: str
+    name: str
+    description: str | None
+    metadata: Json
+    embedding: str | None
+    embedding_config: EmbeddingConfigResponse | None
+    vector_db_provider: Annotated[str, From("vector_db")]
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def from_archive(cls, archive: Archive, embedding: EmbeddingInfo | None) -> Json:
+        """Return an archive."""
+        return cls.of(
+            archive,
+            embedding=embedding.handle if embedding else None,
+            embedding_config=EmbeddingConfigResponse.from_model(embedding) if embedding else None,
+            last_updated_by_id=None,
+        )
+
+
+class PassageResponse(AuthorFields):
+    """A passage in an archive. Vectors are a cache and never shown."""
+
+    id: str
+    text: str
+    archive_id: str | None
+    tags: list[str]
+    metadata: Json
+    embedding: list[float] | None = None
+    embedding_config: Json | None = None
+    source_id: str | None = None
+    file_id: str | None = None
+    file_name: str | None = None
+    is_deleted: bool = False
+    organization_id: str | None
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def from_passage(cls, passage: Passage) -> Json:
+        """Return a passage."""
+        return cls.of(passage, last_updated_by_id=None)
+
+
+class RelevanceResponse(ResponseModel):
+    """Why something was found: ranks count from 1, null where that kind of search did not find it."""
+
+    search_mode: Annotated[str, From("mode")]
+    rrf_score: Annotated[float, From("score")]
+    vector_rank: int | None
+    fts_rank: int | None
+
+
+class PassageHit(ResponseModel):
+    """A passage that a search of an agent's archives found."""
+
+    id: str
+    timestamp: str
+    content: Annotated[str, From("text")]
+    tags: list[str]
+    relevance: RelevanceResponse
+
+    @classmethod
+    def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
+        """Return a passage with its relevance."""
+        return cls.of(passage, timestamp=date(passage.created_at), relevance=RelevanceResponse.of(relevance))
+
+
+class PassageSearchResponse(ResponseModel):
+    """What a search of an agent's archives found."""
+
+    results: list[PassageHit]
+    count: int
+
+
+class FoundPassageResponse(ResponseModel):
+    """A passage that a search of several archives found."""
+
+    passage: PassageResponse
+    score: float
+    metadata: RelevanceResponse
+
+    @classmethod
+    def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
+        """Return a passage with its relevance."""
+        return cls.of(
+            relevance, passage=PassageResponse.from_passage(passage), metadata=RelevanceResponse.of(relevance)
+        )

@@ -1,0 +1,116 @@
+"""Response models of jobs, as clients of the retired Letta V1 server know them, and of the queue as a whole."""
+
+from typing import Annotated, Literal
+
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, stamp
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job, JobStatus
+from ricordo.storage.job_queue import Queue
+
+WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
+# What a client names, as we store it; "expired" is never so here.
+STATUSES: dict[WireStatus, tuple[JobStatus, ...]] = {
+    "created": ("waiting",),
+    "pending": ("waiting",),
+    "running": ("running",),
+    "completed": ("done",),
+    "failed": ("failed",),
+    "cancelled": ("cancelled",),
+    "expired": (),
+}
+_SHOWN: dict[JobStatus, WireStatus] = {
+    "waiting": "created",
+    "running": "running",
+    "done": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+class JobResponse(ResponseModel):
+    """A job: work without a request. `metadata` says what it is, how often it was tried, how far it is and what failed."""
+
+    id: str
+    user_id: str | None
+    created_by_id: str | None = None
+    last_updated_by_id: str | None = None
+    created_at: Timestamp
+    updated_at: Timestamp
+    status: WireStatus
+    completed_at: Annotated[Timestamp | None, From("ended_at")]
+    stop_reason: str | None = None
+    metadata: Json
+    job_type: Literal["job"] = "job"
+    background: bool = True
+    agent_id: str | None
+    callback_url: str | None = None
+    callback_sent_at: Timestamp | None = None
+    callback_status_code: int | None = None
+    callback_error: str | None = None
+    ttft_ns: int | None = None
+    total_duration_ns: int | None
+
+    @classmethod
+    def from_job(cls, job: Job) -> Json:
+        """Return a job."""
+        lasted = job.ended_at - job.started_at if job.ended_at and job.started_at else None
+        return cls.of(
+            job,
+            updated_at=max(job.created_at, job.heartbeat_at or 0, job.started_at or 0, job.ended_at or 0),
+            status=_status(job),
+            metadata=_metadata(job),
+            agent_id=job.payload.get("agent_id"),
+            total_duration_ns=None if lasted is None else lasted * 1000,
+        )
+
+
+class JobErrorResponse(ResponseModel):
+    """The last failure of one job."""
+
+    job_id: Annotated[str, From("id")]
+    kind: str
+    status: WireStatus
+    attempts: int
+    most_attempts: int
+    type: str
+    message: str
+
+
+class QueueResponse(ResponseModel):
+    """The queue: jobs by kind and status, how long the oldest due one waits, and the last errors, newest first."""
+
+    waiting: int
+    running: int
+    failed: int
+    oldest_wait_seconds: float
+    depth: dict[str, dict[str, int]]
+    errors: list[JobErrorResponse]
+
+    @classmethod
+    def from_queue(cls, queue: Queue) -> Json:
+        """Return the queue."""
+        return cls.of(
+            queue,
+            waiting=queue.count("waiting"),
+            running=queue.count("running"),
+            failed=queue.count("failed"),
+            oldest_wait_seconds=round(queue.waits / SECOND, 3),
+            errors=[JobErrorResponse.of(job, status=_status(job), **(job.error or {})) for job in queue.errors],
+        )
+
+
+def _status(job: Job) -> WireStatus:
+    return "pending" if job.status == "waiting" and job.attempts else _SHOWN[job.status]
+
+
+def _metadata(job: Job) -> Json:
+    return {
+        "kind": job.kind,
+        "key": job.key,
+        "payload": job.payload,
+        "progress": job.progress or None,
+        "attempts": job.attempts,
+        "most_attempts": job.most_attempts,
+        "not_before": stamp(job.not_before),
+        **({"error": job.error} if job.error else {}),
+    }

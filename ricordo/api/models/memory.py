@@ -1,0 +1,361 @@
+"""Request and response models of versioned memory: a user's blocks, versions, proposals, decisions, and what an answer knew."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, ResponseModel, Timestamp, VersionId
+from ricordo.domain.block import Block, Policy
+from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
+from ricordo.memory.approval import Decision, Undone
+from ricordo.memory.history import BlamedLine
+from ricordo.memory.lineage import Lineage
+from ricordo.memory.word_diff import PieceKind, by_words, unified
+
+_MOST_AT_ONCE = 500
+_SHORT, _LONG = 255, 10_000
+Reason = Annotated[str | None, Field(max_length=_LONG, description="Why, as its history will say.")]
+
+
+class BlockSettings(RequestModel):
+    """A user's block beside its text. A field that is left out stays; null takes it back."""
+
+    title: str | None = Field(None, max_length=_SHORT)
+    description: str | None = Field(None, max_length=_LONG)
+    limit: int | None = Field(None, ge=0, le=MAX_COUNT, description="How many characters it may hold.")
+    policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
+    schema_ref: str | None = Field(None, max_length=_SHORT, description="The block schema that it follows.")
+    agent_id: str | None = Field(None, max_length=_SHORT, description="The only agent that sees it.")
+    course: str | None = Field(None, max_length=_SHORT, description="The only course in which it is seen.")
+    metadata: dict[str, Any] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what was sent, by the names of a Block."""
+        sent = {name: getattr(self, name) for name in BlockSettings.model_fields if name in self.model_fields_set}
+        return {name: value for name, value in sent.items() if value is not None or name in _CLEARED}
+
+
+_CLEARED = ("title", "description", "schema_ref", "agent_id", "course")
+
+
+class PutBlockRequest(BlockSettings):
+    """A block's whole text, and what else of it changes."""
+
+    body: str
+    message: Reason = None
+    version: str | None = Field(
+        None, max_length=40, description="The version it was edited from: what others wrote since is merged by lines."
+    )
+
+
+class UserBlockUpdate(BlockSettings):
+    """What changes of a block beside its text; another `label` renames it."""
+
+    label: str | None = None
+    message: Reason = None
+
+
+class RestoreRequest(RequestModel):
+    """Which version to go back to: the id from the history, or its first seven digits or more."""
+
+    sha: str = Field(min_length=7, max_length=40)
+    message: Reason = None
+
+
+class ProposalRequest(RequestModel):
+    """A change to propose: the current piece of text, the one to replace it, and why."""
+
+    old_string: str = Field(description="What is there now, word for word. Empty: the new text is added at the end.")
+    new_string: str
+    reasoning: str = Field(max_length=_LONG)
+    confidence: float | None = Field(None, ge=0, le=1)
+    replace_all: bool = False
+    agent_id: str | None = Field(None, min_length=1, max_length=_SHORT, description="Any string that names the author.")
+
+
+class ApproveRequest(RequestModel):
+    """A decision for a proposal; with `body` the owner's own text takes the place of what was proposed."""
+
+    body: str | None = None
+
+
+class RejectRequest(RequestModel):
+    """A decision against a proposal."""
+
+    reason: str | None = Field(None, max_length=_LONG)
+
+
+class BulkDecisionRequest(RejectRequest):
+    """Which proposals are meant: those with these ids, or all that wait."""
+
+    ids: list[str] | None = Field(None, min_length=1, max_length=_MOST_AT_ONCE)
+    all: bool = False
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if bool(self.ids) == self.all:
+            raise ValueError('say which proposals: either "ids" or "all": true')
+        return self
+
+
+class UserBlockResponse(ResponseModel):
+    """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals."""
+
+    id: str
+    label: str
+    title: str | None
+    body: Annotated[str, From("value")]
+    schema_ref: str | None
+    version: Annotated[VersionId | None, From("head")]
+    updated_at: Timestamp
+    pending: int
+    description: str | None
+    limit: int
+    policy: Annotated[Policy, From("rule")]
+    agent_id: str | None
+    course: str | None
+    metadata: Json
+    is_tainted: Annotated[bool, From("is_untrusted")]
+    updated_by: str | None
+    created_at: Timestamp
+
+    @classmethod
+    def from_block(cls, block: Block, pending: int) -> Json:
+        """Return a block for which `pending` proposals wait."""
+        return cls.of(block, pending=pending)
+
+
+class VersionResponse(ResponseModel):
+    """One version of one block; `sha` is the id of a git commit. `is_deleted` where the block went with it."""
+
+    sha: Annotated[VersionId, From("id")]
+    message: Annotated[str, From("reason")]
+    author: str
+    author_id: Annotated[str, From("author.id")]
+    author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
+    timestamp: Annotated[Timestamp, From("created_at")]
+    label: str
+    old_label: str | None
+    number: int
+    parents: list[str]
+    is_deleted: bool
+    is_tainted: Annotated[bool, From("is_untrusted")]
+    approved_by: str | None
+    proposal_id: str | None
+    run_id: str | None
+    step_id: str | None
+
+    @classmethod
+    def from_version(cls, version: BlockVersion, **fields: Any) -> Json:
+        """Return a version."""
+        return cls.of(
+            version,
+            author=version.author.name or version.author.id,
+            parents=[parent.hex() for parent in version.parents],
+            is_deleted=version.blob is None,
+            **fields,
+        )
+
+
+class VersionTextResponse(VersionResponse):
+    """A version with the text it gave the block; null where it deleted the block."""
+
+    body: str | None
+
+
+class ProposalResponse(ResponseModel):
+    """A change that waits for the owner, or what became of it. `diff` is unified, from the text it was made from."""
+
+    id: str
+    label: str
+    new_label: str | None
+    status: ProposalStatus
+    agent_id: Annotated[str, From("author.id")]
+    author: str
+    author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
+    reasoning: str
+    confidence: float | None
+    description: str | None
+    base: VersionId | None
+    base_body: Annotated[str | None, From("base_value")]
+    body: Annotated[str | None, From("value")]
+    diff: str
+    is_tainted: Annotated[bool, From("is_untrusted")]
+    run_id: str | None
+    step_id: str | None
+    created_at: Timestamp
+    expires_at: Timestamp | None
+    resolved_at: Timestamp | None
+    resolved_by: str | None
+    note: str | None
+    version: Annotated[VersionId | None, From("result")]
+    superseded_by: str | None
+
+    @classmethod
+    def from_proposal(cls, proposal: Proposal) -> Json:
+        """Return a proposal with the texts before and after it."""
+        before, after = proposal.base_value or "", proposal.value or ""
+        return cls.of(
+            proposal,
+            author=proposal.author.name or proposal.author.id,
+            diff=unified(before, after, proposal.label, proposal.new_label or proposal.label),
+        )
+
+
+class DecidedResponse(ResponseModel):
+    """What became of a proposal; `version` and `block` are null where nothing was written or the block is gone."""
+
+    id: str
+    status: ProposalStatus
+    version: Annotated[VersionId | None, From("result")]
+    proposal: ProposalResponse
+    block: UserBlockResponse | None
+
+    @classmethod
+    def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
+        """Return a proposal that was decided on, with its block as it is then."""
+        shown = block and UserBlockResponse.from_block(block, pending)
+        return cls.of(proposal, proposal=ProposalResponse.from_proposal(proposal), block=shown)
+
+
+class OutcomeResponse(ResponseModel):
+    """What became of one of many proposals; with the status `failed`, or `conflicted`, the detail says why and what to do."""
+
+    id: str
+    status: Annotated[ProposalStatus | Literal["failed"], From("outcome")]
+    detail: Annotated[str | None, From("error")]
+    version: VersionId | None
+
+    @classmethod
+    def from_decision(cls, decision: Decision) -> Json:
+        """Return the outcome of one decision."""
+        decided = decision.decided
+        proposal = decided if isinstance(decided, Proposal) else getattr(decided, "proposal", None)
+        return cls.of(decision, version=proposal and proposal.result)
+
+
+class UndoneBlockResponse(ResponseModel):
+    """What became of one block that a run had changed."""
+
+    label: str
+    status: Annotated[Literal["undone", "unchanged", "conflicted"], From("outcome")]
+    detail: Annotated[str | None, From("note")]
+    version: VersionId | None
+
+
+class UndoneResponse(ResponseModel):
+    """What undoing a run did: block by block, and the ids of its proposals that waited and are rejected now."""
+
+    run_id: str
+    blocks: list[UndoneBlockResponse]
+    withdrawn: list[str]
+
+    @classmethod
+    def from_undone(cls, undone: Undone) -> Json:
+        """Return what undoing a run did."""
+        blocks = [
+            UndoneBlockResponse.of(
+                one,
+                label=one.block.label if one.block else one.label,
+                version=one.block.head if one.block else None,
+            )
+            for one in undone.blocks
+        ]
+        return cls.of(undone, blocks=blocks, withdrawn=[proposal.id for proposal in undone.withdrawn])
+
+
+class ContextBlockResponse(ResponseModel):
+    """A block in a step's context: at which version, and under which label; both are null where it was erased."""
+
+    block_id: str
+    sha: Annotated[str, From("version_id")]
+    label: str | None
+    version: VersionResponse | None
+
+
+class ContextPassageResponse(ResponseModel):
+    """A passage in a step's context."""
+
+    id: str
+    archive_id: str
+    text: str
+    tags: list[str]
+    created_at: Timestamp
+
+
+class LineageResponse(ResponseModel):
+    """What of memory was in the context of an answer, what its step changed, and what it proposed.
+
+    `forgotten_passage_ids` were there too and were deleted since.
+    """
+
+    message_id: str
+    run_id: str | None
+    step_id: str | None
+    is_tainted: Annotated[bool, From("is_untrusted")]
+    blocks: list[ContextBlockResponse]
+    passages: list[ContextPassageResponse]
+    forgotten_passage_ids: Annotated[list[str], From("gone")]
+    changed: list[VersionResponse]
+    proposed: list[ProposalResponse]
+
+    @classmethod
+    def from_lineage(cls, lineage: Lineage) -> Json:
+        """Return what an answer knew."""
+        blocks = [
+            ContextBlockResponse.of(
+                held,
+                label=held.version and held.version.label,
+                version=held.version and VersionResponse.from_version(held.version),
+            )
+            for held in lineage.blocks
+        ]
+        return cls.of(
+            lineage,
+            blocks=blocks,
+            passages=[ContextPassageResponse.of(passage) for passage in lineage.passages],
+            changed=[VersionResponse.from_version(version) for version in lineage.changed],
+            proposed=[ProposalResponse.from_proposal(proposal) for proposal in lineage.proposed],
+        )
+
+
+class BlamedLineResponse(ResponseModel):
+    """One line of a block, with the version that wrote it."""
+
+    number: int
+    text: str
+    version: VersionResponse
+
+    @classmethod
+    def from_lines(cls, lines: Sequence[BlamedLine]) -> list[Json]:
+        """Return the lines of a block."""
+        return [cls.of(line, version=VersionResponse.from_version(line.version)) for line in lines]
+
+
+class DiffPieceResponse(ResponseModel):
+    """A stretch of text that both versions have, or only the newer, or only the older."""
+
+    kind: PieceKind
+    text: str
+
+
+class ComparisonResponse(ResponseModel):
+    """Two versions compared, line by line and word by word; a side is null where the block was not there."""
+
+    from_version: str | None
+    to_version: str | None
+    unified: str
+    words: list[DiffPieceResponse]
+
+    @classmethod
+    def from_texts(cls, older: tuple[str | None, str], newer: tuple[str | None, str], label: str) -> Json:
+        """Compare two versions, each given as its hex id (None where the block was not there) and its text."""
+        names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]
+        return cls.of(
+            None,
+            from_version=older[0],
+            to_version=newer[0],
+            unified=unified(older[1], newer[1], *names),
+            words=[DiffPieceResponse.of(piece) for piece in by_words(older[1], newer[1])],
+        )

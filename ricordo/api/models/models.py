@@ -1,0 +1,187 @@
+"""Request and response models of chat models, embedding models and how they are called."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestPart, ResponseModel
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ModelSettings
+from ricordo.errors import Unsupported
+
+_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
+# Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
+_THINKS = "put_inner_thoughts_in_kwargs"
+# Clients take no other kind; a provider outside this list speaks OpenAI's format.
+_EMBEDDING_KINDS = frozenset(
+    """openai anthropic bedrock google_ai google_vertex azure groq ollama webui webui-legacy lmstudio lmstudio-legacy llamacpp
+    koboldcpp vllm hugging-face mistral together pinecone""".split()
+)
+
+
+class ReasoningRequest(RequestPart):
+    """How hard a model thinks."""
+
+    reasoning_effort: str | None = None
+
+
+class ThinkingRequest(RequestPart):
+    """How long a model may think."""
+
+    type: str | None = None
+    budget_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+
+
+class ModelSettingsRequest(RequestPart):
+    """How to ask a model; a setting that is not named here is passed on to its provider."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    provider_type: str | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningRequest | None = None
+    thinking: ThinkingRequest | None = None
+    response_format: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """Return what was sent, by the names of ModelSettings; null takes a setting back. Raises Unsupported."""
+        given = self.model_dump(exclude_unset=True)
+        if given.pop("effort", None):
+            raise Unsupported("model_settings.effort is not supported by this version of Ricordo. Leave it out.")
+        given.pop("provider_type", None)
+        if _THINKS in given:
+            given["thinks_in_arguments"] = given.pop(_THINKS)
+        changes: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
+        if "reasoning" in given:
+            changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
+        if "thinking" in given:
+            thinking = given.pop("thinking") or {}
+            is_off = thinking.get("type") == "disabled"
+            changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
+        if given:
+            changes["extra"] = {name: value for name, value in given.items() if value is not None}
+        return changes
+
+
+class ModelConfigRequest(RequestPart):
+    """What an older client says of a model or an embedding model; the handle is what counts."""
+
+    handle: str | None = None
+    model: str | None = None
+    embedding_model: str | None = None
+    embedding_endpoint_type: str | None = None
+    provider_name: str | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
+
+    @property
+    def full_handle(self) -> str | None:
+        """`provider/model`, made from its parts where the handle itself is not given."""
+        name = self.model or self.embedding_model
+        provider = self.provider_name or self.embedding_endpoint_type or "openai"
+        return self.handle or (f"{provider}/{name}" if name else None)
+
+
+def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
+    """Return the settings that are set, tagged by provider as clients expect them."""
+    effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
+    wire: Json = {
+        "provider_type": endpoint_type,
+        "temperature": settings.temperature,
+        "max_output_tokens": settings.max_output_tokens,
+        "parallel_tool_calls": settings.parallel_tool_calls,
+        "response_format": settings.response_format,
+        **settings.extra,
+    }
+    if effort is not None:
+        wire["reasoning"] = {"reasoning_effort": effort}
+    if budget is not None:
+        wire["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    return {key: value for key, value in wire.items() if value is not None}
+
+
+class ModelConfigResponse(ResponseModel):
+    """How an agent's model is called: an agent's `llm_config`, which follows from its model's handle and its settings."""
+
+    model: Annotated[str, From("name")]
+    display_name: Annotated[str | None, From("name")]
+    model_endpoint_type: Annotated[str, From("endpoint_type")]
+    model_endpoint: Annotated[str | None, From("endpoint")]
+    provider_name: Annotated[str | None, From("provider")]
+    provider_category: Literal["base", "byok"] = "base"
+    model_wrapper: str | None = None
+    context_window: int
+    put_inner_thoughts_in_kwargs: bool
+    handle: str
+    temperature: float
+    max_tokens: int | None
+    enable_reasoner: bool
+    reasoning_effort: str | None
+    max_reasoning_tokens: int
+    parallel_tool_calls: bool | None
+    response_format: Json | None
+
+    @classmethod
+    def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
+        """Return how the model is called with these settings and a window of so many tokens."""
+        return cls.of(
+            info,
+            context_window=context_window,
+            put_inner_thoughts_in_kwargs=bool(settings.thinks_in_arguments),
+            temperature=1.0 if settings.temperature is None else settings.temperature,
+            max_tokens=settings.max_output_tokens,
+            enable_reasoner=settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None,
+            reasoning_effort=settings.reasoning_effort,
+            max_reasoning_tokens=settings.max_reasoning_tokens or 0,
+            parallel_tool_calls=settings.parallel_tool_calls,
+            response_format=settings.response_format,
+        )
+
+
+class ModelResponse(ModelConfigResponse):
+    """A model that can be used here."""
+
+    name: str
+    provider_type: Annotated[str, From("endpoint_type")]
+    max_context_window: Annotated[int, From("context_window")]
+    model_type: Literal["llm"] = "llm"
+
+    @classmethod
+    def from_info(cls, info: ModelInfo) -> Json:
+        """Return a model with the settings that agents have where they name none."""
+        return cls.from_model(info, ModelSettings(), info.context_window)
+
+
+class EmbeddingConfigResponse(ResponseModel):
+    """How texts are embedded. `embedding_dim` is 0 until the model was first asked.
+
+    Chunk and batch size are what clients expect to find; they have no effect.
+    """
+
+    embedding_endpoint_type: str
+    embedding_endpoint: Annotated[str | None, From("endpoint")]
+    embedding_model: Annotated[str, From("name")]
+    embedding_dim: int
+    embedding_chunk_size: int = 300
+    handle: str
+    batch_size: int = 32
+    azure_endpoint: None = None
+    azure_version: None = None
+    azure_deployment: None = None
+
+    @classmethod
+    def from_model(cls, info: EmbeddingInfo) -> Json:
+        """Return how this model embeds."""
+        kind = info.endpoint_type if info.endpoint_type in _EMBEDDING_KINDS else "openai"
+        return cls.of(info, embedding_endpoint_type=kind, embedding_dim=info.dimensions or 0)
+
+
+class EmbeddingModelResponse(EmbeddingConfigResponse):
+    """An embedding model that can be used here."""
+
+    name: str
+    display_name: Annotated[str, From("name")]
+    provider_name: Annotated[str, From("provider")]
+    provider_type: Annotated[str, From("endpoint_type")]
+    model_type: Literal["embedding"] = "embedding"

@@ -1,0 +1,76 @@
+"""How an answer is made from its model, and how timestamps are written."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, VersionId, date, stamp
+
+MOMENT = 1_795_293_195_123_456  # 2026-11-21T20:33:15.123456Z
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    name: str
+    size: Size
+    head: bytes | None = None
+    planted_at: int = MOMENT
+    felled_at: int | None = None
+    secret: str = "hidden"
+
+
+class TreeAnswer(ResponseModel):
+    name: str
+    height: Annotated[int, From("size.height")]
+    version: Annotated[VersionId | None, From("head")]
+    planted_at: Timestamp
+    felled_at: Timestamp | None
+    kind: Literal["tree"] = "tree"
+    birds: int
+
+
+def test_an_answer_has_the_models_fields_from_the_source_and_no_others() -> None:
+    assert TreeAnswer.of(Tree("Oak", Size(9), bytes(2)), birds=3) == {
+        "name": "Oak",
+        "height": 9,
+        "version": "0000",
+        "planted_at": "2026-11-21T20:33:15.123456Z",
+        "felled_at": None,
+        "kind": "tree",
+        "birds": 3,
+    }
+
+
+def test_what_is_given_takes_the_place_of_the_sources_and_is_written_in_the_same_form() -> None:
+    made = TreeAnswer.of(Tree("Oak", Size(9)), birds=0, name="Elm", felled_at=0, version=b"\x0a", kind="bush")
+    assert (made["name"], made["felled_at"], made["version"], made["kind"], made["birds"]) == (
+        *("Elm", "1970-01-01T00:00:00.000000Z", "0a", "bush", 0),
+    )
+
+
+def test_a_field_that_nothing_fills_and_one_that_the_model_lacks_are_errors() -> None:
+    with pytest.raises(TypeError, match=r"TreeAnswer\.birds is not given, and Tree has no birds"):
+        TreeAnswer.of(Tree("Oak", Size(9)))
+    with pytest.raises(TypeError, match="TreeAnswer has no leaves"):
+        TreeAnswer.of(Tree("Oak", Size(9)), birds=3, leaves=7)
+
+
+def test_a_default_is_documented_as_always_sent() -> None:
+    schema: Json = TreeAnswer.model_json_schema(mode="serialization")
+    assert set(schema["required"]) == set(schema["properties"])
+    assert schema["additionalProperties"] is False
+
+
+def test_stamps_have_microseconds_and_dates_of_messages_whole_seconds() -> None:
+    assert stamp(MOMENT) == "2026-11-21T20:33:15.123456Z"
+    assert stamp(MOMENT - 123_456) == "2026-11-21T20:33:15.000000Z"
+    assert stamp(0) == "1970-01-01T00:00:00.000000Z"
+    assert stamp(None) is None
+    for part in (0, 1, 999_999):
+        assert date(MOMENT - 123_456 + part) == "2026-11-21T20:33:15+00:00"
