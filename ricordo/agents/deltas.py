@@ -5,7 +5,7 @@ from collections.abc import Container
 from ricordo.domain.event import Delta, MessageRestarted, ReasoningDelta, TextDelta, ToolCallDelta
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import Chunk, ReasoningChunk, TextChunk, ToolCallChunk
-from ricordo.llm.argument_stream import ArgumentStream, Words
+from ricordo.llm.argument_stream import ArgumentStream
 
 
 class Deltas:
@@ -55,12 +55,12 @@ class Deltas:
         if chunk.name:
             self._names[chunk.index] = chunk.name
         told: list[Delta] = []
-        for found in self._arguments.setdefault(chunk.index, ArgumentStream({key})).feed(chunk.arguments):
-            if isinstance(found, Words):
-                told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), found.text))
-            else:
-                name = self._names.pop(chunk.index, None)
-                told.append(ToolCallDelta(*self._place(chunk.index), call_id, name, found.text))
+        thought, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(chunk.arguments)
+        if thought:
+            told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), thought))
+        if others:
+            name = self._names.pop(chunk.index, None)
+            told.append(ToolCallDelta(*self._place(chunk.index), call_id, name, others))
         return tuple(told)
 
     def _restart(self) -> tuple[MessageRestarted, ...]:

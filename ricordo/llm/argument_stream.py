@@ -1,200 +1,78 @@
-"""A tool call's arguments, read while they are being written: the words in them are told as they come, the rest is passed on.
-
-Pure. It reads one JSON object, cut into pieces anywhere. Broken JSON never raises: from there on nothing more is told, and the
-whole call, which comes at the end, says what to do with it.
-"""
+"""A tool call's arguments, read while they are written: the text of one of them as it comes, and the others as JSON."""
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 
-_SPACE = " \t\r\n"
-# What a string holds as it is; JSON allows no control characters in it.
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
-_BARE = re.compile(r'[^"{}\[\], \t\r\n]+')
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_CLOSING = {"{": "}", "[": "]"}
-_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+from pydantic_core import from_json
 
-# A reader stops at `yield` where it has come to the end of what was fed, and goes on there with the next piece.
-Reader = Generator[None, None, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A piece of the text that the argument `key` holds, decoded."""
-
-    key: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A piece of JSON: all rests together are the arguments without those that were told as words."""
-
-    text: str
+# The text is read anew once it has grown by this part: so the time it takes grows with its length, not with its square.
+GROWTH = 128
+_SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 class ArgumentStream:
-    """Reads the arguments of one call. `watched` are the keys whose strings are told as words; None is every key.
+    """Reads the arguments of one call, which come in pieces cut anywhere; `key` names the one whose text is wanted.
 
-    Only strings right in the object are words; whatever else a watched key holds is passed on.
+    Broken JSON never raises: from there on nothing more comes, and the whole call, which comes at the end, says what to do with it.
     """
 
-    def __init__(self, watched: Collection[str] | None = None) -> None:
-        self._watched = watched
+    def __init__(self, key: str) -> None:
+        self._key = key
         self._text = ""
-        self._place = 0
-        self._found: list[tuple[str | None, list[str]]] = []  # texts by their key; the rest has None
-        self._reader = self._object()
+        self._unread = 0
+        self._depth = 0
+        self._in_string = False
+        self._backslash = ""
+        self._is_over = False
+        self._shown = ("", "")
 
-    def feed(self, piece: str) -> list[Words | Rest]:
-        """What this piece of the arguments brings, in order; neighbours of one kind come as one."""
-        if not piece:
-            return []
-        self._text, self._place = piece, 0
-        with suppress(_BrokenError):  # A generator that raised is at its end, so that later pieces bring nothing.
-            next(self._reader, None)
-        found, self._found = self._found, []
-        return [Rest("".join(texts)) if key is None else Words(key, "".join(texts)) for key, texts in found]
+    def feed(self, piece: str) -> tuple[str, str]:
+        """Return what this piece brings: decoded text of the wanted argument, and JSON of the others.
 
-    def _object(self) -> Reader:
-        if (yield from self._sign()) != "{":
-            raise _BrokenError
-        sign, members, passed = (yield from self._sign()), 0, 0
-        while sign != "}" or members:
-            if sign != '"':
-                raise _BrokenError
-            pieces: list[str] = []
-            yield from self._string(pieces.append)
-            key = "".join(pieces)
-            if (yield from self._sign()) != ":":
-                raise _BrokenError
-            sign = yield from self._sign()
-            if sign == '"' and (self._watched is None or key in self._watched):
-                yield from self._string(partial(self._tell, key))
-            else:
-                self._pass(f"{',' if passed else '{'}{json.dumps(key, ensure_ascii=False)}:")
-                self._place -= 1
-                yield from self._value()
-                passed += 1
-            members += 1
-            sign = yield from self._sign()
-            if sign == "}":
-                break
-            if sign != ",":
-                raise _BrokenError
-            sign = yield from self._sign()
-        self._pass("}" if passed else "{}")
+        All such JSON together is the arguments without the wanted one, where that is a text.
+        """
+        self._text += piece
+        self._unread += len(piece)
+        is_whole = self._ends(piece)
+        has_grown = self._unread * GROWTH >= len(self._text) and self._text.lstrip()
+        if self._is_over or not (is_whole or has_grown):
+            return "", ""
+        self._unread, self._is_over = 0, is_whole
+        seen = self._shown
+        try:
+            self._shown = self._read(is_whole=is_whole)
+        except ValueError:
+            self._is_over = True
+        if not all(map(str.startswith, self._shown, seen)):  # An argument came twice.
+            self._shown, self._is_over = seen, True
+        return self._shown[0][len(seen[0]) :], self._shown[1][len(seen[1]) :]
 
-    def _string(self, take: Callable[[str], None]) -> Reader:
-        """Read on to the closing quote; `take` gets the decoded text as it comes."""
-        while True:
-            if plain := _PLAIN.match(self._text, self._place):
-                self._place = plain.end()
-                take(plain.group())
-            sign = yield from self._next()
+    def _read(self, *, is_whole: bool) -> tuple[str, str]:
+        """Return all that is certain by now. Of the last argument only the beginning of a text is."""
+        arguments = from_json(self._text, allow_partial=False if is_whole else "trailing-strings")
+        if not isinstance(arguments, dict):
+            return "", ""
+        rows = {key: f"{_dumps(key)}:{_dumps(value)}" for key, value in arguments.items()}
+        if rows and not is_whole:
+            last, value = next(reversed(arguments.items()))
+            rows[last] = rows[last][:-1] if isinstance(value, str) else ""
+        found = arguments.get(self._key)
+        if isinstance(found, str):
+            del rows[self._key]
+        others = ",".join(filter(None, rows.values()))
+        return found if isinstance(found, str) else "", f"{{{others}}}" if is_whole else others and "{" + others
+
+    def _ends(self, piece: str) -> bool:
+        """Whether this piece closes the object."""
+        signs = _SIGNS.findall(self._backslash + piece)
+        self._backslash = "\\" if signs and signs[-1] == "\\" else ""
+        for sign in signs:
             if sign == '"':
-                return
-            if sign == "\\":
-                take((yield from self._escaped()))
-            elif sign < " ":
-                raise _BrokenError
-            else:
-                self._place -= 1
-
-    def _escaped(self) -> Generator[None, None, str]:
-        sign = yield from self._next()
-        if sign != "u":
-            if sign not in _ESCAPES:
-                raise _BrokenError
-            return _ESCAPES[sign]
-        code = yield from self._code()
-        if not 0xD800 <= code < 0xE000:
-            return chr(code)
-        # The first half of a character beyond the first 65,536: the second one has to follow.
-        if code >= 0xDC00 or (yield from self._next()) != "\\" or (yield from self._next()) != "u":
-            raise _BrokenError
-        low = yield from self._code()
-        if not 0xDC00 <= low < 0xE000:
-            raise _BrokenError
-        return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
-
-    def _code(self) -> Generator[None, None, int]:
-        digits = ""
-        while len(digits) < 4:
-            digit = yield from self._next()
-            if digit not in _HEXADECIMAL:
-                raise _BrokenError
-            digits += digit
-        return int(digits, 16)
-
-    def _value(self) -> Reader:
-        """Pass a value on, without the space between its parts, up to the comma or brace after it."""
-        open_signs: list[str] = []
-        is_empty = True
-        while True:
-            sign = yield from self._sign()
-            if not open_signs and sign in ",}":
-                if is_empty:
-                    raise _BrokenError
-                self._place -= 1
-                return
-            is_empty = False
-            if sign == '"':
-                yield from self._passed_string()
-            elif sign in _CLOSING:
-                open_signs.append(_CLOSING[sign])
-                self._pass(sign)
-            elif sign in "}]":
-                if not open_signs or open_signs.pop() != sign:
-                    raise _BrokenError
-                self._pass(sign)
-            else:
-                bare = _BARE.match(self._text, self._place)
-                self._place = bare.end() if bare else self._place
-                self._pass(sign + (bare.group() if bare else ""))
-
-    def _passed_string(self) -> Reader:
-        self._pass('"')
-        while True:
-            if plain := _PLAIN.match(self._text, self._place):
-                self._place = plain.end()
-                self._pass(plain.group())
-            sign = yield from self._next()
-            self._pass(sign)
-            if sign == '"':
-                return
-            if sign == "\\":
-                self._pass((yield from self._next()))
-            elif sign < " ":
-                raise _BrokenError
-
-    def _sign(self) -> Generator[None, None, str]:
-        """The next character that is not space."""
-        sign = " "
-        while sign in _SPACE:
-            sign = yield from self._next()
-        return sign
-
-    def _next(self) -> Generator[None, None, str]:
-        while self._place >= len(self._text):
-            yield
-        self._place += 1
-        return self._text[self._place - 1]
-
-    def _tell(self, key: str | None, text: str) -> None:
-        if self._found and self._found[-1][0] == key:
-            self._found[-1][1].append(text)
-        else:
-            self._found.append((key, [text]))
-
-    def _pass(self, text: str) -> None:
-        self._tell(None, text)
+                self._in_string = not self._in_string
+            elif not self._in_string and sign in "{}":
+                self._depth += 1 if sign == "{" else -1
+        return "}" in piece and self._depth <= 0 and not self._in_string
 
 
-class _BrokenError(Exception):
-    """This is no JSON object; it stays in this module."""
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -26,7 +26,7 @@ def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
         TextDelta(*IDS, 1, "Good "),
         ToolCallDelta(*IDS, 2, "call-a", "roll", "{"),
         TextDelta(*IDS, 1, "day."),
-        ToolCallDelta(*IDS, 2, "call-a", None, "}"),
+        ToolCallDelta(*IDS, 2, "call-a", None, '"}'),
         ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
     ]
 
@@ -67,17 +67,17 @@ def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
         Deltas(*IDS, thoughts="thinking"),
         ToolCallChunk(0, "", "call-a", "roll"),
         ToolCallChunk(0, '{"thinking": "I ', None),
-        ToolCallChunk(0, 'roll.", "sides": 6'),
+        ToolCallChunk(0, 'roll.", "sides": "6'),
         ToolCallChunk(1, '{"thinking": "And toss."}', "call-b", "toss"),
-        ToolCallChunk(0, "}"),
+        ToolCallChunk(0, '"}'),
     )
     assert told == [
         ReasoningDelta(*IDS, 0, "I "),
         ReasoningDelta(*IDS, 0, "roll."),
-        ToolCallDelta(*IDS, 1, "call-a", "roll", '{"sides":6'),
+        ToolCallDelta(*IDS, 1, "call-a", "roll", '{"sides":"6'),
         ReasoningDelta(*IDS, 2, "And toss."),
         ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
-        ToolCallDelta(*IDS, 1, "call-a", None, "}"),
+        ToolCallDelta(*IDS, 1, "call-a", None, '"}'),
     ]
 
 

@@ -24,7 +24,7 @@ from ricordo.domain.event import (
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
-from ricordo.llm.argument_stream import ArgumentStream, Words
+from ricordo.llm.argument_stream import ArgumentStream
 
 DONE = b"data: [DONE]\n\n"
 _PREFIX = b"data: "
@@ -149,7 +149,7 @@ class SseEncoder:
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:
             self._speeches.add(key)
-            self._speakers.setdefault(event.message_id, (event.call_id, ArgumentStream({self._view.tool_argument})))
+            self._speakers.setdefault(event.message_id, (event.call_id, ArgumentStream(self._view.tool_argument)))
         return key in self._speeches
 
     def _words(self, event: ToolCallDelta) -> str:
@@ -157,7 +157,7 @@ class SseEncoder:
         call_id, arguments = self._speakers[event.message_id]
         if call_id != event.call_id:
             return ""
-        return "".join(found.text for found in arguments.feed(event.arguments) if isinstance(found, Words))
+        return arguments.feed(event.arguments)[0]
 
     def _add(self, key: str, text: str) -> None:
         self._told[key] = self._told.get(key, "") + text
