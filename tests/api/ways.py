@@ -15,7 +15,7 @@ from ricordo.domain.block import Block, Policy
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.features.dolt.remote import DoltRemotes
+from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.layout import import_folder
 from ricordo.features.git.remote import GitRemotes
 from ricordo.features.remotes import service as remotes

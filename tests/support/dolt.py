@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
-from ricordo.features.dolt.address import Place, read_place
+from ricordo.features.dolt.address import DoltAddress, read_address
 from ricordo.features.dolt.engines import DoltServer, Engine, Row, open_engine
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
@@ -52,29 +52,29 @@ class Mortal:
         raise Killed
 
 
-def mortal(place: Place, chance: Random) -> Mortal:
+def mortal(place: DoltAddress, chance: Random) -> Mortal:
     """An engine with a random time to live."""
     return Mortal(open_engine(place), chance.randint(1, 60), is_after=chance.random() < 0.5)
 
 
 @contextmanager
-def new_place(folder: Path) -> Iterator[Place]:
+def new_place(folder: Path) -> Iterator[DoltAddress]:
     """A place where nothing is yet."""
     if not URL:
-        yield read_place(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
+        yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
         return
-    given = read_place(URL, allow_private=True)
+    given = read_address(URL, allow_private=True)
     name = f"ricordo_test_{secrets.token_hex(6)}"
     with closing(DoltServer(given)) as server:
         server.run(f"CREATE DATABASE {name}")
         try:
-            yield Place(given.address.rpartition("/")[0] + "/" + name, given.password, allow_private=True)
+            yield DoltAddress(given.address.rpartition("/")[0] + "/" + name, given.password, allow_private=True)
         finally:
             server.run(f"DROP DATABASE {name}")
 
 
 @contextmanager
-def at(place: Place) -> Iterator[Engine]:
+def at(place: DoltAddress) -> Iterator[Engine]:
     """The owner at her database, on `main`."""
     with closing(open_engine(place)) as engine:
         engine.call("dolt_checkout", "main")

@@ -10,7 +10,7 @@ class DoltPlugin:
 
     def memory_remotes(self) -> list[Any]:
         """Dolt databases."""
-        from ricordo.features.dolt.remote import DoltRemotes
+        from ricordo.features.dolt.sync import DoltRemotes
 
         return [DoltRemotes()]
 

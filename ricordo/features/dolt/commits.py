@@ -1,21 +1,17 @@
-"""What is written into a Dolt history besides rows: the names of branches, and the messages that tie its commits to versions.
+"""What is written into a Dolt history besides rows: names of branches, and messages that tie its commits to versions. Pure.
 
-The last lines of a commit name the version that it is, so that one which was made just before a kill is found again. Pure.
+The last lines of a commit name the version that it is, so that one which was made just before a kill is found again.
 """
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.version import BlockVersion, Proposal
 
-PREFIX = "agent"
-SCRATCH = "ricordo"  # begins the names of branches that are being made
 _TRAILER = re.compile(r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _LONGEST = 120  # characters of a user's or a label's part in the name of a branch
@@ -31,28 +27,22 @@ class Trailer:
     chain_id: str
 
 
-def version_message(versions: Sequence[BlockVersion]) -> str:
-    """The message of the commit for these versions, which are one commit in git too."""
-    last = versions[-1]
-    return with_trailer(last.reason, Trailer(last.id.hex(), last.number, last.chain_id))
-
-
-def with_trailer(reason: str, trailer: Trailer) -> str:
-    """A reason, and behind it which version this is."""
-    shown = reason.strip()[:_LONGEST_REASON]
-    lines = f"Ricordo-Version: {trailer.version} {trailer.number}\nRicordo-Chain: {trailer.chain_id}"
+def version_message(last: BlockVersion, reason: str | None = None) -> str:
+    """The message of the commit for versions of one git commit, by the last of them: its reason, then which version it is."""
+    shown = (last.reason if reason is None else reason).strip()[:_LONGEST_REASON]
+    lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
     return f"{shown}\n\n{lines}" if shown else lines
 
 
 def trailer_of(message: str) -> Trailer | None:
-    """Which version a commit says it is; None where it says nothing. Only what stands at the very end counts."""
+    """Which version a commit says it is; None where it says nothing. Only the very end of the message counts."""
     found = _TRAILER.search(message)
     return Trailer(found[1], int(found[2]), found[3]) if found else None
 
 
 def proposal_message(proposal: Proposal) -> str:
     """What is known of a proposal, as JSON."""
-    told: dict[str, Any] = {
+    known: dict[str, Any] = {
         "proposal": proposal.id,
         "label": proposal.label,
         "new_label": proposal.new_label,
@@ -63,51 +53,39 @@ def proposal_message(proposal: Proposal) -> str:
         "created_at": to_datetime(proposal.created_at).isoformat(),
         "run_id": proposal.run_id,
         "step_id": proposal.step_id,
-        "is_tainted": proposal.is_untrusted,
+        "is_untrusted": proposal.is_untrusted,
     }
-    return json.dumps({name: value for name, value in told.items() if value is not None}, ensure_ascii=False)
+    return json.dumps({name: value for name, value in known.items() if value is not None}, ensure_ascii=False)
 
 
 def proposal_in(message: str) -> str | None:
     """The id of the proposal whose commit this is; None where it is none."""
-    if not message.startswith("{"):
-        return None
     try:
-        told = json.loads(message)
+        id = json.loads(message).get("proposal") if message.startswith("{") else None
     except ValueError:
         return None
-    id = told.get("proposal")
     return id if isinstance(id, str) else None
 
 
 def branch_of(user: str, proposal: Proposal) -> str:
     """The branch of a proposal: `agent/{user}/{label}/{id}`, with %XX for what no branch may hold."""
     label = "/".join(_part(part) for part in proposal.label.split("/"))
-    return f"{PREFIX}/{_part(user)}/{_cut(label)}/{proposal.id}"
-
-
-def scratch_of(user: str) -> str:
-    """The branch on which the commit of a user's proposal is made, before it has its name."""
-    return f"{SCRATCH}/{_part(user)}"
+    return f"{branches_of(user)}{_cut(label)}/{proposal.id}"
 
 
 def branches_of(user: str) -> str:
     """What the names of all proposals' branches of a user begin with."""
-    return f"{PREFIX}/{_part(user)}/"
+    return f"agent/{_part(user)}/"
 
 
-def moment(at: int) -> str:
+def scratch_of(user: str) -> str:
+    """The branch on which the commit of a user's proposal is made, before it has its name."""
+    return f"ricordo/{_part(user)}"
+
+
+def date_of(at: int) -> str:
     """A time in microseconds as Dolt reads dates of commits, in whole seconds UTC."""
-    return _plain(at).isoformat()
-
-
-def stamp(at: int) -> str:
-    """A time in microseconds as the column `updated_at` holds it, in whole seconds UTC."""
-    return str(_plain(at))
-
-
-def _plain(at: int) -> datetime:
-    return to_datetime(at).replace(microsecond=0, tzinfo=None)
+    return to_datetime(at).replace(microsecond=0, tzinfo=None).isoformat()
 
 
 def _part(text: str) -> str:

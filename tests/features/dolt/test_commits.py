@@ -10,10 +10,9 @@ from ricordo.features.dolt.commits import (
     Trailer,
     branch_of,
     branches_of,
-    moment,
+    date_of,
     proposal_in,
     proposal_message,
-    stamp,
     trailer_of,
     version_message,
 )
@@ -32,14 +31,14 @@ def proposal(label: str) -> Proposal:
 
 @pytest.mark.parametrize("reason", ["", "Edit human", "Two\n\nparagraphs\n", "x" * 20_000])
 def test_a_commit_says_which_version_it_is(reason: str) -> None:
-    message = version_message([version(reason)])
+    message = version_message(version(reason))
     assert trailer_of(message) == trailer_of(message + "\n") == Trailer("00" * 20, 7, "chain-1")
     assert message.startswith(reason.strip()[:100])
 
 
 def test_a_reason_that_looks_like_a_trailer_is_none() -> None:
     forged = f"\n\nRicordo-Version: {'ab' * 20} 99\nRicordo-Chain: chain-2"
-    assert trailer_of(version_message([version(forged)])) == Trailer("00" * 20, 7, "chain-1")
+    assert trailer_of(version_message(version(forged))) == Trailer("00" * 20, 7, "chain-1")
     assert trailer_of(forged + "\n\nAnd more") is None
 
 
@@ -65,4 +64,4 @@ def test_the_name_of_a_branch_is_one_that_dolt_takes(label: str) -> None:
 
 
 def test_times_are_whole_seconds_in_utc() -> None:
-    assert (moment(START + 999_999), stamp(START)) == ("2026-01-01T00:00:00", "2026-01-01 00:00:00")
+    assert date_of(START + 999_999) == "2026-01-01T00:00:00"

@@ -228,11 +228,11 @@ async def test_a_commit_that_was_not_noted_any_more_is_found_again(
     await memory.put("human", "Ada")
     await memory.remote()
 
-    async def die(*_: object) -> None:
+    def die(*_: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(following, "_saved", die)
+        patched.setattr(following._Sync, "_note", die)
         with pytest.raises(Killed):
             await memory.follow()
     assert (await memory.remote()).followed == 0

@@ -14,11 +14,11 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import RicordoError
 from ricordo.features.dolt import sync as following
-from ricordo.features.dolt.address import Place
-from ricordo.features.dolt.commits import branch_of, moment, proposal_in, stamp, trailer_of
+from ricordo.features.dolt.address import DoltAddress
+from ricordo.features.dolt.commits import branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.database import Database
 from ricordo.features.dolt.engines import open_engine
-from ricordo.features.dolt.remote import DoltRemotes
+from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
 from ricordo.memory import approval, user_memory
@@ -36,7 +36,7 @@ SEEDS, ROUNDS = range(1, 3), 6
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DoltAddress]:
     """A Dolt database where nothing is yet."""
     print(f"against {dolt.ENGINE}")
     with dolt.new_place(tmp_path) as made:
@@ -49,7 +49,7 @@ class Memory:
 
     store: Store
     folder: Path
-    place: Place
+    place: DoltAddress
     remote_id: str = ""
 
     async def do(self, work: Any) -> Any:
@@ -98,7 +98,7 @@ class Memory:
 
 
 @pytest.fixture
-def memory(store: SqliteStore, tmp_path: Path, place: Place) -> Memory:
+def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
     """A memory in which nothing is yet, with a remote in which nothing is yet."""
     return Memory(store, tmp_path, place)
 
@@ -123,16 +123,16 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     assert there == {block.label: (block.title, block.value, block.schema_ref) for block in blocks}
     found = [(trailer.version, f"{who} <{mail}>", str(date)) for _, who, mail, date, said in commits
              if (trailer := trailer_of(said)) and not said.startswith("Bring ")]  # fmt: skip
-    wanted = [(one.id.hex(), signature(one.author), moment(one.created_at).replace("T", " ")) for one in versions]
+    wanted = [(one.id.hex(), signature(one.author), date_of(one.created_at).replace("T", " ")) for one in versions]
     if is_pulled:
         assert [each for each in wanted if each in found] == found
     else:
         assert found == wanted
-        newest = {version.label: stamp(version.created_at) for version in versions}
+        newest = {version.label: date_of(version.created_at).replace("T", " ") for version in versions}
         assert {label: str(at) for label, *_, at in rows} == {block.label: newest[block.label] for block in blocks}
-    assert {branch.name for branch in branches} == {branch_of(USER, proposal) for proposal in waiting}
+    assert {branch.branch for branch in branches} == {branch_of(USER, proposal) for proposal in waiting}
     assert {proposal_in(branch.message) for branch in branches} == {proposal.id for proposal in waiting}
-    assert set(names) == {"main", *(branch.name for branch in branches)}
+    assert set(names) == {"main", *(branch.branch for branch in branches)}
 
 
 class Acts:

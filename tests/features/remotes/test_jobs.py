@@ -14,7 +14,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Invalid, LeaseLost, NotFound
-from ricordo.features.dolt.address import read_place
+from ricordo.features.dolt.address import read_address
 from ricordo.features.dolt.database import Database
 from ricordo.features.dolt.engines import open_engine
 from ricordo.features.git import transport
@@ -245,7 +245,7 @@ class Dolt:
         return len(self._ask("SELECT name FROM dolt_branches WHERE name LIKE 'agent/%'"))
 
     def _ask(self, sql: str) -> list[Any]:
-        with closing(open_engine(read_place(self.address, folders=(self._folder / "remotes",)))) as engine:
+        with closing(open_engine(read_address(self.address, folders=(self._folder / "remotes",)))) as engine:
             return engine.run(sql)
 
 
