@@ -26,7 +26,7 @@ def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
         TextDelta(*IDS, 1, "Good "),
         ToolCallDelta(*IDS, 2, "call-a", "roll", "{"),
         TextDelta(*IDS, 1, "day."),
-        ToolCallDelta(*IDS, 2, "call-a", None, '"}'),
+        ToolCallDelta(*IDS, 2, "call-a", None, "}"),
         ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
     ]
 
