@@ -16,7 +16,7 @@ from ricordo.api.models.base import Note
 from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
-from ricordo.api.sending import new_message
+from ricordo.api.turns import new_message
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import zone
 from ricordo.domain.compaction import CompactionSettings

@@ -24,7 +24,7 @@ from ricordo.api.models.conversations import (
 )
 from ricordo.api.models.messages import AnyMessage, TurnResponse
 from ricordo.api.routing import Routes
-from ricordo.api.sending import begin, event_stream, view_of, whole_answer
+from ricordo.api.turns import message_view, stream_turn, turn_request, turn_response
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.conversation import Conversation
@@ -129,9 +129,9 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
     thread = await _named(here, conversation_id, body.agent_id)
     if body.streaming:
-        return await event_stream(here, thread.agent_id, body, thread.id)
-    turn = await begin(here, thread.agent_id, body, thread.id)
-    return whole_answer(await collect(turn), view_of(body))
+        return await stream_turn(here, thread.agent_id, body, thread.id)
+    turn = await run_turn(here.runtime, await turn_request(here, thread.agent_id, body, thread.id))
+    return turn_response(await collect(turn), message_view(body))
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])

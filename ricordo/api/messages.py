@@ -7,14 +7,14 @@ from fastapi import Body, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
-from ricordo.agents.turn import collect
+from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Here, Paged, agent_view, answer
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.messages import AnyMessage, AsyncSendRequest, SendRequest, TurnResponse
 from ricordo.api.models.runs import RunResponse
-from ricordo.api.recording import begin_recorded
 from ricordo.api.routing import Routes
-from ricordo.api.sending import STREAM, begin, event_stream, request_of, view_of, whole_answer
+from ricordo.api.stored_streams import begin_recorded
+from ricordo.api.turns import STREAM, message_view, stream_turn, turn_request, turn_response
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.domain.message import Message
 from ricordo.errors import Conflict, NotFound, Unsupported
@@ -32,14 +32,14 @@ async def send(here: Here, agent_id: str, body: SendRequest) -> Response:
         return await stream(here, agent_id, body)
     if body.stream_tokens or body.background:
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
-    turn = await begin(here, agent_id, body)
-    return whole_answer(await collect(turn), view_of(body))
+    turn = await run_turn(here.runtime, await turn_request(here, agent_id, body))
+    return turn_response(await collect(turn), message_view(body))
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and read its answer as server-sent events."""
-    return await event_stream(here, agent_id, body)
+    return await stream_turn(here, agent_id, body)
 
 
 @router.post("/messages/async", response_model=RunResponse)
@@ -48,8 +48,8 @@ async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Respo
     if body.callback_url:
         require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
     callback = {"url": body.callback_url} if body.callback_url else {}
-    request = await request_of(here, agent_id, body, is_background=True, callback=callback)
-    return answer(RunResponse.from_run(await begin_recorded(here.runtime, request, view_of(body))))
+    request = await turn_request(here, agent_id, body, is_background=True, callback=callback)
+    return answer(RunResponse.from_run(await begin_recorded(here.runtime, request, message_view(body))))
 
 
 @router.get("/messages", response_model=list[AnyMessage])

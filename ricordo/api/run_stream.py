@@ -7,9 +7,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from ricordo.api.call import Call, Here, answer
-from ricordo.api.following import Wanted, follow
 from ricordo.api.models.base import RequestPart
 from ricordo.api.routing import Routes
+from ricordo.api.stored_streams import Resumption, follow
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
@@ -37,9 +37,9 @@ class ResumeRequest(RequestPart):
     otid: str | None = Field(None, description="The otid of a message that the run took.")
     agent_id: str | None = Field(None, description="Whose own thread is meant by the conversation `default`.")
 
-    def wanted(self) -> Wanted:
+    def resumption(self) -> Resumption:
         """How the stream is read."""
-        return Wanted(
+        return Resumption(
             self.starting_after,
             self.include_pings is not False,
             0.1 if self.poll_interval is None else self.poll_interval,
@@ -54,7 +54,7 @@ Resume = Annotated[ResumeRequest | None, Body()]
 async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
     """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
-    return stream_of(here, run, (body or ResumeRequest()).wanted())
+    return stream_of(here, run, (body or ResumeRequest()).resumption())
 
 
 @router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=_STREAM)
@@ -62,10 +62,10 @@ async def resume_conversation(here: Here, conversation_id: str, body: Resume = N
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
     wanted = body or ResumeRequest()
     run = await here.store.read(lambda tx: _run_of(tx, here, conversation_id, wanted))
-    return stream_of(here, run, wanted.wanted())
+    return stream_of(here, run, wanted.resumption())
 
 
-def stream_of(here: Call, run: Run, wanted: Wanted) -> Response:
+def stream_of(here: Call, run: Run, resumption: Resumption) -> Response:
     """The response that reads this run's stored stream; refuses one that is not stored, or no more."""
     if not run.background:
         raise Invalid(
@@ -76,7 +76,7 @@ def stream_of(here: Call, run: Run, wanted: Wanted) -> Response:
     if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(kept * 3600 * SECOND):
         sentence = f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
         return answer({"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."}, 410)
-    return StreamingResponse(follow(here.runtime, run, wanted), media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(follow(here.runtime, run, resumption), media_type="text/event-stream", headers=_HEADERS)
 
 
 def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeRequest) -> Run:

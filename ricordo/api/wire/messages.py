@@ -45,6 +45,19 @@ class MessageView:
             "include_compaction_messages": self.shows_summaries,
         }
 
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> "MessageView":
+        """The view in which a run was asked for, as it is kept with the run."""
+        usual, types = cls(), kept.get("include_return_message_types")
+        return cls(
+            kept.get("use_assistant_message", usual.speaks_by_tool),
+            kept.get("assistant_message_tool_name", usual.tool_name),
+            kept.get("assistant_message_tool_kwarg", usual.tool_argument),
+            frozenset(types) if types is not None else None,
+            shows_summaries=kept.get("include_compaction_messages", usual.shows_summaries),
+            shows_events=False,
+        )
+
     def keeps(self, wire: Wire) -> bool:
         """Whether the caller wants this one."""
         return self.types is None or wire["message_type"] in self.types

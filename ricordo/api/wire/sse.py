@@ -1,6 +1,8 @@
-"""What one reader is told of a turn, as server-sent events: whole messages or deltas, then how it ended, and `[DONE]`."""
+"""A turn as server-sent events for one reader: whole messages or deltas, then how it ended, and `[DONE]`."""
 
-from collections.abc import Iterable
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any
 
 import orjson
@@ -17,6 +19,7 @@ from ricordo.domain.event import (
     Failed,
     ReasoningDelta,
     RunEnded,
+    RunStarted,
     StepSaved,
     TextDelta,
     ToolCallDelta,
@@ -32,7 +35,7 @@ _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"
 
 
 class SseEncoder:
-    """Tells one turn to one reader. With tokens, what was told in deltas is not told again as a whole.
+    """Encodes one turn for one reader. With tokens, what was sent in deltas is not sent again as a whole.
 
     With `first` the events are numbered from there, `[DONE]` too: their `seq_id`.
     """
@@ -49,7 +52,7 @@ class SseEncoder:
         self._speeches: set[str] = set()
         self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
 
-    def tell(self, event: Event) -> list[bytes]:
+    def encode(self, event: Event) -> list[bytes]:
         """The events on the wire for this one of the turn; often none."""
         match event:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
@@ -70,9 +73,9 @@ class SseEncoder:
                 ]
         return []
 
-    def recall(self, told: Iterable[bytes]) -> None:
-        """Go on where a telling of the same turn to the same reader ended that told these events."""
-        for chunk in told:
+    def resume(self, sent: Iterable[bytes]) -> None:
+        """Go on behind these events, which were sent to the same reader before."""
+        for chunk in sent:
             if chunk.startswith(_PREFIX) and chunk != DONE:
                 self._recall(orjson.loads(chunk.removeprefix(_PREFIX)))
 
@@ -198,6 +201,58 @@ class SseEncoder:
         if number is not None:
             self._next = number + 1
         return number
+
+
+async def sse_stream(
+    events: AsyncGenerator[Event],
+    view: MessageView,
+    clock: Clock,
+    *,
+    has_tokens: bool,
+    has_pings: bool,
+    keepalive: float,
+) -> AsyncIterator[bytes]:
+    """One turn as it happens, with pings (where wanted) at its start, and whenever nothing happened for a while."""
+    encoder, run_id = SseEncoder(view, clock, has_tokens=has_tokens), ""
+    upcoming: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            upcoming = upcoming or asyncio.ensure_future(_next(events))
+            done, _ = await asyncio.wait({upcoming}, timeout=keepalive)
+            event = upcoming.result() if done else None
+            if isinstance(event, RunStarted):
+                run_id = event.run.id
+            if has_pings and (event is None or isinstance(event, RunStarted)):
+                yield ping(run_id, None, clock)
+            if event is None:
+                continue
+            upcoming = None
+            for chunk in encoder.encode(event):
+                yield chunk
+            if isinstance(event, RunEnded | Failed):
+                return
+    finally:
+        if upcoming:
+            upcoming.cancel()
+            await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
+        await events.aclose()
+
+
+async def _next(events: AsyncGenerator[Event]) -> Event:
+    return await anext(events)
+
+
+def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
+    """A sign of life; it has no number of its own, and says which event of a numbered stream was the last before it."""
+    return encoded(
+        {
+            "message_type": "ping",
+            "id": f"ping-{uuid.uuid4()}",
+            "date": date(clock.now()),
+            "run_id": run_id,
+            "seq_id": number,
+        }
+    )
 
 
 def encoded(wire: Wire) -> bytes:

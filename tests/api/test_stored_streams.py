@@ -11,9 +11,8 @@ import pytest
 from sqlalchemy import delete
 
 from ricordo.agents.request import NewMessage, TurnRequest
-from ricordo.api import following, recording
-from ricordo.api.following import Wanted, follow
-from ricordo.api.recording import begin_recorded
+from ricordo.api import stored_streams
+from ricordo.api.stored_streams import Resumption, begin_recorded, follow
 from ricordo.api.wire.messages import MessageView
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import Chunk, ModelReply, TextChunk
@@ -31,7 +30,7 @@ from tests.support.clock import ManualClock
 from tests.support.serving import PIECES, PieceModel, events_of
 
 DATABASES = BOTH
-SILENT = Wanted(has_pings=False, poll=0.02)
+SILENT = Resumption(has_pings=False, poll=0.02)
 NOTE = {"label": "human", "new_string": "She likes tea."}
 
 
@@ -61,7 +60,7 @@ async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request:
     return await soon(begin_recorded(stage.runtime, asked, MessageView()))
 
 
-async def read(runtime: Runtime, run: Run, wanted: Wanted = SILENT) -> list[bytes]:
+async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[bytes]:
     async def collect() -> list[bytes]:
         return [chunk async for chunk in follow(runtime, run, wanted)]
 
@@ -138,7 +137,7 @@ async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monke
 
 async def test_only_what_is_stored_is_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = await stage.agent()
-    monkeypatch.setattr(recording, "_RETRIES", (0.02,) * 5)
+    monkeypatch.setattr(stored_streams, "_RETRIES", (0.02,) * 5)
     store, failures = stage.store, deque([True] * 3)
     write = store.write
 
@@ -159,7 +158,7 @@ async def test_a_batch_whose_commit_was_not_heard_of_is_not_stored_twice(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await stage.agent()
-    monkeypatch.setattr(recording, "_RETRIES", (0.02,))
+    monkeypatch.setattr(stored_streams, "_RETRIES", (0.02,))
     store, cut = stage.store, deque([True])
     write = store.write
 
@@ -271,7 +270,7 @@ async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_read
     await closed(stage, run)
     await asyncio.sleep(0.05)
     assert not any(reading.done() for reading in readings), "its own server may still store the end"
-    clock.advance(following.GRACE / 1_000_000)
+    clock.advance(stored_streams.GRACE / 1_000_000)
 
     read_by_all = await asyncio.gather(*readings)
 
@@ -352,7 +351,7 @@ async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monk
     gate = Gate()
     stage.lines += [call("conversation_search", query="tea"), gate.line("Done.")]
     run = await begin(stage, await stage.agent())
-    reading = follow(stage.runtime, run, Wanted())
+    reading = follow(stage.runtime, run, Resumption())
 
     chunks: list[bytes] = []
     while not chunks or (kinds(chunks)[-1], numbers(chunks)[-1]) != ("ping", 2):

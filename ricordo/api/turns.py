@@ -1,7 +1,7 @@
-"""What every route that sends something to an agent shares: from the body to the turn, and from the turn to the answer."""
+"""A turn over HTTP: from the request body to the turn, and from the turn to the response. All routes that send messages use it."""
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -12,7 +12,6 @@ from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, run_turn
 from ricordo.api.call import Call, answer
 from ricordo.api.errors import model_failure
-from ricordo.api.following import Wanted
 from ricordo.api.models.messages import (
     ApprovalDecisionRequest,
     CallDecisionRequest,
@@ -22,31 +21,20 @@ from ricordo.api.models.messages import (
     TextContent,
 )
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
-from ricordo.api.recording import begin_recorded
 from ricordo.api.run_stream import stream_of
+from ricordo.api.stored_streams import Resumption, begin_recorded
 from ricordo.api.wire.messages import MessageView, messages_to_wire
-from ricordo.api.wire.stream import EventStream
+from ricordo.api.wire.sse import sse_stream
 from ricordo.domain.message import ApprovalPart, ImagePart, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid, Unsupported
-from ricordo.runtime import LiveTurn
 
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
 
 
-async def begin(
-    here: Call,
-    agent_id: str,
-    body: SendRequest,
-    conversation_id: str | None = None,
-) -> LiveTurn:
-    """Begin a turn with what was sent, in this thread (None: the agent's own). Raises what `run_turn` does, and Unsupported."""
-    return await run_turn(here.runtime, await request_of(here, agent_id, body, conversation_id))
-
-
-async def request_of(
+async def turn_request(
     here: Call,
     agent_id: str,
     body: SendRequest,
@@ -55,17 +43,25 @@ async def request_of(
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
-    """The turn that is asked for. Raises Unsupported and Invalid."""
+    """The turn that a body asks for, in this conversation (None: the agent's default). Raises Unsupported and Invalid."""
     body.refuse_unsupported()
     if body.override_model:
-        await (await here.runtime.organization_providers.of(here.scope.organization_id)).require(body.override_model)
-    headers = here.request.headers
-    said, approval = _said(body)
+        models = await here.runtime.organization_providers.of(here.scope.organization_id)
+        await models.require(body.override_model)
+    if (body.messages is None) == (body.input is None):
+        raise Unsupported("Must specify either 'input' or 'messages'.")
+    sent = body.messages or ()
+    messages = tuple(new_message(item) for item in sent if isinstance(item, MessageRequest))
+    approvals = [item for item in sent if isinstance(item, ApprovalDecisionRequest)]
+    if len(approvals) > 1:
+        raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
+    if body.input is not None:
+        messages = (NewMessage("user", _parts(body.input)),)
     return TurnRequest(
         scope=here.scope,
         agent_id=agent_id,
-        messages=said,
-        approval=approval,
+        messages=messages,
+        approval=_approval(approvals[0]) if approvals else None,
         conversation_id=conversation_id,
         max_steps=body.max_steps,
         streams_tokens=body.stream_tokens,
@@ -76,12 +72,25 @@ async def request_of(
         callback=dict(callback or {}),
         # Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
         body_hash=blake2b(await here.request.body(), digest_size=16).hexdigest(),
-        is_retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        request_config=view_of(body).to_json(),
+        is_retry=here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        request_config=message_view(body).to_json(),
     )
 
 
-def whole_answer(result: Answer, view: MessageView) -> Response:
+def message_view(body: SendRequest) -> MessageView:
+    """How the sender wants to read messages."""
+    types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
+    return MessageView(
+        body.use_assistant_message,
+        body.assistant_message_tool_name,
+        body.assistant_message_tool_kwarg,
+        types,
+        shows_summaries=body.include_compaction_messages,
+        shows_events=False,
+    )
+
+
+def turn_response(result: Answer, view: MessageView) -> Response:
     """A turn that has ended, as one answer."""
     if result.failure:
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
@@ -97,52 +106,38 @@ def whole_answer(result: Answer, view: MessageView) -> Response:
     )
 
 
-async def event_stream(here: Call, agent_id: str, body: SendRequest, conversation_id: str | None = None) -> Response:
+async def stream_turn(here: Call, agent_id: str, body: SendRequest, conversation_id: str | None = None) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
+    request = await turn_request(here, agent_id, body, conversation_id, is_background=body.background)
+    view = message_view(body)
     if body.background:
-        request = await request_of(here, agent_id, body, conversation_id, is_background=True)
-        run = await begin_recorded(here.runtime, request, view_of(body))
-        return stream_of(here, run, Wanted(has_pings=body.include_pings))
-    turn = await begin(here, agent_id, body, conversation_id)
-    events = EventStream(
-        view_of(body),
-        here.store.clock,
-        has_tokens=body.stream_tokens,
-        has_pings=body.include_pings,
-        keepalive=here.runtime.settings.keepalive,
+        run = await begin_recorded(here.runtime, request, view)
+        return stream_of(here, run, Resumption(has_pings=body.include_pings))
+    turn = await run_turn(here.runtime, request)
+    keepalive, clock = here.runtime.settings.keepalive, here.store.clock
+    return sse_response(
+        sse_stream(
+            turn.events(),
+            view,
+            clock,
+            has_tokens=body.stream_tokens,
+            has_pings=body.include_pings,
+            keepalive=keepalive,
+        )
     )
-    return sse(events.read(turn.events()))
 
 
-def sse(chunks: Any) -> Response:
+def sse_response(chunks: AsyncIterator[bytes]) -> Response:
     """Server-sent events that no proxy holds back."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
-def view_of(body: SendRequest) -> MessageView:
-    """How the sender wants to read messages."""
-    types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
-    return MessageView(
-        body.use_assistant_message,
-        body.assistant_message_tool_name,
-        body.assistant_message_tool_kwarg,
-        types,
-        shows_summaries=body.include_compaction_messages,
-        shows_events=False,
+def new_message(message: MessageRequest) -> NewMessage:
+    """A message as it comes in."""
+    return NewMessage(
+        message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
     )
-
-
-def _said(body: SendRequest) -> tuple[tuple[NewMessage, ...], Approval | None]:
-    if (body.messages is None) == (body.input is None):
-        raise Unsupported("Must specify either 'input' or 'messages'.")
-    if body.input is not None:
-        return (NewMessage("user", _parts(body.input)),), None
-    approvals = [item for item in body.messages or () if isinstance(item, ApprovalDecisionRequest)]
-    said = tuple(new_message(item) for item in body.messages or () if isinstance(item, MessageRequest))
-    if len(approvals) > 1:
-        raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
-    return said, _approval(approvals[0]) if approvals else None
 
 
 def _approval(body: ApprovalDecisionRequest) -> Approval:
@@ -180,13 +175,6 @@ def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
     if not isinstance(name, str) or not name or not isinstance(parameters, dict):
         raise Invalid("Each of client_tools needs a name, and parameters that are a JSON schema of an object.")
     return ToolSchema(name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters})
-
-
-def new_message(message: MessageRequest) -> NewMessage:
-    """A message as it comes in."""
-    return NewMessage(
-        message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
-    )
 
 
 def _parts(content: str | Sequence[TextContent | ImageContent]) -> tuple[Part, ...]:

@@ -1,7 +1,8 @@
 """One reader of one turn: what it is told, also when it falls behind, comes late or leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ricordo.agents.feed import Feed, Reader
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.wire.messages import MessageView, messages_to_wire
-from ricordo.api.wire.stream import EventStream
+from ricordo.api.wire.sse import sse_stream
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -31,6 +32,7 @@ from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.serving import events_of
 
+Stream = Callable[[AsyncGenerator[Event]], AsyncIterator[bytes]]
 AGENT = make.agent()
 RUN = make.run(AGENT)
 ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", step_count=1)
@@ -38,9 +40,16 @@ ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", s
 
 def event_stream(
     *, tokens: bool = True, pings: bool = False, keepalive: float = 5, view: MessageView | None = None
-) -> EventStream:
+) -> Stream:
     """A stream as one reader wants it."""
-    return EventStream(view or MessageView(), ManualClock(), has_tokens=tokens, has_pings=pings, keepalive=keepalive)
+    return partial(
+        sse_stream,
+        view=view or MessageView(),
+        clock=ManualClock(),
+        has_tokens=tokens,
+        has_pings=pings,
+        keepalive=keepalive,
+    )
 
 
 def message(*parts: Part) -> Message:
@@ -55,13 +64,13 @@ async def played(*events: Event) -> AsyncGenerator[Event]:
         yield event
 
 
-async def told(stream: EventStream, events: AsyncGenerator[Event]) -> list[Any]:
+async def told(stream: Stream, events: AsyncGenerator[Event]) -> list[Any]:
     """The values of all events that the reader is told."""
-    body = b"".join([chunk async for chunk in stream.read(events)])
+    body = b"".join([chunk async for chunk in stream(events)])
     return [value for _, value in events_of(body.decode())]
 
 
-async def messages_told(stream: EventStream, *events: Event) -> list[Any]:
+async def messages_told(stream: Stream, *events: Event) -> list[Any]:
     """What the reader is told of these events, without the end of the turn."""
     values = await told(stream, played(*events, RunEnded(ENDED)))
     assert values[-1] == "[DONE]"
@@ -203,7 +212,7 @@ async def test_a_failure_is_an_event_of_its_own_and_the_end() -> None:
     failed = make.run(AGENT, id=RUN.id, status="failed", stop_reason="error")
     events = played(Failed(failed, "internal_error", "It broke.", "KeyError"))
 
-    chunks = [chunk async for chunk in event_stream().read(events)]
+    chunks = [chunk async for chunk in event_stream()(events)]
 
     reason, error, done = chunks
     assert reason == b'data: {"message_type":"stop_reason","stop_reason":"error"}\n\n'
@@ -226,7 +235,7 @@ async def test_pings_are_sent_while_nothing_happens() -> None:
         await gate.wait()
         yield RunEnded(ENDED)
 
-    chunks = event_stream(pings=True, keepalive=0.01).read(silent())
+    chunks = event_stream(pings=True, keepalive=0.01)(silent())
     pings = [await anext(chunks) for _ in range(4)]
     gate.set()
     rest = [chunk async for chunk in chunks]
@@ -246,7 +255,7 @@ async def test_a_reader_that_leaves_while_nothing_happens_is_let_go() -> None:
         finally:
             left.set()
 
-    chunks = event_stream(pings=True, keepalive=0.01).read(silent())
+    chunks = event_stream(pings=True, keepalive=0.01)(silent())
     await anext(chunks)
     await anext(chunks)  # a ping, so the next event is being waited for
     await chunks.aclose()  # type: ignore[attr-defined]
@@ -264,7 +273,7 @@ async def test_a_reader_that_leaves_between_events_is_let_go() -> None:
         finally:
             left.set()
 
-    chunks = event_stream(pings=True).read(busy())
+    chunks = event_stream(pings=True)(busy())
     await anext(chunks)
     await chunks.aclose()  # type: ignore[attr-defined]
 

@@ -1,0 +1,257 @@
+"""Streams that outlive their readers: one more reader of a turn stores its stream, and all others read what is stored.
+
+Nothing is sent that is not stored, so that whoever reads, in this process or in another, now or later, gets the same bytes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from ricordo.agents.request import TurnRequest
+from ricordo.agents.run_end import heal
+from ricordo.agents.turn import PastTurn, run_turn
+from ricordo.api.wire.messages import MessageView
+from ricordo.api.wire.sse import DONE, SseEncoder, encoded, ping
+from ricordo.domain.clock import SECOND
+from ricordo.domain.event import Event, RunStarted
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, NotFound, Unavailable
+from ricordo.runtime import Runtime
+from ricordo.storage import run_events, runs
+from ricordo.storage.run_events import RunEvent
+from ricordo.storage.store import Transaction
+
+log = logging.getLogger(__name__)
+BATCH_SECONDS = 0.05
+# A process that ended its turn may still have to store the end of its stream; after this it counts as gone.
+GRACE = 1 * SECOND
+_LEAST_POLL = 0.02
+# More than this is not kept waiting here: the turn's own queue merges what one reader is slow to take.
+_MOST_WAITING = 250
+_RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
+_FINISH_LIMIT = 10.0
+
+
+async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageView) -> Run:
+    """Begin a turn whose stream is stored, and return its run; for a repeat, the run that took the messages before."""
+    # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
+    return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view)))
+
+
+async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageView) -> Run:
+    turn = await run_turn(runtime, request)
+    events = turn.events()
+    started = await anext(events)
+    assert isinstance(started, RunStarted)  # noqa: S101 - every turn's events begin with it
+    run = started.run
+    if run.background and run.id not in runtime.recordings and not isinstance(turn, PastTurn):
+        encoder = SseEncoder(view, runtime.store.clock, has_tokens=request.streams_tokens, first=1)
+        runtime.recordings[run.id] = Recording(runtime, run.id, encoder, events)
+    else:
+        await events.aclose()
+    return run
+
+
+class Recording:
+    """Stores the stream of one turn of this process, in batches. It lives as long as the turn, whoever reads or leaves."""
+
+    def __init__(self, runtime: Runtime, run_id: str, encoder: SseEncoder, events: AsyncGenerator[Event]) -> None:
+        self._runtime = runtime
+        self._run_id = run_id
+        self._encoder = encoder
+        self._events = events
+        self._waiting: list[str] = []
+        self._has_more = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._is_whole = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._record(), name=f"recording {run_id}")
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set once more of it is stored than was when this was asked for, or nothing more will be."""
+        return self._changed
+
+    async def finish(self) -> None:
+        """Return when all of it is stored; its turn has ended. What cannot be stored in time is left to whoever reads it."""
+        await asyncio.wait([self._task], timeout=_FINISH_LIMIT)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _record(self) -> None:
+        listening = asyncio.create_task(self._listen())
+        try:
+            await self._store_all()
+        except Exception:
+            log.exception("a stream is stored no further", extra={"run": self._run_id})
+        finally:
+            self._runtime.recordings.pop(self._run_id, None)
+            self._changed.set()
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    async def _listen(self) -> None:
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    self._waiting += [chunk.decode() for chunk in self._encoder.encode(event)]
+                    if self._waiting:
+                        self._has_more.set()
+                    while len(self._waiting) >= _MOST_WAITING:
+                        self._has_room.clear()
+                        await self._has_room.wait()
+        finally:
+            self._is_whole.set()
+            self._has_more.set()
+
+    async def _store_all(self) -> None:
+        number = 1
+        while True:
+            await self._has_more.wait()
+            batch, self._waiting = self._waiting, []
+            if not batch and self._is_whole.is_set():
+                return
+            if not self._is_whole.is_set():
+                self._has_more.clear()
+            self._has_room.set()
+            if not await self._store(number, batch):
+                return
+            number += len(batch)
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+            # Each batch is a transaction: what is told within this time goes into one.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_whole.wait(), BATCH_SECONDS)
+
+    async def _store(self, first: int, batch: Sequence[str]) -> bool:
+        """Store the batch; False where somebody else has ended this stream, or the run is gone."""
+        store, run_id = self._runtime.store, self._run_id
+        for delay in (*_RETRIES, None):
+            try:
+                await store.write(lambda tx: run_events.append(tx, run_id, first, batch))
+            except Collision:
+                # A commit whose answer was lost has stored it; another's events mean that we were thought dead.
+                stored = await store.read(lambda tx: run_events.after(tx, run_id, first - 1, len(batch)))
+                return [event.data for event in stored] == list(batch)
+            except Unavailable:
+                if delay is None:
+                    raise
+                await asyncio.sleep(delay)
+            else:
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """From which event on, whether with pings, and how a stream of another process is polled: every so many seconds."""
+
+    after: int = 0
+    has_pings: bool = True
+    poll: float = 0.1
+    batch: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPart:
+    """What there is: further events; where there are none, the run (None: it is gone) and the last event of all."""
+
+    events: list[RunEvent]
+    run: Run | None = None
+    last: RunEvent | None = None
+
+
+async def follow(runtime: Runtime, run: Run, wanted: Resumption) -> AsyncIterator[bytes]:
+    """The events of the run's stream behind `wanted.after`, each once it is stored, to the end."""
+    position, sent_at = wanted.after, time.monotonic()
+    if wanted.has_pings:
+        yield ping(run.id, position, runtime.store.clock)
+    while True:
+        recording = runtime.recordings.get(run.id)
+        changed = recording.changed if recording else None
+        part = await _read_part(runtime, run, position, wanted.batch)
+        for event in part.events if part else ():
+            yield event.data.encode()
+            position, sent_at = event.number, time.monotonic()
+            if event.data.encode() == DONE:
+                return
+        if part and part.events:
+            continue
+        if part and not changed and await _is_over(runtime, run, part, position):
+            # Behind the end there is the end, so that no reader waits for ever.
+            for chunk in _last_events(part):
+                yield chunk
+            return
+        left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
+        await _wait(changed, left, max(wanted.poll, _LEAST_POLL))
+        if wanted.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
+            yield ping(run.id, position, runtime.store.clock)
+            sent_at = time.monotonic()
+
+
+async def _read_part(runtime: Runtime, run: Run, position: int, most: int) -> _StoredPart | None:
+    def read(tx: Transaction) -> _StoredPart:
+        if events := run_events.after(tx, run.id, position, most):
+            return _StoredPart(events)
+        try:
+            return _StoredPart([], runs.get(tx, Scope(run.organization_id), run.id), run_events.last(tx, run.id))
+        except NotFound:
+            return _StoredPart([])
+
+    try:
+        return await runtime.store.read(read)
+    except Unavailable:
+        return None  # it may come back, and the reader is still there
+
+
+async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int) -> bool:
+    """Whether nothing more will come; sees to it that something does where nobody else will."""
+    now = runtime.store.clock.now()
+    if part.run is None:
+        return True
+    if part.last and part.last.data.encode() == DONE:
+        return position >= part.last.number
+    if part.run.ended_at is None:
+        is_ours = run.id in runtime.live
+        if not is_ours and part.run.lease_expires_at <= now:
+            await runtime.store.write(lambda tx: heal(tx, run))
+        return runtime.is_stopping and not is_ours
+    if now >= part.run.ended_at + GRACE and run.id not in runtime.recordings:
+        await complete(runtime, part.run)
+    return False
+
+
+def _last_events(part: _StoredPart) -> list[bytes]:
+    if part.run is None:
+        return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
+    # A server that shuts down says nothing: the reader goes on at another, or here when it is back.
+    return [DONE] if part.run.ended_at is not None else []
+
+
+async def _wait(changed: asyncio.Event | None, left: float, poll: float) -> None:
+    if changed is None:
+        await asyncio.sleep(min(left, poll))
+        return
+    with suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), left)
+
+
+async def complete(runtime: Runtime, run: Run) -> None:
+    """Store what is missing of an ended run's stream whose recording stopped short: saved messages, and the end."""
+    stored = await runtime.store.read(lambda tx: run_events.of_run(tx, run.id))
+    first = stored[-1].number + 1 if stored else 1
+    if stored and stored[-1].data.encode() == DONE:
+        return
+    encoder = SseEncoder(MessageView.from_json(run.request_config), runtime.store.clock, has_tokens=False, first=first)
+    encoder.resume(event.data.encode() for event in stored)
+    missing: list[str] = []
+    async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():
+        missing += [chunk.decode() for chunk in encoder.encode(event)]
+    # Another reader, or the recording after all, may have been faster: its events count then.
+    with suppress(Collision):
+        await runtime.store.write(lambda tx: run_events.append(tx, run.id, first, missing))
