@@ -16,7 +16,7 @@ from typing import get_args
 import pytest
 from pydantic import SecretStr
 
-from ricordo.api import bodies
+from ricordo.api.models import agents, messages
 from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli.listing import listed_settings
 from ricordo.domain.agent import AgentType
@@ -280,11 +280,12 @@ def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
     text = (ROOT / "docs" / "status.md").read_text()
-    refused = {*bodies._AGENT_LATER, *bodies._SEND_LATER}
+    refused = {*agents._UNSUPPORTED, *messages._UNSUPPORTED}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert refused - named == set()
-    known = {*bodies.AgentBody.model_fields, *bodies.AgentChange.model_fields, *bodies.AsyncBody.model_fields}
+    models = (agents.AgentRequest, agents.AgentUpdate, messages.AsyncSendRequest)
+    known = {field for model in models for field in model.model_fields}
     assert (named & known) - refused == set()
 
 
