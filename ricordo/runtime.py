@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ricordo.domain.event import Event
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry import Models

@@ -11,8 +11,8 @@ import pytest
 from ricordo.agents.request import TurnRequest
 from ricordo.api.models.agents import AgentRequest
 from ricordo.api.models.messages import SendRequest
+from ricordo.domain.agent import TRIGGER, CompactionSettings
 from ricordo.domain.block import DEFAULT_LIMIT
-from ricordo.domain.compaction import TRIGGER, CompactionSettings
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW
 from ricordo.domain.scope import Scope

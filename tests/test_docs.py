@@ -19,8 +19,7 @@ from pydantic import SecretStr
 from ricordo.api.models import agents, messages
 from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli.listing import listed_settings
-from ricordo.domain.agent import AgentType
-from ricordo.domain.compaction import CompactionMode
+from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings

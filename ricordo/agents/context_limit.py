@@ -13,9 +13,17 @@ from ricordo.agents.agent_types import traits_of
 from ricordo.agents.request import TurnContext
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
-from ricordo.domain.compaction import TRIGGER, CompactionSettings, Trigger
+from ricordo.domain.agent import TRIGGER, CompactionSettings
 from ricordo.domain.event import Compacted
-from ricordo.domain.message import CompactionPart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    CompactionPart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    Trigger,
+)
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage

@@ -3,14 +3,14 @@
 from typing import Any
 
 from ricordo.agents.request import NewMessage, StepDraft, TurnContext, TurnRequest
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Actor
-from ricordo.memory.conforming import schemas_in
 from ricordo.memory.edit_context import EditContext
 from ricordo.memory.edit_guard import Guard, Sources, found_again_in, recalled_in
+from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings

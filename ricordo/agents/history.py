@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_moment, zone
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope

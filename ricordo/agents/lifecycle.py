@@ -10,10 +10,9 @@ from ricordo.agents.agent_types import Beginning, base_rules, given_messages, in
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.request import NewMessage
 from ricordo.agents.threads import cancel_run, deny_waiting, require_subject, system_message
-from ricordo.domain.agent import Agent, AgentState, AgentType
+from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
 from ricordo.domain.clock import zone
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ModelSettings

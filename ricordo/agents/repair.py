@@ -9,7 +9,7 @@ from typing import get_args
 
 from ricordo.agents.approvals import given_up
 from ricordo.agents.run_end import close_run
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.run import Run

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.approvals import Answered
-from ricordo.domain.agent import AgentState
-from ricordo.domain.compaction import CompactionSettings
+from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import ModelRequest, ToolSchema

@@ -12,7 +12,7 @@ from typing import Any
 
 from ricordo.agents.approvals import given_up
 from ricordo.agents.tracing import FailedCall, keep_failed
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message

@@ -20,9 +20,8 @@ from ricordo.agents.turn_start import LEASE
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
-from ricordo.domain.run import Run, Step, StopReason, status_after
+from ricordo.domain.run import Run, Step, StopReason, Trace, status_after
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
-from ricordo.domain.trace import Trace
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext

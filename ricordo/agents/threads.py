@@ -12,8 +12,7 @@ from ricordo.agents.approvals import CANCELLED
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import close_run, give_up_waiting
 from ricordo.agents.step_decisions import rulebook
-from ricordo.domain.agent import AgentState
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope

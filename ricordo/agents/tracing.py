@@ -23,8 +23,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact_json
-from ricordo.domain.run import Run, Step, StepStatus, StopReason, status_after
-from ricordo.domain.trace import Trace
+from ricordo.domain.run import Run, Step, StepStatus, StopReason, Trace, status_after
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime

@@ -17,9 +17,8 @@ from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.api.turns import new_message
-from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.agent import Agent, AgentState, CompactionSettings
 from ricordo.domain.clock import zone
-from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.model import ModelSettings
 from ricordo.memory.overview import Overview, overview
 from ricordo.storage import agents, blocks, messages, tools

@@ -26,8 +26,7 @@ from ricordo.api.models.messages import AnyMessage, TurnResponse
 from ricordo.api.routing import Routes
 from ricordo.api.turns import message_view, stream_turn, turn_request, turn_response
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.domain.compaction import CompactionSettings
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import CompactionSettings, Conversation
 from ricordo.domain.message import CompactionPart, Message
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.storage import agents, conversations

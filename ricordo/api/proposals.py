@@ -28,7 +28,7 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Conflicted, Undone
-from ricordo.memory.conforming import require_follows, schemas_in
+from ricordo.memory.schemas import require_follows, schemas_in
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import agents, history, proposals
 from ricordo.storage.paging import Page

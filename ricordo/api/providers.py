@@ -10,7 +10,7 @@ from ricordo.api.models.base import Note
 from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Collision, Invalid
 from ricordo.llm.keys import Keys
 from ricordo.llm.organization_providers import OrganizationProviders

@@ -7,8 +7,7 @@ from fastapi import Query, Response
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.routing import Routes
 from ricordo.api.wire.telemetry import TraceResponse, trace_to_wire
-from ricordo.domain.run import Run, Step
-from ricordo.domain.trace import Trace
+from ricordo.domain.run import Run, Step, Trace
 from ricordo.errors import NotFound
 from ricordo.storage import runs, traces
 from ricordo.storage.store import Transaction

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.block import Block
-from ricordo.domain.compaction import CompactionSettings
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.passage import Archive
@@ -22,6 +20,26 @@ AgentType = Literal[
     "voice_convo_agent",
     "voice_sleeptime_agent",
 ]
+CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
+# Of the window's tokens; from here on a prompt is made smaller before it is sent (the retired Letta V1 server's default).
+TRIGGER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """An agent's choice; defaults are the retired Letta V1 server's.
+
+    `model` is a handle (None: the agent's own), `model_settings` are as on the wire, `prompt` takes the place of the mode's own,
+    `clip_chars` is the longest summary kept, and `sliding_window_percentage` the share of the window that leaves first.
+    """
+
+    model: str | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    prompt_acknowledgement: bool = False
+    clip_chars: int | None = 50_000
+    mode: CompactionMode = "sliding_window"
+    sliding_window_percentage: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,42 @@ class Agent:
     def compaction(self) -> CompactionSettings:
         """How its windows are made smaller; kept among `settings`."""
         return CompactionSettings(**self.settings.get("compaction", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One thread. `window` lists the ids of its in-context messages, the system message first.
+
+    `prompt_key` tells from what the stored system message was made (see prompt/assemble.py). The thread with `is_default` is the
+    agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`.
+    """
+
+    id: str
+    organization_id: str
+    agent_id: str
+    window: tuple[str, ...] = ()
+    is_default: bool = False
+    user_id: str | None = None
+    summary: str | None = None
+    prompt_key: str = ""
+    message_count: int = 0
+    last_message_at: int | None = None
+    last_run_ended_at: int | None = None
+    last_run_ms: int | None = None
+    last_stop_reason: str | None = None
+    created_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    context_window: int | None = None
+    token_percent: int | None = None
+    hidden: bool = False
+    archived_at: int | None = None
+    deleted_at: int | None = None
+    forked_from: str | None = None
+    forked_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ def pack(text: bytes, base: bytes | None) -> bytes:
     if base is None:
         return zlib.compress(text, 6)
     head = _alike(text, base)
-    tail = _alike_at_end(text[head:], base[head:])
+    tail = _alike(text[head:][::-1], base[head:][::-1])
     middle = text[head : len(text) - tail]
     packer = zlib.compressobj(6, zlib.DEFLATED, 15, 9, zdict=_dictionary(base, head, tail))
-    return _number(head) + _number(tail) + packer.compress(middle) + packer.flush()
+    return head.to_bytes(_LENGTH, "big") + tail.to_bytes(_LENGTH, "big") + packer.compress(middle) + packer.flush()
 
 
 def unpack(data: bytes, base: bytes | None) -> bytes:
@@ -33,10 +33,6 @@ def unpack(data: bytes, base: bytes | None) -> bytes:
     unpacker = zlib.decompressobj(15, zdict=_dictionary(base, head, tail))
     middle = unpacker.decompress(data[2 * _LENGTH :]) + unpacker.flush()
     return base[:head] + middle + base[len(base) - tail :]
-
-
-def _number(value: int) -> bytes:
-    return value.to_bytes(_LENGTH, "big")
 
 
 def _dictionary(base: bytes, head: int, tail: int) -> bytes:
@@ -52,17 +48,6 @@ def _alike(one: bytes, other: bytes) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _alike_at_end(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[len(one) - middle : len(one) - low] == other[len(other) - middle : len(other) - low]:
             low = middle
         else:
             high = middle - 1

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from ricordo.domain.compaction import Trigger
-
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert"]
+Trigger = Literal["window", "provider", "request"]
 
 
 @dataclass(frozen=True, slots=True)

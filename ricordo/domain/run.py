@@ -110,3 +110,15 @@ class Step:
     # What its prompt held of memory: `blocks`, by id the hex id of the version; `passages`, their ids.
     memory: dict[str, Any] = field(default_factory=dict)
     is_untrusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one call of a model was asked and what it answered, as JSON texts; `created_at` is in microseconds."""
+
+    step_id: str
+    run_id: str
+    organization_id: str
+    request: str
+    response: str | None = None
+    created_at: int = 0

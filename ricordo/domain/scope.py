@@ -8,15 +8,6 @@ LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
-class Organization:
-    """The boundary between tenants."""
-
-    id: str
-    name: str
-    created_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class User:
     """A person whom memory can be about, or who runs the server. `identifier` is the name she has in the system that sent her."""
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import orjson
 
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import ModelError, RicordoError, Unavailable
 
 HIDDEN = "(hidden)"

@@ -14,8 +14,7 @@ from functools import partial
 
 import httpx2
 
-from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, OrganizationProvider
 from ricordo.errors import Conflict, ModelError, NotFound, Unsupported
 from ricordo.llm.addresses import PROVIDERS, require_public_host
 from ricordo.llm.chat import ChatModel

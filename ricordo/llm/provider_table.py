@@ -8,7 +8,7 @@ from typing import Literal
 import httpx2
 from pydantic import SecretStr
 
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
 from ricordo.llm.keys import Keys
 from ricordo.llm.openai_dialect import is_openai, thinks_at_openai

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ricordo.domain.compaction import TRIGGER, CompactionMode
+from ricordo.domain.agent import TRIGGER, CompactionMode
 from ricordo.domain.message import Message
 from ricordo.llm.tokens import message_tokens
 from ricordo.prompt.fitting import exchanges
@@ -76,14 +76,6 @@ def cut(
             if plan.tokens(0, 1) + plan.tokens(place, len(window)) <= plan.goal:
                 return Cut(tuple(window[1:place]), (window[0], *window[place:]))
     return _all_before(plan)
-
-
-def message_budget(window_tokens: int, overhead: int, percent: int = 100) -> int:
-    """How many tokens, as the provider counts, the system message and the conversation may take before the window is cut.
-
-    `overhead` is the tools' tokens by our estimate. It may be negative: then the tools alone fill the window.
-    """
-    return int(TRIGGER * window_tokens) - -(-overhead * percent // 100)
 
 
 def summary_room(window_tokens: int, percent: int = 100) -> int:

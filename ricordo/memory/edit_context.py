@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
-from ricordo.memory.conforming import Schemas, no_schemas, require_follows
+from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 from ricordo.memory.working_memory import EditReason, MemoryEdit
 
 # A shorter quote could stand anywhere, unless it is all that was said.

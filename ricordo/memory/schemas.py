@@ -1,16 +1,30 @@
-"""Block schemas as course designers write them: TOML texts, and the files of a folder that an operator fills."""
+"""Block schemas as course designers write them, TOML texts and files of a folder, and whether a text follows its block's schema.
 
+A tool's edit may not make a text follow its schema less than it did. A text that its owner let stray from the schema may be edited
+freely, since it can be read as it is.
+"""
+
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
-from ricordo.errors import Invalid, NotFound, Unavailable
-from ricordo.memory.problems import Problem, refuse
+from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
+from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 from ricordo.memory.toml_text import Lines, read_toml
 
+log = logging.getLogger(__name__)
+# Gives the schema of this name; None where there is none here.
+Schemas = Callable[[str], BlockSchema | None]
+
+_REFUSED = (
+    'Memory block "{}" has to follow the schema "{}", and with this edit it would not. Nothing was saved. Mend these lines of the '
+    "text that you wanted, and try again:\n{}"
+)
+_MOST_SHOWN = 5
 FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LARGEST_FILE = 65_536
@@ -99,6 +113,42 @@ def schema_names(folder: Path) -> list[str]:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
     except OSError as error:
         raise Unavailable(f"{FOLDER} cannot be read: {error.strerror}. See to its permissions.") from error
+
+
+def schemas_in(data_dir: Path) -> Schemas:
+    """The schemas that an operator put into a data folder. One that cannot be read binds nobody, and is logged."""
+
+    def find(name: str) -> BlockSchema | None:
+        folder = data_dir / FOLDER
+        try:
+            return read_schema(name, folder) if name in schema_names(folder) else None
+        except RicordoError as error:
+            log.warning("a block schema cannot be read", extra={"schema": name, "reason": str(error)})
+            return None
+
+    return find
+
+
+def no_schemas(_name: str) -> BlockSchema | None:
+    """For those who have no data folder."""
+    return None
+
+
+def require_follows(label: str, before: str, after: str, schema: BlockSchema | None) -> None:
+    """Raise Invalid, with the lines that are wrong, where the later text follows the schema less than the earlier one."""
+    if schema is None:
+        return
+    now, then = read_sections(after, schema), read_sections(before, schema)
+    if _distance(now) > _distance(then):
+        found = sorted(set(now.problems or now.missing))
+        more = [f"And {len(found) - _MOST_SHOWN} more."] if len(found) > _MOST_SHOWN else []
+        told = "\n".join([*map(str, found[:_MOST_SHOWN]), *more])
+        raise Invalid(_REFUSED.format(label, schema.name, told))
+
+
+def _distance(reading: ParsedSections) -> int:
+    """How far a text is from its schema: 0 where it follows it, 1 where required fields are empty, 2 where it does not."""
+    return 2 if reading.problems else 1 if reading.missing else 0
 
 
 def _field(

@@ -5,18 +5,19 @@ A line of a value that would be taken for a heading, or for the empty space betw
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Literal, get_args
+from typing import Literal, NoReturn, get_args
 
 from ricordo.domain.block_schema import LARGEST, BlockSchema, FieldValue, SchemaField, heading_key
-from ricordo.memory.problems import Problem
+from ricordo.errors import Invalid
 
 # compact: nothing between sections; spaced: an empty line; open: one below each heading, too.
 Layout = Literal["compact", "spaced", "open"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
+_MOST_PROBLEMS = 20
 _HEADING = re.compile(r"##(?:[ \t](.*))?", re.DOTALL)
 _LIKE_A_HEADING = re.compile(r"\\*##(?:[ \t].*)?", re.DOTALL)
 _LIKE_A_BLANK = re.compile(r"\\+\s*")
@@ -27,8 +28,27 @@ _DIGITS = re.compile(r"(?<![0-9])[+-]?[0-9]{1,15}(?:[.,][0-9]{1,15})?(?![0-9])")
 _BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class Problem:
+    """One sentence about one line, counted from 1."""
+
+    line: int
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"Line {self.line}: {self.sentence}"
+
+
+def refuse(problems: Iterable[Problem], where: str = "") -> NoReturn:
+    """Raise Invalid with a line for each problem, in their order; `where` names the text, if it is one of several."""
+    ordered = sorted(set(problems))
+    told = [f"{where}: {problem}" if where else str(problem) for problem in ordered[:_MOST_PROBLEMS]]
+    more = [f"And {len(ordered) - _MOST_PROBLEMS} more."] if len(ordered) > _MOST_PROBLEMS else []
+    raise Invalid("\n".join([*told, *more]))
+
+
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedSections:
     """What a text says, field by field in the order of its sections, what in it does not follow the schema, and what is required
     and not there yet.
     """
@@ -63,7 +83,7 @@ def write_sections(fields: Mapping[str, FieldValue], schema: BlockSchema, layout
     return ("\n" if layout == "compact" else "\n\n").join(sections)
 
 
-def read_sections(text: str, schema: BlockSchema) -> Reading:
+def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     """What a text says by a schema. Lines count from 1; fields with a problem are left out."""
     lines = text.split("\n")
     if lines[0].endswith("\r"):
@@ -104,10 +124,10 @@ def read_sections(text: str, schema: BlockSchema) -> Reading:
             missing.append(
                 Problem(len(lines), f'"{each.title}" is required and missing. Add a line "## {each.title}".')
             )
-    return Reading(fields, tuple(problems), tuple(missing))
+    return ParsedSections(fields, tuple(problems), tuple(missing))
 
 
-def layout_of(text: str, schema: BlockSchema, reading: Reading) -> Layout | None:
+def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
     """How a text is laid out, None where its values, written in any layout, would give another text."""
     if reading.problems:
         return None

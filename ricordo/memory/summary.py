@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ricordo.domain.compaction import CompactionMode, CompactionSettings
+from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Usage

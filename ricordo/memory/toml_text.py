@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 from ricordo.domain.block_schema import FieldValue
-from ricordo.memory.problems import Problem, refuse
+from ricordo.memory.sections import Problem, refuse
 from ricordo.memory.toml_lines import Path, Place, deep_key, places
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)

@@ -10,8 +10,8 @@ from ricordo.domain.block import Block, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.conforming import Schemas, no_schemas, require_follows
 from ricordo.memory.edit_guard import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
+from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
 Shown = Literal["text", "version", "nothing"]

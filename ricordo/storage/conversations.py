@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal, select, update
 
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope

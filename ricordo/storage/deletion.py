@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Column, Table, UniqueConstraint, bindparam, delete, insert, not_, select, update
 
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict

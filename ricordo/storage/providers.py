@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, insert, select
 
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
 from ricordo.storage.paging import Page, read_page

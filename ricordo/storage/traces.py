@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, insert, select
 
+from ricordo.domain.run import Trace
 from ricordo.domain.scope import Scope
-from ricordo.domain.trace import Trace
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import traces
 

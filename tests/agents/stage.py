@@ -13,8 +13,7 @@ from sqlalchemy import text
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.domain.agent import AgentState
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.event import Event, StepSaved
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelRequest

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
-from ricordo.domain.compaction import CompactionSettings
+from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.message import CompactionPart, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.domain.scope import Scope

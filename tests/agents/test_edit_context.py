@@ -11,8 +11,8 @@ from ricordo.agents.edit_context import said_in
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.block import Policy
-from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema

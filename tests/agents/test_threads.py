@@ -20,7 +20,7 @@ from ricordo.agents.threads import (
     recompile,
     resolve,
 )
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelSettings

@@ -9,14 +9,13 @@ import pytest
 from ricordo.agents import tracing
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import collect, run_turn
+from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.clock import DAY
-from ricordo.domain.compaction import CompactionSettings
 from ricordo.domain.job import Job
 from ricordo.domain.message import ImagePart, TextPart
 from ricordo.domain.model import ModelReply, ToolSchema
-from ricordo.domain.run import Step
+from ricordo.domain.run import Step, Trace
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.domain.trace import Trace
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call

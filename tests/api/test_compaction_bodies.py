@@ -9,7 +9,7 @@ from letta_client.types.agent_state import CompactionSettings as ClientSettings
 from pydantic import ValidationError
 
 from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
-from ricordo.domain.compaction import CompactionSettings
+from ricordo.domain.agent import CompactionSettings
 
 
 def read(base: CompactionSettings | None = None, **sent: Any) -> CompactionSettings:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.keys import Keys, seal, unseal
 from ricordo.secret import FILE, Secret

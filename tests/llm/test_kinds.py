@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
 from ricordo.llm.keys import Keys
 from ricordo.llm.provider_table import brought_provider, require_usable

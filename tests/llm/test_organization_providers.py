@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.model import ModelReply
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import ModelReply, OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.keys import Keys, seal

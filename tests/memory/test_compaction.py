@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.compaction import TRIGGER, CompactionMode
+from ricordo.domain.agent import TRIGGER, CompactionMode
 from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
 from ricordo.memory.compaction import (
     Cut,
     cut,
-    message_budget,
     percent_after_refusal,
     summary_room,
 )
@@ -317,12 +316,6 @@ def test_the_estimate_of_a_window_is_made_once_for_each_message(monkeypatch: pyt
     assert counted == [message.id for message in window]
 
 
-def test_the_budget_of_messages_is_the_trigger_less_the_tools() -> None:
-    assert message_budget(10_000, 0) == 9_000
-    assert message_budget(10_000, 501, 150) == 8_248
-    assert message_budget(4_096, 9_000) < 0
-
-
 turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_size=25)
 
 
@@ -354,7 +347,7 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
     def ask(keep_from: int) -> int:
         nonlocal percent, refusals
         for _ in range(4):
-            budget = message_budget(window_tokens, overhead, percent)
+            budget = int(TRIGGER * window_tokens) - -(-overhead * percent // 100)
             if transcript_tokens(window) * percent / 100 > budget:
                 keep_from = make_room(keep_from)
             sent = fit(paired(window), budget, percent, count=message_tokens)

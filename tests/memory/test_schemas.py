@@ -8,7 +8,15 @@ import pytest
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.domain.block_schema import BlockSchema, SchemaField
 from ricordo.errors import Invalid, NotFound, Unavailable
-from ricordo.memory.schemas import parse_schema, read_schema, schema_names, schema_of
+from ricordo.memory.schemas import (
+    FOLDER,
+    parse_schema,
+    read_schema,
+    require_follows,
+    schema_names,
+    schema_of,
+    schemas_in,
+)
 from ricordo.memory.toml_text import Lines, read_toml
 
 STUDENT = """
@@ -154,3 +162,34 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Pat
     (tmp_path / "x.toml").mkdir()
     with pytest.raises(Unavailable, match=r"block_schemas/x.toml cannot be read: Is a directory"):
         read_schema("x", tmp_path)
+
+
+FOLLOWED = parse_schema(
+    '[fields.name]\nkind = "string"\nrequired = true\n\n[fields.age]\nkind = "integer"\n', "student", "student.toml"
+)
+WHOLE, EMPTY, FREE = "## Name\nAda\n## Age\n36", "## Name\n## Age\n36", "Her name is Ada."
+
+
+def test_an_edit_may_not_make_a_text_follow_its_schema_less() -> None:
+    for before, after in (
+        *((WHOLE, WHOLE.replace("36", "37")), (EMPTY, WHOLE), (EMPTY, "## Name\n## Age\n40")),
+        *((FREE, WHOLE), (FREE, "Ada.")),
+    ):
+        require_follows("student", before, after, FOLLOWED)
+    for before, after, line in (
+        (WHOLE, "## Name\nAda\n## Age\nold", "Line 4"),
+        (WHOLE, f"Hello.\n{WHOLE}", "Line 1"),
+        (WHOLE, EMPTY, "Line 1"),
+        (EMPTY, FREE, "Line 1"),
+    ):
+        with pytest.raises(Invalid, match=rf'"student" has to follow the schema "student"[\s\S]*{line}'):
+            require_follows("student", before, after, FOLLOWED)
+
+
+def test_a_block_whose_schema_is_not_here_or_is_broken_is_bound_by_nothing(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "broken.toml").write_text("fields = ")
+    schemas = schemas_in(tmp_path)
+    for name in ("broken", "missing"):
+        assert schemas(name) is None
+        require_follows("student", WHOLE, FREE, schemas(name))

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import BlockSchema, FieldValue, SchemaField
-from ricordo.memory.sections import LAYOUTS, Layout, layout_of, read_sections, starting_text, write_sections
+from ricordo.errors import Invalid
+from ricordo.memory.sections import (
+    LAYOUTS,
+    Layout,
+    Problem,
+    layout_of,
+    read_sections,
+    refuse,
+    starting_text,
+    write_sections,
+)
 
 STUDENT = BlockSchema(
     "student",
@@ -177,3 +187,15 @@ def test_any_text_of_a_hundred_thousand_characters_is_read_fast(text: str) -> No
     begin = time.process_time()
     layout_of(text, LOOSE, read_sections(text, LOOSE))
     assert time.process_time() - begin < 2
+
+
+def test_problems_are_told_in_the_order_of_their_lines_and_once() -> None:
+    with pytest.raises(Invalid) as error:
+        refuse([Problem(7, "b."), Problem(2, "a."), Problem(7, "b.")], "x.toml")
+    assert str(error.value) == "x.toml: Line 2: a.\nx.toml: Line 7: b."
+
+
+def test_of_many_problems_the_first_twenty_are_told_and_the_others_counted() -> None:
+    with pytest.raises(Invalid) as error:
+        refuse(Problem(line, "no.") for line in range(1, 25))
+    assert str(error.value).splitlines()[-2:] == ["Line 20: no.", "And 4 more."]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ricordo.domain.compaction import CompactionMode, CompactionSettings
+from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import Message, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Usage

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from ricordo.domain.agent import Agent
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
-from ricordo.domain.scope import Organization, Scope
+from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import conversations, deletion
 from ricordo.storage.conversations import OrderBy, ThreadFilter
@@ -61,10 +60,9 @@ async def history(store: Store, scope: Scope, thread: Conversation, wanted: Page
 
 async def foreign(store: Store) -> Scope:
     """Who belongs to another organisation."""
-    other = Organization(new_id("org"), "Another", START)
-    row = {"id": other.id, "name": other.name, "created_at": other.created_at}
+    row = {"id": new_id("org"), "name": "Another", "created_at": START}
     await store.write(lambda tx: tx.run(organizations.insert(), row))
-    return Scope(other.id)
+    return Scope(row["id"])
 
 
 async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another_user_is_not_found(

@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from ricordo.agents.deletion import empty_conversation, purge_portion
-from ricordo.domain.agent import Agent
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope

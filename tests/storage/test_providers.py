@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.provider import OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import providers

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
-from ricordo.domain.run import Run
+from ricordo.domain.run import Run, Trace
 from ricordo.domain.scope import Scope
-from ricordo.domain.trace import Trace
 from ricordo.storage import runs, traces
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ricordo.agents.request import TurnRequest
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope

@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 from sqlalchemy import text
 
-from ricordo.domain.agent import Agent
-from ricordo.domain.conversation import Conversation
+from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import CompactionPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.run import Run

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.deletion import purge_portion
-from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.block import Block, Chain
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.passage import Archive, Passage

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from ricordo.api.models.base import MAX_COUNT, Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.models import ModelSettingsRequest
-from ricordo.domain.compaction import CompactionMode, CompactionSettings
+from ricordo.domain.agent import CompactionMode, CompactionSettings
 
 _NULL_MEANS_SOMETHING = ("model", "model_settings", "prompt", "clip_chars")
 

@@ -12,8 +12,8 @@ from ricordo.api.call import Piece
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, Timestamp
 from ricordo.api.models.messages import SendRequest
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_moment
-from ricordo.domain.conversation import Conversation
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import Unsupported
 from ricordo.storage.conversations import OrderBy, ThreadFilter

@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 
 from ricordo.api.models.base import Json, ResponseModel, stamp
-from ricordo.domain.run import Run, Step
-from ricordo.domain.trace import Trace
+from ricordo.domain.run import Run, Step, Trace
 
 Wire = dict[str, Any]
 

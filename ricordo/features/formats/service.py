@@ -15,8 +15,16 @@ from ricordo.domain.block import require_label
 from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
 from ricordo.errors import Invalid
-from ricordo.memory.problems import Problem, refuse
-from ricordo.memory.sections import LAYOUTS, Layout, Reading, layout_of, read_sections, write_sections
+from ricordo.memory.sections import (
+    LAYOUTS,
+    Layout,
+    ParsedSections,
+    Problem,
+    layout_of,
+    read_sections,
+    refuse,
+    write_sections,
+)
 from ricordo.memory.toml_text import Lines, read_toml, write_toml
 
 # Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
@@ -102,7 +110,7 @@ def from_toml(text: str, schema: BlockSchema | None) -> Parsed:
     return Parsed(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
 
 
-def _form(reading: Reading) -> Form:
+def _form(reading: ParsedSections) -> Form:
     return "free" if reading.problems else "incomplete" if reading.missing else "complete"
 
 

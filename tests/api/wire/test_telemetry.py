@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from ricordo.api.models.runs import RunMetricsResponse
 from ricordo.api.wire.telemetry import TraceResponse, trace_to_wire
-from ricordo.domain.trace import Trace
+from ricordo.domain.run import Trace
 from tests.api.fits import require_fits
 from tests.support import make
 from tests.support.clock import START

@@ -10,7 +10,7 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.typed_memory.in_process.storage import GitUserStorage
 from ricordo.memory import approval, user_memory
-from ricordo.memory.conforming import require_follows
+from ricordo.memory.schemas import require_follows
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import proposals
 from ricordo.storage.paging import Page
