@@ -17,7 +17,8 @@ _THINKS = ("<think>", "<thinking>")
 _FENCE = r"```(?:tool_call|tool_code|(?:json)?[ \t]*\n\s*[\[{])"
 _HOLD = re.compile("|".join([*map(re.escape, MARKS), _FENCE]))
 _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?)$")
-_EXAMPLE = re.compile(r"```.*?\n[ \t]*```\s*\S", re.DOTALL)
+_CLOSING = re.compile(r"[ \t]*```")
+_LINE_START = 100
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class StreamRepair:
         self._openings: tuple[str, ...] = _THINKS
         if tools:
             self._openings += ("{", "[{", *MARKS, *(f"[{tool.name}(" for tool in tools))
+        self._line, self._is_closed = "", False
         self._text: list[str] = []
         self._thought: list[str] = []
         self._calls: dict[int, _Shown] = {}
@@ -82,12 +84,24 @@ class StreamRepair:
             self._open()
         if self._state == "thinking":
             yield from self._think()
-        # To look for the second fence is cheap; to match the whole of a long one for each piece would not be.
-        if self._state == "fenced" and self._held.rfind("```") > 0 and _EXAMPLE.match(self._held):
+        if self._state == "fenced" and self._is_example(chunk.text):
             held, self._held, self._state = self._held, "", "text"
             yield TextChunk(held)
         if self._state == "text":
             yield from self._show()
+
+    def _is_example(self, text: str) -> bool:
+        """Whether the fence has ended and the text goes on behind it. Each line is read once, in however many pieces it comes."""
+        *lines, last = (self._line + text).split("\n")
+        for line in (*lines, last):
+            words = line
+            if not self._is_closed and (closing := _CLOSING.match(line)):
+                self._is_closed, words = True, line[closing.end() :]
+            if self._is_closed and words.strip():
+                return True
+        # Of a long line its beginning is enough to tell whether it closes the fence.
+        self._line = "" if self._is_closed else last[:_LINE_START]
+        return False
 
     def _note(self, shown: Chunk) -> None:
         match shown:
@@ -147,7 +161,11 @@ class StreamRepair:
         if self._has_tools:
             if found := _HOLD.search(held):
                 end = found.start()
-                self._state = "fenced" if held.startswith("`", end) else "held"
+                self._state = "held"
+                if held.startswith("```", end):
+                    # The first line of a fence cannot close it.
+                    self._state, self._line, self._is_closed = "fenced", "-", False
+                    self._is_example(held[end + 3 :])
             elif half := _HALF_FENCE.search(held):
                 end = half.start()
             else:

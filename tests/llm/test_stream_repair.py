@@ -1,5 +1,7 @@
 """The mending of what is streamed: what readers see in the end is what the reply says."""
 
+import time
+
 import pytest
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
@@ -7,6 +9,7 @@ from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, T
 from ricordo.llm.repair import repair
 from ricordo.llm.stream_repair import StreamRepair
 from tests.llm.talk import CLOCK, WEATHER
+from tests.llm.test_written_calls import HOSTILE
 from tests.llm.wild import openai_shapes
 
 TOOLS = (WEATHER, CLOCK)
@@ -101,3 +104,12 @@ def test_words_before_a_real_call_are_not_held_back_until_the_end() -> None:
     call = ToolCallChunk(0, "{}", "1", "get_time")
     assert list(stream.feed(call)) == [TextChunk('{"a"'), call]
     assert list(stream.close(reply('{"a"', ToolCallPart("1", "get_time", "{}")))) == []
+
+
+def test_a_long_broken_text_is_streamed_in_time_that_grows_with_its_length() -> None:
+    for opening in HOSTILE:
+        text = (opening * 100_000)[:100_000]
+        begun = time.thread_time()
+        streamed([text[at : at + 20] for at in range(0, len(text), 20)])
+        streamed([text])
+        assert time.thread_time() - begun < 3, opening  # about 0.1 s; quadratic time would take minutes

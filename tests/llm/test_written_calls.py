@@ -1,11 +1,38 @@
 """Calls written as text, in all notations, and texts that are none."""
 
 import random
+import time
 
 import pytest
 
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.llm.repair import repair
 from ricordo.llm.written_calls import MARKS, looks_like_a_call, offered_name, written_calls
 from tests.llm.talk import CLOCK, WEATHER
+
+# Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
+HOSTILE = (
+    *MARKS,
+    "```json\n",
+    "```\n{",
+    "``` ",
+    "`",
+    '<invoke name="get_time">',
+    '<invoke name="get_time"><parameter name="a"',
+    "<function=get_time><parameter=a>",
+    "<tool_call>get_time<arg_key>a</arg_key><arg_value>",
+    "[TOOL_CALLS]get_time[ARGS]{",
+    "<|channel|>commentary to=get_time<|message|>",
+    "<｜tool▁call▁begin｜>get_time\n{",
+    "<|tool_call_begin|>get_time<|tool_call_argument_begin|>{",
+    "{\n",
+    "[get_time(",
+    "<think>",
+    "<",
+    "[",
+    " \n",
+)
 
 OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
 
@@ -77,6 +104,16 @@ def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, 
 def test_a_lost_call_is_recognised_by_its_beginning() -> None:
     assert looks_like_a_call(" <tool_call>{")
     assert not looks_like_a_call("See <tool_call>.")
+
+
+def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None:
+    for opening in HOSTILE:
+        text = "x" + opening * (100_000 // len(opening))
+        begun = time.thread_time()
+        for hostile in (text, text[1:], "{" + text, f"<tool_call>{text}", text + "```"):
+            written_calls(hostile, OFFERED)
+            repair(ModelReply((TextPart(hostile),)), tuple(OFFERED.values()))
+        assert time.thread_time() - begun < 3, opening  # some hundredths; quadratic time would take minutes
 
 
 def test_no_text_can_break_the_reading() -> None:
