@@ -1,0 +1,26 @@
+"""Erasure: forgetting a user, hidden at once and erased behind that, with a signed receipt; over HTTP and on the command line."""
+
+from typing import Any
+
+from ricordo.plugins import Commands
+
+
+class _Erasure:
+    def routes(self) -> list[Any]:
+        """`DELETE /users/{user}` and the receipts."""
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.erasure.routes", ("/users/*", "/v1/receipts"))]
+
+    def jobs(self) -> list[Any]:
+        """The job that erases a user, and the sweep that finds erasures whose job was deleted."""
+        from ricordo.features.erasure.service import HANDLERS
+
+        return list(HANDLERS)
+
+    def commands(self) -> list[Commands]:
+        """`ricordo memory forget` and `ricordo memory receipt`."""
+        return [Commands("memory", "ricordo.features.erasure.cli")]
+
+
+plugin = _Erasure()

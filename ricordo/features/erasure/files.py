@@ -1,0 +1,129 @@
+"""Files of a user in the data folder beside the database: what plugins keep of the memory, remotes, backups, other databases."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ricordo.domain.clock import SECOND
+from ricordo.errors import Unavailable
+from ricordo.features.erasure.models import Erasure
+from ricordo.plugins import Plugins
+from ricordo.storage.scrub import holds
+
+BACKUPS, REMOTES = "backups", "remotes"
+# What a database has beside its file: doltlite's lock, and what SQLite would leave.
+_BESIDE = (".{}-lock", "{}-journal", "{}-wal", "{}-shm")
+_ALWAYS = (
+    "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
+    "folder are not Ricordo's to delete.",
+    "Providers of models keep what they were sent by their own rules.",
+    "What others said or noted of her is theirs and stays, as do agents' own blocks: no version can leave a history whose ids are "
+    "git's. `agents` counts the versions there that came of her turns.",
+)
+
+
+@dataclass(frozen=True)
+class ErasedFiles:
+    """What was done with which file, by its path in the data folder; and sentences about what lies out of reach."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=lambda: list(_ALWAYS))
+
+
+def erase_files(
+    data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = (), plugins: Plugins | None = None
+) -> ErasedFiles:
+    """Remove what plugins keep of the memory, its remotes in the data folder, and the backups that hold the user.
+
+    `database` is the file in use, None with PostgreSQL; `others` are the addresses of all remotes that are left.
+
+    Raises Unavailable where one cannot be removed.
+    """
+    done = ErasedFiles()
+    try:
+        for remove in plugins.erase_files() if plugins else ():
+            for chain_id in erasure.chains:
+                done.files.update({_name(path, data_dir): "removed" for path in remove(data_dir, chain_id)})
+        _remove_remotes(data_dir, erasure, others, done)
+        for path in _backups(data_dir, database):
+            # What is no SQLite file, as a dump, cannot be looked into: one from before the user came is without them.
+            is_theirs = holds(path, erasure.user_id) if path.suffix == ".db" else None
+            if is_theirs is None:
+                is_theirs = erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
+            if is_theirs:
+                path.unlink()
+                done.files[_name(path, data_dir)] = "removed, since it held her"
+        for path in sorted(data_dir.glob("*.db")):
+            if path != database and holds(path, erasure.user_id):
+                done.elsewhere.append(
+                    f"{path.name} in the data folder is another database that holds her. Forget her there too, with "
+                    "RICORDO_DATABASE_URL naming it, or remove the file."
+                )
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
+        ) from error
+    return done
+
+
+def without_password(address: str) -> str:
+    """Return the address without the name and password that it may hold."""
+    scheme, slashes, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}" if slashes else address
+
+
+def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], done: ErasedFiles) -> None:
+    """Remove the remotes that lie in our own folder; those elsewhere, and those that others use too, are named."""
+    own = (data_dir / REMOTES).resolve()
+    used = [path for path in map(_path_at, others) if path]
+    for address, kind in sorted(erasure.remotes.items()):
+        path = _path_at(address)
+        if path is None or own not in path.parents:
+            done.elsewhere.append(f"The memory's {kind} remote at {address} keeps a copy.")
+        elif any(other in (path, *path.parents) or path in other.parents for other in used):
+            done.elsewhere.append(
+                f"The memory's {kind} remote at {address} is one of others too, so it was left. It keeps a copy: remove it, or "
+                "what is hers in it."
+            )
+        else:
+            for each in (path, *(path.with_name(beside.format(path.name)) for beside in _BESIDE)):
+                if each.exists():
+                    shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+                    done.files[_name(each, own.parent)] = "removed"
+    left = own.iterdir() if own.is_dir() else ()
+    unused = [path for path in left if not any(path in (other, *other.parents) for other in used)]
+    if count := sum(map(_holds_something, unused)):
+        done.elsewhere.append(
+            f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
+            "of hers that she took away, it has a copy still: remove it."
+        )
+
+
+def _holds_something(path: Path) -> bool:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return any(file.is_file() and file.stat().st_size for file in files)
+
+
+def _path_at(address: str) -> Path | None:
+    """The file or folder of this machine that is at an address, with links followed; None where it is elsewhere."""
+    try:
+        parts = urlsplit(address)
+        is_here = not parts.netloc and parts.path.startswith("/")
+        # The path of a folder is what it is; in an address, as doltlite:///a%20b.db, some signs are written by their numbers.
+        return Path(unquote(parts.path) if parts.scheme else address).resolve() if is_here else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
+    for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.name.endswith(("-wal", "-shm")):
+                yield path
+
+
+def _name(path: Path, data_dir: Path) -> str:
+    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)

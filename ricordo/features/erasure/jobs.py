@@ -1,0 +1,257 @@
+"""The job that erases a user, step by step. Each step finds rows in reads and erases them in short writes.
+
+Steps run again until a whole round finds nothing: a turn that was about to be saved, or an import under way, may have added
+something meanwhile. What a write did is saved with it, so whoever goes on after a kill counts nothing twice.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from ricordo.agents.deletion import drop_outside, purge_portion
+from ricordo.agents.threads import recompile
+from ricordo.domain.clock import to_datetime
+from ricordo.domain.job import Job, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, RicordoError, Unavailable
+from ricordo.features.erasure import queries
+from ricordo.features.erasure.files import erase_files, without_password
+from ricordo.features.erasure.models import Erasure
+from ricordo.runtime import Runtime
+from ricordo.search import rebuild
+from ricordo.storage import jobs, runs
+from ricordo.storage.fenced import FencedStore
+from ricordo.storage.scrub import scrub
+from ricordo.storage.store import Transaction
+
+ROUNDS = 20
+_TRIES, _PAUSE = 300, 0.1
+T = TypeVar("T")
+# One transaction; True where it is to be called again.
+Portion = Callable[[Transaction, Erasure], object]
+
+
+class ErasureWork:
+    """An erasure under way. `erasure` is how far it is, as its job saves it."""
+
+    def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
+        self.erasure = Erasure.model_validate(job.payload)
+        self._runtime, self._job, self._report = runtime, job, report
+        self._store = FencedStore(runtime.store, job)
+        # Ids of what jobs may be about, also after the rows are erased.
+        self._known = {self.erasure.user_id, *self.erasure.own_agents, *self.erasure.own_archives}
+
+    async def run(self) -> Erasure:
+        """Do what is left to do; returns the finished erasure. Raises Unavailable where it has to be tried again."""
+        if not self.erasure.is_bare:
+            await self._erase_rows()
+            await self._erase_agents()
+            await self._cover_rest()
+            for owner_id in sorted(self.erasure.partitions):
+                await self._merge(owner_id)
+            await self._erase_files()
+            await self._bare()
+        if self.erasure.finished_at is None:
+            touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
+            left = await scrub(self._store, touched)
+
+            def finish(tx: Transaction, erasure: Erasure) -> None:
+                erasure.note_elsewhere(left)
+                erasure.finished_at = to_datetime(tx.clock.now()).isoformat()
+
+            await self._write(finish)
+        return self.erasure
+
+    async def _erase_rows(self) -> None:
+        for _ in range(ROUNDS):
+            before = self.erasure
+            await self._round()
+            if self.erasure == before:
+                return
+        raise Unavailable("New rows of this user keep coming. It is tried again.")
+
+    async def _round(self) -> None:
+        await self._write(queries.hide_memory)
+        user_id = self.erasure.user_id
+        conversations = await self._hide_conversations()
+        found = [(table, await self._find(queries.rows_of(table, user_id))) for table in queries.tables_of_rows()]
+        ids = {row.id for _, rows in found for row in rows}
+        if ids:
+            quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)
+            await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
+        self._known |= {*ids, *conversations, *await self._note_remotes()}
+        await self._stop_jobs()
+        own = conversations - self.erasure.defaults
+        for table, rows in found:
+            await self._each(partial(queries.purge_rows, table=table, own=own), rows)
+        await self._each(queries.purge_proposals, await self._find(queries.proposals_of(user_id)))
+        await self._each(queries.purge_conversations, sorted(own))
+        await self._each(queries.purge_chains, list(self.erasure.chains))
+
+    async def _hide_conversations(self) -> set[str]:
+        """Hide the user's conversations and the forks of them that are nobody's; returns the ids, of default ones too."""
+        found = await self._find(queries.conversations_of(self.erasure.user_id))
+
+        def note(tx: Transaction, erasure: Erasure) -> None:
+            own, others = queries.with_forks(tx, [row.id for row in found], erasure.user_id)
+            erasure.shown_in |= others
+            erasure.defaults |= {row.id for row in found if row.is_default}
+            conversations.update(own)
+
+        conversations = set[str]()
+        await self._write(note)
+        await self._each(queries.hide_conversations, sorted(conversations))
+        return conversations
+
+    async def _note_remotes(self) -> list[str]:
+        """Note where the memory's remotes are; returns what names them, and the memory, in jobs."""
+        own = [row for row in await self._store.read(queries.remotes) if row.chain_id in self.erasure.chains]
+        places = {without_password(row.address): row.kind for row in own}
+        await self._write(lambda _tx, erasure: erasure.remotes.update(places))
+        return [*self.erasure.chains, *(row.id for row in own)]
+
+    async def _stop_jobs(self) -> None:
+        async def none_left() -> bool:
+            found = await self._find(queries.JOBS, lambda row: _names(row, self._known))
+            await self._each(queries.stop_jobs, [row.id for row in found])
+            return not found
+
+        # One that runs stops within seconds.
+        await self._wait(none_left, "A job of this user does not stop. It is tried again.")
+
+    async def _erase_agents(self) -> None:
+        """Purge the agents and archives that are the user's alone, also from outside indexes; they are hidden already."""
+        for kind, ids in (("agent", self.erasure.own_agents), ("archive", self.erasure.own_archives)):
+            for id in ids:
+                await drop_outside(self._runtime, id)
+                await self._repeat(lambda tx, e, kind=kind, id=id: purge_portion(tx, kind, id, counts=e.removed))
+                await self._write(lambda _tx, erasure, id=id: erasure.partitions.pop(id, None))
+
+    async def _cover_rest(self) -> None:
+        """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
+        archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
+        seeing = await self._store.read(lambda tx: queries.seeing(tx, archives))
+        agents = {*self.erasure.agents, *seeing.values()}
+        now = self._store.clock.now()
+
+        async def no_turn_runs() -> bool:
+            running = await self._store.read(runs.open_runs)
+            return not any(run.agent_id in agents and run.created_at <= now for run in running)
+
+        await self._wait(no_turn_runs, "Turns that had read what the user said still run. It is tried again after them.")
+        await self._repeat(queries.purge_traces)
+        shown = {*self.erasure.shown_in, *self.erasure.defaults}
+        await self._each(queries.cover_conversation, sorted(shown), size=1)
+        await self._each(queries.cover_messages, sorted({*seeing} - shown), size=1)
+        for column in queries.columns_to_blank():
+            named = await self._find(queries.rows_with(column, self.erasure.user_id))
+            await self._each(partial(queries.blank, column=column), named)
+        scope = Scope(self.erasure.organization_id)
+        await self._runtime.organization_providers.of(scope.organization_id)
+        for id in sorted({*shown, *seeing}):
+            # Where a turn runs, or its model is not here, the conversation's next turn does this.
+            with suppress(RicordoError):
+                await recompile(self._runtime, scope, id)
+
+    async def _merge(self, owner_id: str) -> None:
+        """Take the user's words out of this partition, as the job that merges it does: never beside one that builds it anew.
+
+        What comes to an outside index later than this, no merge removes there, so what is being embedded is waited for.
+        """
+        claimed: list[Job] = []
+
+        async def is_embedded() -> bool:
+            return not await self._store.read(lambda tx: queries.is_embedding(tx, owner_id))
+
+        async def is_claimed() -> bool:
+            with suppress(Collision):
+                job = await self._store.write(lambda tx: queries.claim_merge(tx, self.erasure, owner_id))
+                claimed.extend([job] if job else [])
+            return bool(claimed)
+
+        await self._wait(is_embedded, f"What {owner_id} holds is being embedded. It is tried again after that.")
+        await self._wait(is_claimed, f"The search index of {owner_id} is being built anew. It is tried again after that.")
+        (job,) = claimed
+        store = FencedStore(self._runtime.store, job)
+        try:
+            while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
+                pass
+            await self._runtime.indexing.fenced(job).merge(job, self._report)
+        except BaseException:
+            await self._runtime.store.write(lambda tx: jobs.put_back(tx, job))
+            raise
+        await self._runtime.store.write(lambda tx: jobs.finish(tx, job))
+
+    async def _erase_files(self) -> None:
+        others = [row.address for row in await self._store.read(queries.remotes)]
+        done = await asyncio.to_thread(erase_files, self._runtime, self.erasure, others)
+
+        def note(_tx: Transaction, erasure: Erasure) -> None:
+            erasure.files |= done.files
+            erasure.note_elsewhere(done.elsewhere)
+            erasure.remotes = {}
+
+        await self._write(note)
+
+    async def _bare(self) -> None:
+        remaining = Counter[str]()
+        for column in queries.columns_that_remain():
+            if found := await self._find(queries.rows_with(column, self.erasure.user_id)):
+                remaining[f"{column.table.name}.{column.name}"] = len(found)
+        await self._write(partial(queries.bare, remaining=remaining))
+
+    async def _find(self, wanted: Any, keeps: Callable[[Any], bool] = bool) -> list[Any]:
+        """The wanted rows that `keeps` is true of, all over the table."""
+        last, after, found = await self._store.read(lambda tx: queries.newest(tx, wanted)), 0, list[Any]()
+        while after < last:
+            found += filter(keeps, await self._store.read(lambda tx, after=after: queries.some(tx, wanted, after)))  # type: ignore[misc]
+            after += queries.AT_ONCE
+        return found
+
+    async def _each(self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION) -> None:
+        """Call `change` with each portion of the items, until nothing of that is left to do."""
+        for start in range(0, len(items), size):
+            await self._repeat(partial(change, items=items[start : start + size]))
+
+    async def _repeat(self, portion: Portion) -> None:
+        while await self._write(portion):
+            pass
+
+    async def _write(self, portion: Portion) -> bool:
+        """One transaction, with which is saved what it did."""
+
+        def work(tx: Transaction) -> tuple[Erasure, bool]:
+            erasure = self.erasure.model_copy(deep=True)
+            is_more = portion(tx, erasure) is True
+            if erasure != self.erasure:
+                queries.save(tx, self._job.id, erasure)
+            return erasure, is_more
+
+        work.__qualname__ = "erasure: a portion"
+        self.erasure, is_more = await self._store.write(work)
+        count = self.erasure.removed.total()
+        self._report(count, count)
+        return is_more
+
+    async def _wait(self, is_so: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        for _ in range(_TRIES):
+            if await is_so():
+                return
+            await asyncio.sleep(_PAUSE)
+        raise Unavailable(otherwise)
+
+
+def _names(job: Any, known: set[str]) -> bool:
+    """Whether a job is about what one of these ids is of."""
+    return job.user_id in known or job.key in known or not known.isdisjoint(_strings(job.payload))
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
