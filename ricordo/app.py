@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 
 from ricordo import __version__
-from ricordo.agents import deletion, erasing, run_end, tracing
+from ricordo.agents import deletion, run_end, tracing
 from ricordo.agents.in_process import InProcessClient
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api.errors import install_error_shapes
@@ -80,7 +80,6 @@ async def open_runtime(
         swept = (run_end.HANDLER,) if is_shared(settings) else ()
         handlers = (
             deletion.HANDLER,
-            *erasing.HANDLERS,
             tracing.HANDLER,
             *upkeep.HANDLERS,
             *streams,

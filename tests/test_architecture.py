@@ -34,14 +34,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-# The engines of deletion and erasure, which leave storage for a layer above search.
-LEAVING_STORAGE = {
-    "storage/erased_agents.py",
-    "storage/erased_rows.py",
-    "storage/erased_threads.py",
-    "storage/erasing.py",
-    "storage/scrubbing.py",
-}
 SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them.
@@ -193,8 +185,6 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
         for imported in module.imports:
             part = part_of(imported.target)
             if not part or part == module.part or (module.part, part) in SIBLINGS:
-                continue
-            if part == "search" and module.path in LEAVING_STORAGE:
                 continue
             if part not in LEVEL or LEVEL[part] >= LEVEL[module.part]:
                 faults.append(f"{module.path}:{imported.line} ({module.part}) imports {imported.target}")

@@ -37,7 +37,6 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.telemetry", ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
-    LazyRouter("ricordo.api.erasure", ("/users/*", "/v1/receipts")),
     LazyRouter("ricordo.web.home", ("/",)),
 )
 # A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.

@@ -149,28 +149,6 @@ def list_settings() -> None:
     raise typer.Exit(0 if is_valid else 1)
 
 
-@memory.command("forget")
-def run_forget(
-    user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),
-    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
-    with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are hers alone."),
-    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
-) -> None:
-    """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
-    from ricordo.cli.forgetting import forget_user
-
-    forget_user(user, is_sure=yes, with_agents=with_agents, server=server)
-
-
-@memory.command("receipt")
-def run_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts has them.")) -> None:
-    """Show the receipt of an erasure, and check that it is as it was signed."""
-    from ricordo.cli.forgetting import check_receipt
-
-    is_genuine = check_receipt(file)
-    raise typer.Exit(0 if is_genuine else 1)
-
-
 @search.command("reindex")
 def rebuild_index(
     vectors_only: bool = typer.Option(False, "--vectors-only", help="Leave the words; make only the vectors anew."),

@@ -117,7 +117,7 @@ class Client:
             raise Unavailable(
                 f"The server at {self.address} does not answer: {error or type(error).__name__}."
             ) from None
-        if response.status_code != 200:
+        if response.status_code not in (200, 202):
             raise refusal(response)
         return response.json()
 

@@ -3,6 +3,7 @@
 FEATURES: tuple[str, ...] = (
     "audit",
     "dolt",
+    "erasure",
     "formats",
     "git",
     "ledger",

@@ -1,7 +1,7 @@
-"""After rows were deleted: leaving nothing of them in the database's files, and looking into copies of the database.
+"""Leaving nothing of deleted rows in the database's files, and looking for a user in copies of the database.
 
-A database marks deleted rows as free and keeps their bytes until something else is written there. What makes the files anew is
-SQLite's VACUUM and PostgreSQL's VACUUM FULL.
+A database marks deleted rows as free and keeps their bytes until something else is written there. SQLite's VACUUM and PostgreSQL's
+VACUUM FULL write the files anew.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from ricordo.storage.tables import metadata
 MOST_REWRITTEN = 256 * 1024 * 1024
 # Of these every erasure leaves something behind.
 _ALWAYS = ("users", "conversations", "messages", "jobs", "search_")
-# What goes, or changes, with the rows of another table.
+# What is deleted, or changes, with the rows of another table.
 _WITH = {"passages": {"passages_tags", "archives"}, "blocks": {"blocks_tags", "agents_blocks"}}
 _OUTSIDE = ("search_pgvector",)
 _IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "updated_by")
@@ -36,9 +36,8 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
     left: list[str] = []
 
     def begin(tx: Transaction) -> None:
-        _forget_index(tx)
         cursor: Any = tx.connection.connection.cursor
-        # Once this transaction is over, in the thread that writes: there nothing else waits for the lock that this takes.
+        # After the commit, in the thread that writes: there nothing else waits for the lock that this takes.
         if tx.connection.dialect.name == "sqlite":
             tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:
@@ -53,27 +52,14 @@ def holds(path: Path, user_id: str) -> bool | None:
     """Whether a copy of an SQLite database names this user anywhere; None where that cannot be told."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
-            names = [name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return any(_names(copy, name, user_id) for name in names)
+            columns = copy.execute(
+                "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+            )
+            wanted = [(table.replace('"', '""'), column) for table, column in columns if column in _IDS]
+            statement = 'SELECT 1 FROM "{}" WHERE "{}" = ? LIMIT 1'  # names of the copy's own schema
+            return any(copy.execute(statement.format(*names), [user_id]).fetchone() for names in wanted)
     except sqlite3.Error:
         return None
-
-
-def _names(copy: sqlite3.Connection, table: str, user_id: str) -> bool:
-    quoted = '"{}"'.format(table.replace('"', '""'))
-    columns = [row[1] for row in copy.execute(f"PRAGMA table_info({quoted})") if row[1] in _IDS]
-    if not columns:
-        return False
-    wanted = " OR ".join(f'"{name}" = ?' for name in columns)
-    statement = f"SELECT 1 FROM {quoted} WHERE {wanted} LIMIT 1"  # noqa: S608 - names of the copy's own schema
-    return copy.execute(statement, [user_id] * len(columns)).fetchone() is not None
-
-
-def _forget_index(tx: Transaction) -> None:
-    """Let this process forget the words it remembers of the index; a search reads them again."""
-    from ricordo.search.cache import Memory
-
-    tx.cache.pop(Memory, None)
 
 
 def _scrub_sqlite(cursor: Any) -> None:
@@ -111,7 +97,7 @@ def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
     finally:
         cursor.execute("SET lock_timeout = '10s'")
     left.append(
-        "PostgreSQL's own log of changes (pg_wal, archives of it), replicas and dumps are not Ricordo's: they hold what was "
+        "PostgreSQL's own log of changes (pg_wal), archives of it, replicas and dumps are not Ricordo's: they hold what was "
         "deleted until you recycle or remove them."
     )
     return left

@@ -37,8 +37,8 @@ from tests.support.serving import MODEL, ServerInThread
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/blobs.py", "storage/proposals.py"}
 BESIDE = {
     "features/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
-    "storage/erasing.py",
-    "storage/erased_rows.py",
+    "features/erasure/queries.py",
+    "features/erasure/service.py",
 }
 _WRITERS = {"insert", "update", "delete", "setter", "Missing"}
 _TABLES = {"blocks", "commits", "blobs", "chains", "proposals"}

@@ -13,9 +13,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ricordo.agents.erasing import HANDLERS, forget
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import Scope
+from ricordo.features.erasure import queries
+from ricordo.features.erasure.jobs import HANDLERS
+from ricordo.features.erasure.service import forget
 from ricordo.llm.registry import Models
 from ricordo.memory import user_memory
 from ricordo.plugins import Plugins
@@ -23,7 +25,7 @@ from ricordo.runtime import Runtime
 from ricordo.search import partitions
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage import conversations, erasing, jobs
+from ricordo.storage import conversations, jobs
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import Toolbox
@@ -175,7 +177,7 @@ def _measured(store: SqliteStore, done: Erasure) -> Callable[[Callable[[Transact
 
 
 def _job_id(tx: Transaction) -> str:
-    return next(job.id for job, _ in erasing.asked(tx))
+    return next(job.id for job, _ in queries.known(tx))
 
 
 def _end_merges(tx: Transaction) -> None:

@@ -14,7 +14,7 @@ class _Erasure:
 
     def jobs(self) -> list[Any]:
         """The job that erases a user, and the sweep that finds erasures whose job was deleted."""
-        from ricordo.features.erasure.service import HANDLERS
+        from ricordo.features.erasure.jobs import HANDLERS
 
         return list(HANDLERS)
 

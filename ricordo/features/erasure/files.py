@@ -1,4 +1,4 @@
-"""Files of a user in the data folder beside the database: what plugins keep of the memory, remotes, backups, other databases."""
+"""Files of a user in the data folder beside the database: clones of the memory, remotes, backups, other databases."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
 from ricordo.features.erasure.models import Erasure
-from ricordo.plugins import Plugins
+from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.scrub import holds
 
 BACKUPS, REMOTES = "backups", "remotes"
@@ -32,10 +32,8 @@ class ErasedFiles:
     elsewhere: list[str] = field(default_factory=lambda: list(_ALWAYS))
 
 
-def erase_files(
-    data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = (), plugins: Plugins | None = None
-) -> ErasedFiles:
-    """Remove what plugins keep of the memory, its remotes in the data folder, and the backups that hold the user.
+def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> ErasedFiles:
+    """Remove the memory's repositories, its remotes in the data folder, and the backups that hold the user.
 
     `database` is the file in use, None with PostgreSQL; `others` are the addresses of all remotes that are left.
 
@@ -43,9 +41,8 @@ def erase_files(
     """
     done = ErasedFiles()
     try:
-        for remove in plugins.erase_files() if plugins else ():
-            for chain_id in erasure.chains:
-                done.files.update({_name(path, data_dir): "removed" for path in remove(data_dir, chain_id)})
+        for chain_id in erasure.chains:
+            done.files.update({_name(path, data_dir): "removed" for path in delete_chain_files(data_dir, chain_id)})
         _remove_remotes(data_dir, erasure, others, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before the user came is without them.

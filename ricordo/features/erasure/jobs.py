@@ -5,6 +5,7 @@ something meanwhile. What a write did is saved with it, so whoever goes on after
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,19 +15,24 @@ from typing import Any, TypeVar
 from ricordo.agents.deletion import drop_outside, purge_portion
 from ricordo.agents.threads import recompile
 from ricordo.domain.clock import to_datetime
-from ricordo.domain.job import Job, Report
-from ricordo.domain.scope import Scope
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope, User
 from ricordo.errors import Collision, RicordoError, Unavailable
-from ricordo.features.erasure import queries
+from ricordo.features.erasure import queries, receipts, service
 from ricordo.features.erasure.files import erase_files, without_password
 from ricordo.features.erasure.models import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
+from ricordo.search.cache import Memory
+from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
+from ricordo.storage.deletion import Kind
 from ricordo.storage.fenced import FencedStore
 from ricordo.storage.scrub import scrub
 from ricordo.storage.store import Transaction
 
+log = logging.getLogger(__name__)
+SWEEP = "erasure.sweep"
 ROUNDS = 20
 _TRIES, _PAUSE = 300, 0.1
 T = TypeVar("T")
@@ -56,6 +62,8 @@ class ErasureWork:
             await self._bare()
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
+            # The words of the index that this process caches go too; a search reads them again.
+            await self._store.write(lambda tx: tx.cache.pop(Memory, None))
             left = await scrub(self._store, touched)
 
             def finish(tx: Transaction, erasure: Erasure) -> None:
@@ -74,7 +82,7 @@ class ErasureWork:
         raise Unavailable("New rows of this user keep coming. It is tried again.")
 
     async def _round(self) -> None:
-        await self._write(queries.hide_memory)
+        await self._write(service.hide_memory)
         user_id = self.erasure.user_id
         conversations = await self._hide_conversations()
         found = [(table, await self._find(queries.rows_of(table, user_id))) for table in queries.tables_of_rows()]
@@ -103,7 +111,7 @@ class ErasureWork:
 
         conversations = set[str]()
         await self._write(note)
-        await self._each(queries.hide_conversations, sorted(conversations))
+        await self._each(service.hide_conversations, sorted(conversations))
         return conversations
 
     async def _note_remotes(self) -> list[str]:
@@ -124,11 +132,14 @@ class ErasureWork:
 
     async def _erase_agents(self) -> None:
         """Purge the agents and archives that are the user's alone, also from outside indexes; they are hidden already."""
-        for kind, ids in (("agent", self.erasure.own_agents), ("archive", self.erasure.own_archives)):
+        owners: tuple[tuple[Kind, list[str]], ...] = (
+            ("agent", self.erasure.own_agents),
+            ("archive", self.erasure.own_archives),
+        )
+        for kind, ids in owners:
             for id in ids:
                 await drop_outside(self._runtime, id)
-                await self._repeat(lambda tx, e, kind=kind, id=id: purge_portion(tx, kind, id, counts=e.removed))
-                await self._write(lambda _tx, erasure, id=id: erasure.partitions.pop(id, None))
+                await self._repeat(partial(_purge_owner, kind=kind, id=id))
 
     async def _cover_rest(self) -> None:
         """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
@@ -141,7 +152,9 @@ class ErasureWork:
             running = await self._store.read(runs.open_runs)
             return not any(run.agent_id in agents and run.created_at <= now for run in running)
 
-        await self._wait(no_turn_runs, "Turns that had read what the user said still run. It is tried again after them.")
+        await self._wait(
+            no_turn_runs, "Turns that had read what the user said still run. It is tried again after them."
+        )
         await self._repeat(queries.purge_traces)
         shown = {*self.erasure.shown_in, *self.erasure.defaults}
         await self._each(queries.cover_conversation, sorted(shown), size=1)
@@ -173,13 +186,15 @@ class ErasureWork:
             return bool(claimed)
 
         await self._wait(is_embedded, f"What {owner_id} holds is being embedded. It is tried again after that.")
-        await self._wait(is_claimed, f"The search index of {owner_id} is being built anew. It is tried again after that.")
+        await self._wait(
+            is_claimed, f"The search index of {owner_id} is being built anew. It is tried again after that."
+        )
         (job,) = claimed
         store = FencedStore(self._runtime.store, job)
         try:
             while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
                 pass
-            await self._runtime.indexing.fenced(job).merge(job, self._report)
+            await self._runtime.indexing.fenced(job).flush(job, self._report)
         except BaseException:
             await self._runtime.store.write(lambda tx: jobs.put_back(tx, job))
             raise
@@ -187,7 +202,9 @@ class ErasureWork:
 
     async def _erase_files(self) -> None:
         others = [row.address for row in await self._store.read(queries.remotes)]
-        done = await asyncio.to_thread(erase_files, self._runtime, self.erasure, others)
+        settings = self._runtime.settings
+        database = None if settings.postgres_url else settings.database_path
+        done = await asyncio.to_thread(erase_files, settings.data_dir, database, self.erasure, others)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
             erasure.files |= done.files
@@ -203,11 +220,13 @@ class ErasureWork:
                 remaining[f"{column.table.name}.{column.name}"] = len(found)
         await self._write(partial(queries.bare, remaining=remaining))
 
-    async def _find(self, wanted: Any, keeps: Callable[[Any], bool] = bool) -> list[Any]:
+    async def _find(self, wanted: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
         """The wanted rows that `keeps` is true of, all over the table."""
         last, after, found = await self._store.read(lambda tx: queries.newest(tx, wanted)), 0, list[Any]()
         while after < last:
-            found += filter(keeps, await self._store.read(lambda tx, after=after: queries.some(tx, wanted, after)))  # type: ignore[misc]
+            found += await self._store.read(
+                lambda tx, after=after: [row for row in queries.some(tx, wanted, after) if keeps(row)]  # type: ignore[misc]
+            )
             after += queries.AT_ONCE
         return found
 
@@ -226,6 +245,7 @@ class ErasureWork:
         def work(tx: Transaction) -> tuple[Erasure, bool]:
             erasure = self.erasure.model_copy(deep=True)
             is_more = portion(tx, erasure) is True
+            erasure.removed, erasure.changed = +erasure.removed, +erasure.changed
             if erasure != self.erasure:
                 queries.save(tx, self._job.id, erasure)
             return erasure, is_more
@@ -244,6 +264,11 @@ class ErasureWork:
         raise Unavailable(otherwise)
 
 
+def _purge_owner(tx: Transaction, erasure: Erasure, kind: Kind, id: str) -> bool:
+    erasure.partitions.pop(id, None)
+    return purge_portion(tx, kind, id, counts=erasure.removed)
+
+
 def _names(job: Any, known: set[str]) -> bool:
     """Whether a job is about what one of these ids is of."""
     return job.user_id in known or job.key in known or not known.isdisjoint(_strings(job.payload))
@@ -255,3 +280,25 @@ def _strings(value: Any) -> Iterable[str]:
     elif isinstance(value, (dict, list)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _strings(inner)
+
+
+async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
+    erasure = await ErasureWork(runtime, job, report).run()
+    data_dir = runtime.settings.data_dir
+    await asyncio.to_thread(lambda: receipts.write(data_dir, receipts.receipt_of(Secret(data_dir), erasure)))
+    log.info("a user was forgotten", extra={"receipt": erasure.id})
+
+
+async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Go on with erasures whose job somebody deleted: that only interrupts them."""
+
+    def new(user_id: str, organization_id: str) -> Erasure:
+        scope = Scope(organization_id, user_id)
+        return service.begin(runtime, scope, User(user_id, organization_id, "", None, 0), user_id)
+
+    await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
+    if count := await runtime.store.write(lambda tx: queries.take_up(tx, new)):
+        log.warning("erasures that nobody worked on were taken up again", extra={"erasures": count})
+
+
+HANDLERS = (JobHandler(queries.JOB, _erase), JobHandler(SWEEP, _sweep, every_seconds=600.0))

@@ -4,16 +4,18 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
-from ricordo.api.wire.schemas import Shape
+from ricordo.api.models.base import ResponseModel
 
 Receipt = dict[str, Any]
 Date = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
-class ErasureFacts(Shape):
+class ErasureFacts(BaseModel):
     """What an erasure tells in its receipt as it is. `subject` and `names` are hashes."""
+
+    model_config = ResponseModel.model_config
 
     id: str
     subject: str
@@ -43,7 +45,7 @@ class Erasure(ErasureFacts):
     shown_in: set[str] = set()
     defaults: set[str] = set()
     # The agents they talked with, each with the number of versions of its own memory that came of their turns.
-    agents: Counter[str] = Counter()
+    agents: dict[str, int] = {}
     # Partitions of the search index that held words of theirs, by owner, with the kind of what they hold.
     partitions: dict[str, str] = {}
     # The last version of each chain that goes, and the number of versions.
@@ -60,7 +62,7 @@ class Erasure(ErasureFacts):
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 
-class ChainReceipt(Shape):
+class ChainReceipt(ResponseModel):
     """A chain of versions that was deleted: the id of its last version, and the number of versions."""
 
     chain: str
@@ -68,7 +70,7 @@ class ChainReceipt(Shape):
     versions: int
 
 
-class AgentReceipt(Shape):
+class AgentReceipt(ResponseModel):
     """An agent the user talked with, how many versions of its own memory came of their turns, and whether it was deleted.
 
     Where the user's own agents were to be deleted, `stays` says why this one was not.
@@ -80,7 +82,7 @@ class AgentReceipt(Shape):
     stays: str | None = None
 
 
-class SignatureResponse(Shape):
+class SignatureResponse(ResponseModel):
     """Ed25519 over the receipt without it, as JSON with sorted keys; base64."""
 
     algorithm: Literal["ed25519"]
@@ -98,7 +100,7 @@ class ReceiptResponse(ErasureFacts):
     signature: SignatureResponse
 
 
-class ErasureResponse(Shape):
+class ErasureResponse(ResponseModel):
     """An erasure under way: the user is hidden from everyone. `receipt` is the path of the receipt."""
 
     id: str

@@ -142,4 +142,3 @@ def _key(secret: Secret) -> "Ed25519PrivateKey":
 def _signed_bytes(receipt: Mapping[str, Any]) -> bytes:
     signed = {name: value for name, value in receipt.items() if name != "signature"}
     return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)
-

@@ -12,7 +12,9 @@ from ricordo.features.erasure.service import find_receipt, forget
 router = Routes(tags=["users' memory"])
 WithAgents = Annotated[
     bool,
-    Query(description="Delete the agents that are the user's alone too, with blocks and archives that no other agent has."),
+    Query(
+        description="Delete the agents that are the user's alone too, with blocks and archives that no other agent has."
+    ),
 ]
 _BOTH: dict[int | str, dict[str, Any]] = {
     202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}

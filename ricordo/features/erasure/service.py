@@ -2,25 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, select, update
 
 from ricordo.agents.run_end import close_run
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
-from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.erasure import queries, receipts
-from ricordo.features.erasure.jobs import ErasureWork
 from ricordo.features.erasure.models import Erasure, Receipt
+from ricordo.features.erasure.queries import is_in
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import runs, users
+from ricordo.storage import deletion, runs, users
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.store import Transaction
+from ricordo.storage.tables import agents, agents_archives, agents_blocks, blocks, chains, conversations, proposals
+from ricordo.storage.tables import users as users_table
 
 log = logging.getLogger(__name__)
-SWEEP = "erasure.sweep"
 # Of very many conversations the job hides the rest: it finds them again.
 _HIDDEN_AT_ONCE = 250
 
@@ -40,21 +45,22 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
             "This is who runs the server, and nobody can act in her place. Delete her agents, or stop the server and remove its "
             "data folder."
         )
-    about = {user.id, *await runtime.store.read(lambda tx: queries.ids_of_conversations(tx, user.id))}
+    own = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
+    about = {user.id, *(row.id for row in own)}
     # Turns end by themselves where that is possible, and are saved with their end: then nothing of theirs comes later.
     await _cancel(runtime, await runtime.store.read(lambda tx: _running(tx, about)))
-    erasure = await asyncio.to_thread(_begin, runtime, scope, user, name)
+    erasure = await asyncio.to_thread(begin, runtime, scope, user, name)
 
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
         if with_agents:
-            queries.hide_agents(tx, scope, hidden)
+            hide_agents(tx, scope, hidden)
         late = _running(tx, {*about, *hidden.own_agents})
         for run in late:
             close_run(tx, run, "cancelled")
-        queries.hide_user(tx, scope, hidden)
-        queries.hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
+        hide_user(tx, scope, hidden)
+        hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
         return queries.add_job(tx, scope.organization_id, hidden), late
 
     job, late = await runtime.store.write(hide)
@@ -103,7 +109,7 @@ def _state(erasure: Erasure) -> Receipt:
     }
 
 
-def _begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
+def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
     secret = Secret(runtime.settings.data_dir)
     names = {name, user.id, *([user.identifier] if user.identifier else [])}
     return Erasure(
@@ -129,23 +135,78 @@ async def _cancel(runtime: Runtime, running: list[Run]) -> None:
     await asyncio.gather(*(recording.finish() for recording in streams))
 
 
-async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
-    erasure = await ErasureWork(runtime, job, report).run()
-    data_dir = runtime.settings.data_dir
-    await asyncio.to_thread(lambda: receipts.write(data_dir, receipts.receipt_of(Secret(data_dir), erasure)))
-    log.info("a user was forgotten", extra={"receipt": erasure.id})
+def hide_user(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
+    """Hide the user and their memory. Raises NotFound."""
+    deletion.prepare(tx)
+    is_there = (users_table.c.id == erasure.user_id) & (users_table.c.organization_id == scope.organization_id)
+    if not tx.run(update(users_table).where(is_there).values(organization_id=DELETED, identifier=None, name="")):
+        raise NotFound("This user was forgotten a moment ago.")
+    hide_memory(tx, erasure)
 
 
-async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Go on with erasures whose job somebody deleted: that only interrupts them."""
-
-    def new(user_id: str, organization_id: str) -> Erasure:
-        scope = Scope(organization_id, user_id)
-        return _begin(runtime, scope, User(user_id, organization_id, "", None, 0), user_id)
-
-    await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
-    if count := await runtime.store.write(lambda tx: queries.take_up(tx, new)):
-        log.warning("erasures that nobody worked on were taken up again", extra={"erasures": count})
+def hide_memory(tx: Transaction, erasure: Erasure) -> None:
+    """Take the user's memory from every agent and out of every list, under an owner that nobody asks for."""
+    is_users, hidden = chains.c.owner_kind == "user", f"{erasure.user_id}#deleted"
+    is_visible = is_users & (chains.c.owner_id == erasure.user_id)
+    tx.run(update(chains).where(is_visible).values(owner_id=hidden, organization_id=DELETED))
+    _hide_chains(tx, erasure, is_users & (chains.c.owner_id == hidden))
 
 
-HANDLERS = (JobHandler(queries.JOB, _erase), JobHandler(SWEEP, _sweep, every_seconds=600.0))
+def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
+    """Hide these conversations, and let those that are nobody's be the user's; agents' default ones stay."""
+    these = is_in(conversations.c.id, items)
+    tx.run(update(conversations).where(these, conversations.c.user_id.is_(None)).values(user_id=erasure.user_id))
+    is_visible = conversations.c.is_default.is_(False) & conversations.c.deleted_at.is_(None)
+    tx.run(update(conversations).where(these, is_visible).values(deleted_at=tx.clock.now()))
+
+
+def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
+    """Hide the agents that are the user's alone, with the archives and the memory that no other agent has."""
+    talked = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
+    is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(talked)
+    found = select(agents.c.id, agents.c.created_by).where(agents.c.organization_id == scope.organization_id, is_known)
+    for row in tx.all(found.order_by(agents.c.id)):
+        if reason := _why_kept(tx, row.id, row.created_by, erasure.user_id):
+            erasure.kept_agents[row.id] = reason
+        else:
+            erasure.own_agents.append(row.id)
+    deletion.hide(tx, "agent", erasure.own_agents)
+    erasure.own_archives = _attached_to_these_alone(tx, agents_archives.c.archive_id, erasure.own_agents)
+    deletion.hide(tx, "archive", erasure.own_archives)
+    own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, erasure.own_agents)
+    is_loose = (chains.c.owner_kind == "block") & chains.c.id.in_(
+        select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
+    )
+    _hide_chains(
+        tx, erasure, is_loose | ((chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents))
+    )
+
+
+def _why_kept(tx: Transaction, agent_id: str, made_by: str | None, user_id: str) -> str | None:
+    """Why an agent is not the user's alone; None where it is."""
+    if made_by not in (user_id, LOCAL_USER, None):
+        return "somebody else made it"
+    # A conversation that is about nobody is the user's in an agent that they made themselves.
+    about = {user_id, None} if made_by == user_id else {user_id}
+    talks = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
+    if not {row.user_id for row in tx.all(select(conversations.c.user_id).where(talks).distinct())} <= about:
+        return "others talk with it"
+    own = select(blocks.c.id).join(chains, chains.c.id == blocks.c.chain_id)
+    own = own.where(chains.c.owner_kind == "agent", chains.c.owner_id == agent_id)
+    shared = select(agents_blocks.c.seq).where(agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own))
+    return "another agent has a block of its own" if tx.first(shared) else None
+
+
+def _attached_to_these_alone(tx: Transaction, column: Any, agent_ids: list[str]) -> list[str]:
+    is_theirs = is_in(column.table.c.agent_id, agent_ids)
+    found = select(column).where(is_theirs, column.not_in(select(column).where(~is_theirs))).distinct()
+    return [row[0] for row in tx.all(found.order_by(column))]
+
+
+def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) -> None:
+    for row in tx.all(select(chains.c.id, chains.c.head, chains.c.versions).where(which)):
+        erasure.chains[row.id] = {"head": row.head.hex() if row.head else None, "versions": row.versions}
+        for table in (blocks, proposals):
+            tx.run(update(table).where(table.c.chain_id == row.id).values(organization_id=DELETED))
+        own = select(blocks.c.id).where(blocks.c.chain_id == row.id)
+        tx.run(delete(agents_blocks).where(agents_blocks.c.block_id.in_(own)))

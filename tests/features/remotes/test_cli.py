@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.features.remotes.cli import line
 from tests.cli.conftest import Shell
-from tests.cli.test_forgetting import remember
+from tests.features.erasure.test_cli import remember
 from tests.support.git import git
 
 OF_ADA = ("--user", "ada")

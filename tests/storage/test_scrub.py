@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from ricordo.storage import scrubbing
+from ricordo.storage import scrub
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make, postgres
@@ -21,7 +21,7 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
         await store.write(lambda tx, table=table: tx.run(text(f"DELETE FROM {table}")))  # type: ignore[misc]  # noqa: S608
     assert files(tmp_path, database)
 
-    left = await scrubbing.scrub(store, ["messages"])
+    left = await scrub.scrub(store, ["messages"])
 
     assert files(tmp_path, database) == []
     assert [sentence for sentence in left if "log of changes" not in sentence] == []
@@ -32,14 +32,14 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
 async def test_a_table_that_is_too_large_is_left_and_named(
     store: SqliteStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrubbing, "MOST_REWRITTEN", 0)
-    left = await scrubbing.scrub(store, ["messages"])
+    monkeypatch.setattr(scrub, "MOST_REWRITTEN", 0)
+    left = await scrub.scrub(store, ["messages"])
     named = [sentence for sentence in left if "VACUUM FULL messages" in sentence]
     assert len(named) == (1 if database == "postgresql" else 0)
 
 
 async def test_a_scrub_leaves_connections_as_they_were(store: SqliteStore, database: str) -> None:
-    await scrubbing.scrub(store, [])
+    await scrub.scrub(store, [])
     statement = "PRAGMA temp_store" if database == "sqlite" else "SHOW lock_timeout"
 
     def setting(tx: Transaction) -> object:
@@ -54,11 +54,11 @@ async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path
     agent = (await make.stored_agent(store)).agent
     await make.stored_messages(store, make.message(agent, "Tea.", sender_id="user-ada"))
     path = tmp_path / "ricordo.db"
-    assert scrubbing.holds(path, "user-ada") is True
-    assert scrubbing.holds(path, "user-bob") is False
+    assert scrub.holds(path, "user-ada") is True
+    assert scrub.holds(path, "user-bob") is False
     (tmp_path / "other.db").write_text("This is no database at all, but it is as long as one might be. " * 40)
-    assert scrubbing.holds(tmp_path / "other.db", "user-ada") is None
-    assert scrubbing.holds(tmp_path / "missing.db", "user-ada") is None
+    assert scrub.holds(tmp_path / "other.db", "user-ada") is None
+    assert scrub.holds(tmp_path / "missing.db", "user-ada") is None
 
 
 def files(folder: Path, database: str) -> list[str]:

@@ -17,8 +17,8 @@ from sqlalchemy import text
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
+from ricordo.features.erasure import receipts
 from ricordo.llm.scripted import call
-from ricordo.memory import receipts
 from ricordo.search.schedule import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users

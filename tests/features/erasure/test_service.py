@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
-from ricordo.agents import erasing as forgetting
-from ricordo.agents.erasing import HANDLERS, forget
-from ricordo.domain.erasure import KIND
 from ricordo.domain.job import Job, Report
 from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
 from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unavailable
-from ricordo.features.move.queries import all_tables
+from ricordo.features.erasure import receipts
+from ricordo.features.erasure.jobs import HANDLERS
+from ricordo.features.erasure.queries import COVERED, JOB, columns_that_remain, columns_to_blank, tables_of_rows
+from ricordo.features.erasure.service import find_receipt, forget
 from ricordo.features.remotes import queries as remotes
-from ricordo.memory import receipts, user_memory
+from ricordo.memory import user_memory
 from ricordo.memory.proposals import Draft, propose
 from ricordo.search import partitions
 from ricordo.search.index import insert_messages, insert_passages
@@ -32,8 +32,7 @@ from ricordo.storage import (
     runs,
     users,
 )
-from ricordo.storage.erased_threads import FORGOTTEN
-from ricordo.storage.erasing import MARKS, REMAINS
+from ricordo.storage.columns import metadata
 from ricordo.storage.memory_tables import is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
@@ -41,7 +40,7 @@ from ricordo.storage.tables import blobs
 from tests.agents.stage import Stage
 from tests.conftest import BOTH
 from tests.support import make
-from tests.support.canaries import CANARY, canary, in_tables
+from tests.support.canaries import canary, in_tables
 
 DATABASES = BOTH
 _ERASE, _SWEEP = HANDLERS
@@ -85,7 +84,7 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
     return await stage.store.write(write), state.agent.id
 
 
-async def next_job(stage: Stage, kind: str = KIND, *, free: bool = True) -> Job | None:
+async def next_job(stage: Stage, kind: str = JOB, *, free: bool = True) -> Job | None:
     """The job of this kind that waits, taken as by the worker of the next server, which frees what the last one ran."""
     if free:
         await stage.store.write(jobs.take_over)
@@ -113,7 +112,7 @@ async def found(stage: Stage) -> list[str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pauses between tries."""
-    monkeypatch.setattr("ricordo.agents.erasing_work._PAUSE", 0)
+    monkeypatch.setattr("ricordo.features.erasure.jobs._PAUSE", 0)
 
 
 async def killed_after_any_write(stage: Stage) -> int:
@@ -142,7 +141,7 @@ async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_
     kills = await killed_after_any_write(stage)
     assert kills > 5
     assert await found(stage) == []
-    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    receipt = receipts.find(stage.runtime.settings.data_dir, told["id"])
     assert receipt is not None
     expected = {"messages": 3, "passages": 1, "conversations": 1, "chains": 1, "commits": 3, "blocks": 1, "users": 1}
     assert {name: receipt["removed"].get(name) for name in expected} == expected
@@ -166,7 +165,7 @@ async def test_killed_after_any_write_agents_that_are_hers_alone_go_too(stage: S
             await stage.state(agent_id)
     assert await killed_after_any_write(stage) > 5
     assert await found(stage) == []
-    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    receipt = receipts.find(stage.runtime.settings.data_dir, told["id"])
     assert receipt is not None
     expected = {"agents": 2, "archives": 2, "passages": 3, "chains": 3, "blocks": 3}
     assert {name: receipt["removed"].get(name) for name in expected} == expected
@@ -200,7 +199,7 @@ async def test_a_remote_in_the_data_folder_goes_with_her_whenever_the_server_is_
         await work(stage)
 
     assert not follower.exists()
-    receipt = receipts.kept(stage.runtime.settings.data_dir, told["id"])
+    receipt = receipts.find(stage.runtime.settings.data_dir, told["id"])
     assert receipt is not None
     assert f"The memory's notebook remote at {elsewhere} keeps a copy." in receipt["elsewhere"]
     assert not any(str(follower) in line for line in receipt["elsewhere"])
@@ -212,22 +211,22 @@ async def test_a_receipt_is_written_only_when_all_is_done(stage: Stage) -> None:
     await ada(stage)
     told = await forget(stage.runtime, Scope(), "ada")
     assert told["status"] == "running"
-    assert receipts.kept(stage.runtime.settings.data_dir, told["id"]) is None
+    assert receipts.find(stage.runtime.settings.data_dir, told["id"]) is None
     assert (await forget(stage.runtime, Scope(), "ada"))["id"] == told["id"]
     await work(stage)
-    assert (await forgetting.find_receipt(stage.runtime, Scope(), told["id"]))["status"] == "done"
+    assert (await find_receipt(stage.runtime, Scope(), told["id"]))["status"] == "done"
     other = Scope(organization_id="org-other")
     with pytest.raises(NotFound):
-        await forgetting.find_receipt(stage.runtime, other, told["id"])
+        await find_receipt(stage.runtime, other, told["id"])
 
 
 async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(stage: Stage) -> None:
     await ada(stage)
     told = await forget(stage.runtime, Scope(), "ada")
-    job = next(job for job in await all_jobs(stage) if job.kind == KIND)
+    job = next(job for job in await all_jobs(stage) if job.kind == JOB)
     await stage.store.write(lambda tx: jobs.cancel(tx, Scope(), job.id))
     await _SWEEP.run(stage.runtime, job, lambda _done, _total: None)
-    again = [job for job in await all_jobs(stage) if job.kind == KIND and job.status == "waiting"]
+    again = [job for job in await all_jobs(stage) if job.kind == JOB and job.status == "waiting"]
     assert [one.payload["id"] for one in again] == [told["id"]]
     for one in [job, *again]:
         await stage.store.write(lambda tx, one=one: jobs.remove(tx, Scope(), one.id))
@@ -273,9 +272,9 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
     assert after.window == (*thread.window, summary.id, quoting.id, bob.id)
     assert after.message_count == thread.message_count + 4
     kept = {message.id: message for message in await stage.history(agent_id)}
-    assert kept[summary.id].text == FORGOTTEN
+    assert kept[summary.id].text == COVERED
     assert kept[early.id].text == "Before her."
-    assert [part.content for part in kept[quoting.id].tool_returns] == [FORGOTTEN, "Bob likes tea."]
+    assert [part.content for part in kept[quoting.id].tool_returns] == [COVERED, "Bob likes tea."]
     assert "I am Bob." in kept[bob.id].text
     assert kept[after.window[0]].text.startswith("You remember.")
     (archive,) = (await stage.state(agent_id)).archives
@@ -387,7 +386,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     await work(stage)
 
     assert await found(stage) == []
-    receipt = await forgetting.find_receipt(stage.runtime, Scope(), told["id"])
+    receipt = await find_receipt(stage.runtime, Scope(), told["id"])
     assert (agent_id, 1) in [(agent["id"], agent["versions"]) for agent in receipt["agents"]]
     assert receipt["remaining"] == {"commits.author_id": 1}
     assert receipt["removed"]["proposals"] == 1
@@ -476,33 +475,16 @@ async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: S
     assert hers < set(numbers)
 
 
-# Each table, and what an erasure does with it; a new one belongs here before anything of a user's is written to it.
-REMOVED = {
-    *(
-        "users",
-        "conversations",
-        "messages",
-        "passages",
-        "passages_tags",
-        "runs",
-        "steps",
-        "run_events",
-        "traces",
-        "jobs",
-    ),
-    *("chains", "blocks", "blocks_tags", "agents_blocks", "commits", "blobs", "git_objects", "proposals", "blocks_log"),
-    "memory_remotes",
-}
-MERGED = {f"search_{name}" for name in ("spaces", "tail", "postings", "documents", "vectors", "terms")}
-OTHERS = {"organizations", "agents", "agents_tags", "agents_tools", "agents_archives", "archives", "tools", "providers"}
-
-
-def test_every_table_and_every_column_with_somebodys_id_is_thought_of() -> None:
-    assert {table.name for table in all_tables()} == REMOVED | MERGED | OTHERS | {"expenses"}
+def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
+    """A new table with such a column is found by what its column says of erasure."""
     people = ("user_id", "sender_id", "created_by", "updated_by", "author_id", "approved_by", "resolved_by")
-    marked = {*(mark.column for mark in MARKS), *REMAINS}
-    # Rows that go with such a column are found by it.
-    found_by = {"messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id", "jobs.user_id"}
-    left = [f"{c.table.name}.{c.name}" for t in all_tables() for c in t.columns if c.name in people and c not in marked]
-    assert set(left) == found_by | {"conversations.user_id"}
-    assert CANARY not in "".join(left)
+    known = {*columns_to_blank(), *columns_that_remain()}
+    left = {
+        f"{c.table.name}.{c.name}"
+        for t in metadata.sorted_tables
+        for c in t.columns
+        if c.name in people and c not in known
+    }
+    assert left == {"messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id", "jobs.user_id"}
+    assert {table.name for table in tables_of_rows()} == {"messages", "passages", "runs"}
+    assert [str(column) for column in columns_that_remain()] == ["commits.author_id"]

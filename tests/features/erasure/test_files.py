@@ -3,19 +3,27 @@
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from ricordo.agents.erasing_files import remove_files
 from ricordo.domain.clock import SECOND
-from ricordo.domain.erasure import Erasure
 from ricordo.errors import Unavailable
+from ricordo.features.erasure.files import erase_files
+from ricordo.features.erasure.models import Erasure
 from ricordo.storage import chain_files
 
-ADA = Erasure("receipt-1", "user-ada", "org-1", "", (), 0, began_at=1_000 * SECOND, chains={"chain-ada": {}})
+ADA = Erasure(
+    id="receipt-1",
+    user_id="user-ada",
+    organization_id="org-1",
+    subject="",
+    names=[],
+    asked_at="",
+    began_at=1_000 * SECOND,
+    chains={"chain-ada": {}},
+)
 
 
 def copy(path: Path, user_id: str) -> Path:
@@ -37,7 +45,7 @@ def test_her_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
     (tmp_path / "repositories" / "chain-ada.lock").touch()
 
-    done = remove_files(tmp_path, current, ADA)
+    done = erase_files(tmp_path, current, ADA)
 
     assert not hers.exists()
     assert others.exists()
@@ -51,9 +59,9 @@ def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monk
     path.parent.mkdir()
     monkeypatch.setattr(chain_files, "PATIENCE", 0.01)
     with FileLock(chain_files.lock_path(tmp_path, "chain-ada")), pytest.raises(Unavailable, match="is being read"):
-        remove_files(tmp_path, None, ADA)
+        erase_files(tmp_path, None, ADA)
     path.mkdir()
-    assert remove_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
+    assert erase_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
 def test_what_a_killed_push_to_a_remote_left_beside_her_repository_goes(tmp_path: Path) -> None:
@@ -61,7 +69,7 @@ def test_what_a_killed_push_to_a_remote_left_beside_her_repository_goes(tmp_path
     for name in ("chain-ada.remote-1.aside", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
 
-    done = remove_files(tmp_path, None, ADA)
+    done = erase_files(tmp_path, None, ADA)
 
     assert [path.name for path in (tmp_path / "repositories").iterdir()] == ["chain-ada2.remote-2.aside"]
     assert set(done.files) == {"repositories/chain-ada.remote-1.aside"}
@@ -77,7 +85,7 @@ def test_her_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_pat
     hers = [str(own / "ada.git"), f"doltlite://{own}/of%20ada.db", str(own / "link"), "https://git.example.org/ada.git"]
     others = [str(own / "bob.git"), f"doltlite://{own}/of%20ada.db2", "https://git.example.org/bob.git"]
 
-    done = remove_files(tmp_path / "data", None, replace(ADA, remotes=dict.fromkeys(hers, "some")), others)
+    done = erase_files(tmp_path / "data", None, ADA.model_copy(update={"remotes": dict.fromkeys(hers, "some")}), others)
 
     assert {path.name for path in own.iterdir()} == {"bob.git", "of ada.db2", "link"}
     assert (tmp_path / "ada.git").is_dir()
@@ -93,7 +101,7 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path, other: s
     place = tmp_path / "remotes" / "team" / "all"
     place.mkdir(parents=True)
 
-    done = remove_files(tmp_path, None, replace(ADA, remotes={str(place): "git"}), [f"{place}{other}"])
+    done = erase_files(tmp_path, None, ADA.model_copy(update={"remotes": {str(place): "git"}}), [f"{place}{other}"])
 
     assert place.is_dir()
     assert any("is one of others too" in line for line in done.elsewhere)
@@ -107,7 +115,7 @@ def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(t
     (tmp_path / "remotes" / ".gone.db-lock").touch()
     others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
 
-    done = remove_files(tmp_path, None, ADA, others)
+    done = erase_files(tmp_path, None, ADA, others)
 
     assert any("no memory is followed any more: 1." in line for line in done.elsewhere)
     assert done.files == {}
@@ -119,17 +127,17 @@ def test_a_dump_goes_unless_it_is_from_before_she_came(tmp_path: Path) -> None:
     for path, moment in ((old, 999), (new, 1_001), (broken, 1_001)):
         path.write_text("PGDMP, or what was left of a database.")
         os.utime(path, (moment, moment))
-    remove_files(tmp_path, tmp_path / "ricordo.db", ADA)
+    erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
     # Who was never heard of in any row may be in a block alone, and nobody knows since when.
-    remove_files(tmp_path, None, replace(ADA, began_at=None))
+    erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 
 
 def test_another_database_in_the_folder_is_named_and_left(tmp_path: Path) -> None:
     copy(tmp_path / "ricordo.db", "user-ada")
     copy(tmp_path / "bob.db", "user-bob")
-    done = remove_files(tmp_path, None, ADA)
+    done = erase_files(tmp_path, None, ADA)
     named = [sentence for sentence in done.elsewhere if "another database" in sentence]
     assert len(named) == 1
     assert named[0].startswith("ricordo.db")
@@ -144,4 +152,4 @@ def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(Unavailable, match=r"a\.db cannot be removed: Permission denied"):
-        remove_files(tmp_path, None, ADA)
+        erase_files(tmp_path, None, ADA)

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from ricordo.domain.block import Chain
-from ricordo.domain.erasure import Erasure
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.errors import NotFound
+from ricordo.features.erasure import queries
+from ricordo.features.erasure.models import Erasure
 from ricordo.features.git.adoption import adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
 from ricordo.memory.proposals import Draft, propose
-from ricordo.storage import blobs, blocks, erased_rows, erasing, versions
+from ricordo.storage import blobs, blocks, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make
@@ -53,9 +54,11 @@ async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_pro
     tip, merge = commit_of({"human": MERGED}, root, side)
     await pushed(store, after, tip, new | more | merge)
 
-    erasure = Erasure("receipt-1", BOB.id, LOCAL_ORGANIZATION, "", (), 0)
-    found = await store.read(lambda tx: erasing.some(tx, erasing.LOOKS["proposals"], BOB.id, 0))
-    done = await store.write(lambda tx: erased_rows.remove_proposals(tx, erasure, [row.seq for row in found]))
+    done = Erasure(
+        id="receipt-1", user_id=BOB.id, organization_id=LOCAL_ORGANIZATION, subject="", names=[], asked_at=""
+    )
+    found = await store.read(lambda tx: queries.some(tx, queries.proposals_of(BOB.id), 0))
+    await store.write(lambda tx: queries.purge_proposals(tx, done, found))
     assert done.removed == {"proposals": 2, "blobs": 1}
     assert await store.read(lambda tx: blobs.read(tx, chain.id, theirs)) == THEIRS
     with pytest.raises(NotFound):

@@ -1,0 +1,128 @@
+"""`ricordo memory forget` and `ricordo memory receipt`: erasing a user, and checking the receipt of it.
+
+The server does it where one runs. Where none does, this process opens the database and works until all is done.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer()
+_ASKED_EVERY = 0.2  # seconds
+_QUESTION = (
+    'Forget "{name}"? Her memory with all its versions, her conversations and what was kept about her go for good.'
+)
+
+
+@app.command("forget")
+def forget_user(
+    user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are hers alone."),
+    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+) -> None:
+    """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
+    import asyncio
+
+    from ricordo.cli.client import Client, running_server
+    from ricordo.features.erasure.receipts import path_of
+    from ricordo.settings import load_settings
+
+    settings, providers = load_settings()
+    if not yes:
+        question = f"{_QUESTION} So do the agents that are hers alone." if with_agents else _QUESTION
+        typer.confirm(question.format(name=user), abort=True)
+    with running_server(Client, settings, server) as client:
+        if client:
+            receipt = _forget_there(client, user, with_agents=with_agents)
+        else:
+            receipt = asyncio.run(_forget_here(settings, providers, user, with_agents=with_agents))
+    typer.echo(summary(receipt))
+    if (path := path_of(settings.data_dir, receipt["id"])).exists():
+        typer.echo(f"Receipt: {path}")
+
+
+@app.command("receipt")
+def check_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts has them.")) -> None:
+    """Show the receipt of an erasure, and check that it is as it was signed."""
+    from ricordo.errors import NotFound
+    from ricordo.features.erasure.receipts import read, verify
+    from ricordo.secret import FILE, Secret
+    from ricordo.settings import load_settings
+
+    receipt = read(file)
+    if receipt is None:
+        raise NotFound(f"There is no file {file}. Name a receipt.")
+    data_dir = load_settings()[0].data_dir
+    if not verify(receipt):
+        typer.echo("This receipt was changed after it was signed. Do not rely on it.")
+        raise typer.Exit(1)
+    typer.echo(summary(receipt))
+    if not (data_dir / FILE).exists():
+        typer.echo(f"It is as it was signed. Whose key that was cannot be told here: {data_dir} has no secret key.")
+        return
+    is_ours = verify(receipt, Secret(data_dir))
+    typer.echo("It is as this installation signed it." if is_ours else "It was signed, but not by this installation.")
+    raise typer.Exit(0 if is_ours else 1)
+
+
+def summary(receipt: dict[str, Any]) -> str:
+    """Return the receipt as lines for people."""
+    stay = {agent["id"]: agent["stays"] for agent in receipt["agents"] if agent.get("stays")}
+    seen = [agent for agent in receipt["agents"] if agent["versions"] and not agent.get("is_deleted")]
+    lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
+    for title, facts in (
+        ("Removed:", receipt["removed"] or {"nothing": ""}),
+        ("Changed in what is others':", receipt["changed"]),
+        ("Still there, since it cannot go:", receipt["remaining"]),
+        ("Files:", receipt["files"]),
+        ("Agents that stay, since they are not hers alone:", stay),
+        (
+            "Agents whose own memory has versions that came of her turns; look at them:",
+            {agent["id"]: agent["versions"] for agent in seen},
+        ),
+    ):
+        rows = ((name, f"{fact:,}" if isinstance(fact, int) else fact) for name, fact in sorted(facts.items()))
+        lines += [title, *(f"  {name}: {fact}" if fact else f"  {name}" for name, fact in rows)] if facts else []
+    if receipt["elsewhere"]:
+        lines += ["What lies elsewhere, or stays:", *(f"  {sentence}" for sentence in receipt["elsewhere"])]
+    return "\n".join(lines)
+
+
+def _forget_there(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
+    """Have the server forget the user, and wait for the receipt."""
+    import time
+    from urllib.parse import quote
+
+    from ricordo.errors import Unavailable
+
+    try:
+        query = {"with_agents": True} if with_agents else None
+        receipt: dict[str, Any] = client.object("DELETE", f"/users/{quote(name, safe='')}", query=query)
+        while receipt["status"] != "done":
+            time.sleep(_ASKED_EVERY)
+            receipt = client.object("GET", f"/v1/receipts/{receipt['id']}")
+    except Unavailable as error:
+        raise Unavailable(f"{error} It goes on with what it began; repeat the command to see how it ended.") from None
+    return receipt
+
+
+async def _forget_here(settings: Any, providers: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
+    import asyncio
+
+    from ricordo.app import open_runtime
+    from ricordo.domain.scope import Scope
+    from ricordo.errors import NotFound
+    from ricordo.features.erasure.service import find_receipt, forget
+    from ricordo.logs import set_up_logs
+
+    if settings.postgres_url is None and not settings.database_path.exists():
+        raise NotFound(f"There is no database at {settings.database_path}, so nobody is there to be forgotten.")
+    set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
+    async with open_runtime(settings, providers) as runtime:
+        receipt = await forget(runtime, Scope(), name, with_agents=with_agents)
+        while receipt["status"] != "done":
+            await asyncio.sleep(_ASKED_EVERY)
+            receipt = await find_receipt(runtime, Scope(), receipt["id"])
+    return receipt
