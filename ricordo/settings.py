@@ -1,7 +1,7 @@
-"""Every setting, each with its sentence: an option over the environment over `.env` over the default.
+"""All settings with their descriptions. An option overrides the environment, which overrides `.env`, which overrides the default.
 
-Ricordo's own settings are named RICORDO_…; one that is unknown or malformed stops the start. Providers are configured by the
-variables their own tools use (OPENAI_API_KEY and so on).
+Ricordo's own settings are named RICORDO_…; an unknown or malformed one stops the start. Providers are configured by their usual
+variables (OPENAI_API_KEY and so on).
 """
 
 import os
@@ -29,7 +29,7 @@ _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host'
 
 
 class ProviderSettings(BaseSettings):
-    """Providers of models, by their usual variables. A provider without its key (or address) is never called."""
+    """Model providers, by their usual variables. A provider without a key or address is never called."""
 
     model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
@@ -37,23 +37,23 @@ class ProviderSettings(BaseSettings):
     openai_base_url: str | None = Field(
         None,
         validation_alias=AliasChoices(*_TWO_NAMES[0]),
-        description="Another address that speaks OpenAI's chat completions; its models keep the handles openai/<model>.",
+        description="Address of another server with OpenAI's chat completions API; its models have the handles openai/<model>.",
     )
     openai_api: Literal["chat", "responses"] | None = Field(
         None,
-        description="Which of OpenAI's formats is spoken: chat or responses. By default responses for OpenAI's own models "
-        "that think, and chat for all others.",
+        description="OpenAI API to use: chat or responses. By default responses for OpenAI's own reasoning models, and "
+        "chat for all others.",
     )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
-    anthropic_base_url: str | None = Field(None, description="Another address that speaks Anthropic's messages.")
-    azure_api_key: SecretStr | None = Field(None, description="Key for Azure OpenAI; it needs AZURE_BASE_URL too.")
+    anthropic_base_url: str | None = Field(None, description="Address of another server with Anthropic's messages API.")
+    azure_api_key: SecretStr | None = Field(None, description="Key for Azure OpenAI; also needs AZURE_BASE_URL.")
     azure_base_url: str | None = Field(
         None,
-        description="Address of the Azure resource, as https://name.openai.azure.com, where models are deployments by "
-        "their names; with /openai/v1 behind it Azure's newer way is used.",
+        description="Address of the Azure resource, such as https://name.openai.azure.com; models are named by deployment. "
+        "With /openai/v1 at the end, Azure's v1 API is used.",
     )
     azure_api_version: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9.-]+$", description="Version of Azure's API, as 2024-10-21."
+        None, pattern=r"^[A-Za-z0-9.-]+$", description="Version of Azure's API, such as 2024-10-21."
     )
     openrouter_api_key: SecretStr | None = Field(None, description="Key for OpenRouter.")
     groq_api_key: SecretStr | None = Field(None, description="Key for Groq.")
@@ -69,28 +69,28 @@ class ProviderSettings(BaseSettings):
     aws_region: str | None = Field(
         None,
         pattern=_REGION,
-        description="Region of AWS Bedrock, as eu-central-1, with AWS's own credentials (needs the extra `bedrock`).",
+        description="Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra `bedrock`).",
     )
     google_cloud_project: str | None = Field(
         None,
         pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$",
-        description="Project of Google's Vertex AI, with Google's own credentials (needs the extra `google`).",
+        description="Project of Google's Vertex AI; uses Google's own credentials (needs the extra `google`).",
     )
     google_cloud_location: str | None = Field(
         None,
         pattern=r"^[a-z0-9-]{2,30}$",
-        description="Where Vertex AI shall answer, as europe-west4; else us-central1.",
+        description="Region of Vertex AI, such as europe-west4; by default us-central1.",
     )
-    ollama_base_url: str | None = Field(None, description="Address of an Ollama server, as http://host:11434.")
+    ollama_base_url: str | None = Field(None, description="Address of an Ollama server, such as http://host:11434.")
     ollama_context_length: int | None = Field(
         None,
         gt=0,
-        description="Window in tokens that the Ollama server was started with: the same variable as its own. Without it, "
-        "Ollama's smallest default counts for models that are not loaded and set none.",
+        description="Context window in tokens that the Ollama server was started with (the same variable as Ollama's). "
+        "Without it, Ollama's smallest default is assumed for models that are not loaded and set none.",
     )
-    lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, as http://host:1234.")
-    vllm_api_base: str | None = Field(None, description="Address of a vLLM server, as http://host:8000.")
-    llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, as http://host:8080.")
+    lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, such as http://host:1234.")
+    vllm_api_base: str | None = Field(None, description="Address of a vLLM server, such as http://host:8000.")
+    llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, such as http://host:8080.")
 
     @field_validator("*")
     @classmethod
@@ -103,29 +103,32 @@ class ProviderSettings(BaseSettings):
 
 
 class VectorSettings(BaseSettings):
-    """Services that can keep vectors, by their usual variables. One is called only for an archive that chose it."""
+    """Vector databases, by their usual variables. One is called only for an archive that uses it."""
 
     model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
     turbopuffer_api_key: SecretStr | None = Field(None, description="Key for Turbopuffer (needs `turbopuffer`).")
     turbopuffer_region: str | None = Field(
-        None, pattern=r"^[a-z0-9-]+$", description="Region of Turbopuffer, as aws-us-east-1; its key needs one."
+        None,
+        pattern=r"^[a-z0-9-]+$",
+        description="Region of Turbopuffer, such as aws-us-east-1; required with its key.",
     )
-    turbopuffer_base_url: str | None = Field(None, description="Address of Turbopuffer, in place of a region.")
+    turbopuffer_base_url: str | None = Field(None, description="Address of Turbopuffer, instead of a region.")
     pinecone_api_key: SecretStr | None = Field(None, description="Key for Pinecone (needs the extra `pinecone`).")
     pinecone_index_host: str | None = Field(
-        None, description="Host of a Pinecone index that ranks by cosine, as its page shows it; its key needs one."
+        None,
+        description="Host of a Pinecone index with the cosine metric, as its page shows it; required with its key.",
     )
     qdrant_url: str | None = Field(None, description="Address of a Qdrant server (needs the extra `qdrant`).")
-    qdrant_api_key: SecretStr | None = Field(None, description="Key for the Qdrant server, where it wants one.")
+    qdrant_api_key: SecretStr | None = Field(None, description="Key for the Qdrant server, if it requires one.")
     qdrant_path: Path | None = Field(
-        None, description="Folder for Qdrant without a server, for some ten thousand vectors (needs `qdrant`)."
+        None, description="Folder for Qdrant without a server, for up to some ten thousand vectors (needs `qdrant`)."
     )
     namespace_prefix: str = Field(
         "ricordo",
         validation_alias=AliasChoices(PREFIX.lower() + "vector_prefix"),
         pattern=r"^[A-Za-z0-9_-]{1,32}$",
-        description="Begins the name of every namespace there; one for each server that shares an account.",
+        description="Prefix of every namespace there; choose one for each server that shares an account.",
     )
 
     @field_validator("turbopuffer_api_key", "pinecone_api_key", "qdrant_api_key")
@@ -142,7 +145,7 @@ class VectorSettings(BaseSettings):
     @classmethod
     def _require_host(cls, host: str | None) -> str | None:
         if host and not _is_address(host if "://" in host else f"https://{host}"):
-            raise ValueError("must be a host as my-index-abc123.svc.region.pinecone.io")
+            raise ValueError("must be a host, such as my-index-abc123.svc.region.pinecone.io")
         return host
 
     @field_validator("qdrant_path")
@@ -160,85 +163,87 @@ class VectorSettings(BaseSettings):
 
 
 class Settings(BaseSettings):
-    """How this server runs. Every field can be set as RICORDO_<NAME>, in the environment or in a file `.env`."""
+    """Settings of the server. Set a field as RICORDO_<NAME>, in the environment or in a file `.env`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", description="Address to listen on. Any but loopback needs RICORDO_API_KEY.")
-    port: int = Field(8283, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    data_dir: Path = Field(
-        Path("~/.ricordo"), description="Folder for everything that is kept: database, backups, secret key."
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on. Any address but loopback requires RICORDO_API_KEY."
     )
+    port: int = Field(8283, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data_dir: Path = Field(Path("~/.ricordo"), description="Folder for the database, backups and the secret key.")
     # Secret, as it may hold a password.
     database_url: SecretStr | None = Field(
         None,
-        description="Where the database is: sqlite:///path, or postgresql://user:password@host/database (needs the extra "
-        "`postgres`). By default ricordo.db in the data folder.",
+        description="Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
+        "extra `postgres`). By default ricordo.db in the data folder.",
     )
     database_connections: int = Field(
-        8, ge=2, le=200, description="Most connections to PostgreSQL at once; SQLite has its own few."
+        8, ge=2, le=200, description="Most connections to PostgreSQL at once. Does not apply to SQLite."
     )
     durability: Literal["normal", "full"] = Field(
         "normal",
-        description="normal: an answer survives a kill of the server; full: a power cut too, at a cost. PostgreSQL does "
-        "what it is set to, and with full what full says.",
+        description="normal: saved data survives a kill of the server. full: it also survives a power cut, and writes are "
+        "slower. PostgreSQL uses its own configuration with normal.",
     )
     api_key: SecretStr | None = Field(
-        None, description="Key that every request must carry as `Authorization: Bearer …`."
+        None, description="Key that every request must send as `Authorization: Bearer …`."
     )
     model: str | None = Field(
-        None, description="Handle of the model for agents made without one, as openai/gpt-4.1; see `ricordo doctor`."
+        None,
+        description="Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`.",
     )
     embedding: str | None = Field(
         None,
-        description="Handle of the embedding model for search, as openai/text-embedding-3-small, or none. "
-        "By default the built-in one where its extra `embeddings` is installed.",
+        description="Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
+        "By default the embedded model, if the extra `embeddings` is installed.",
     )
     find_local_models: bool = Field(
-        True, description="Look for Ollama, LM Studio, vLLM and llama.cpp on this machine's own ports at start."
+        True,
+        description="Look for Ollama, LM Studio, vLLM and llama.cpp on their usual ports of this machine at start.",
     )
-    model_timeout: float = Field(600, gt=0, description="Seconds to wait for a model's next sign of life.")
-    model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is tried again.")
+    model_timeout: float = Field(600, gt=0, description="Seconds to wait for the next data from a model.")
+    model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is retried.")
     approval_expiry: float = Field(
-        86_400, gt=0, description="Seconds after which calls that nobody approved count as denied."
+        86_400, gt=0, description="Seconds after which tool calls that wait for approval count as denied."
     )
-    proposal_expiry: float = Field(
-        30, ge=0, description="Days after which a proposed change of memory that nobody decided on expires; 0: never."
-    )
+    proposal_expiry: float = Field(30, ge=0, description="Days after which an open proposal expires; 0: never.")
     keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
     stream_hours: float = Field(
-        3, gt=0, le=24 * 30, description="Hours after its end that the stream of a background run can be read again."
+        3, gt=0, le=24 * 30, description="Hours after its end for which the stream of a background run can be resumed."
     )
-    allow_private_providers: bool = Field(False, description="Let organisations add providers at private addresses.")
+    allow_private_providers: bool = Field(False, description="Allow organization providers at private addresses.")
     allow_private_callbacks: bool = Field(
-        False, description="Let callbacks go to private addresses, this machine's too."
+        False, description="Allow callbacks to private addresses, including this machine."
     )
-    allow_private_remotes: bool = Field(False, description="Let remotes be at private addresses, this machine's too.")
+    allow_private_remotes: bool = Field(
+        False, description="Allow remotes at private addresses, including this machine."
+    )
     remote_folders: str | None = Field(
-        None, description="Folders for remotes on this machine, parted by colons. By default <data>/remotes."
+        None, description="Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
     daily_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens that all agents together may use in a day (UTC). Work in the background stops at 80 % of them, "
-        "new turns at 100 %. Agents may have budgets of their own.",
+        description="Tokens that all agents together may use in a day (UTC). Background work stops at 80 %, new turns at "
+        "100 %. Each agent can also have its own budget.",
     )
     traces: Literal["off", "errors", "all"] = Field(
         "off",
-        description="Whose requests and answers are kept for GET /v1/steps/{id}/trace: of no call to a model, of those "
-        "that failed, or of all. They hold what people said.",
+        description="Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones (errors), or all. "
+        "Traces hold message text.",
     )
     trace_kb: int = Field(
-        200, ge=1, le=10_000, description="Kilobytes of a request, and of an answer, that a trace keeps at most."
+        200, ge=1, le=10_000, description="Most kilobytes of a request, and of a response, in a trace."
     )
-    trace_days: int = Field(14, ge=1, le=3650, description="Days for which traces are kept.")
-    trace_count: int = Field(1000, ge=1, le=1_000_000, description="How many traces are kept at most, the newest.")
-    shutdown_grace: float = Field(15, ge=0, description="Seconds that running turns may take to finish at shutdown.")
-    max_body_mb: int = Field(32, ge=1, le=1024, description="Largest request that is accepted, in megabytes.")
+    trace_days: int = Field(14, ge=1, le=3650, description="Days after which traces are deleted.")
+    trace_count: int = Field(1000, ge=1, le=1_000_000, description="Most traces to keep; older ones are deleted.")
+    shutdown_grace: float = Field(15, ge=0, description="Seconds for running turns to finish at shutdown.")
+    max_body_mb: int = Field(32, ge=1, le=1024, description="Largest accepted request, in megabytes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least important log line shown."
+        "info", description="Lowest level of log lines to show."
     )
-    log_format: Literal["text", "json"] = Field("text", description="Log lines for people, or one JSON object each.")
+    log_format: Literal["text", "json"] = Field("text", description="Log lines as text, or as one JSON object each.")
 
     @field_validator("data_dir")
     @classmethod
@@ -247,7 +252,7 @@ class Settings(BaseSettings):
 
     message_vectors: str = Field(
         "native",
-        description="Where vectors of messages are kept: native, or a vector database as archives name it, as pgvector.",
+        description="Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.",
     )
 
     @field_validator("embedding")
@@ -255,7 +260,7 @@ class Settings(BaseSettings):
     def _require_handle(cls, handle: str | None) -> str | None:
         provider, slash, name = (handle or "none").partition("/")
         if (provider, slash, name) != ("none", "", "") and not (provider and name):
-            raise ValueError("must be the handle of an embedding model as provider/model, or none")
+            raise ValueError("must be the handle of an embedding model, provider/model, or none")
         return handle
 
     @field_validator("database_url")
@@ -278,7 +283,7 @@ class Settings(BaseSettings):
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
         for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
             if PACKAGE in (path, *path.parents):
-                raise ValueError(f"{PREFIX}{name} lies inside the program, in {PACKAGE}. Choose a folder of your own.")
+                raise ValueError(f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your own.")
         return self
 
     @property
@@ -289,7 +294,7 @@ class Settings(BaseSettings):
 
     @property
     def folders_of_remotes(self) -> tuple[Path, ...]:
-        """The folders in which remotes of memory may lie."""
+        """The folders that remotes may be in."""
         named = (self.remote_folders or f"{self.data_dir}/remotes").split(os.pathsep)
         return tuple(_absolute(Path(folder)) for folder in named if folder)
 
@@ -305,7 +310,7 @@ _KNOWN = {*Settings.model_fields, "vector_prefix"}
 
 
 def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
-    """Read all settings; options that are None count as not given. Raises Invalid with a sentence for each fault."""
+    """Read all settings; options that are None are ignored. Raises Invalid with a sentence for each fault."""
     given = {name: value for name, value in options.items() if value is not None}
     faults = [
         f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
@@ -330,7 +335,7 @@ def load_vector_settings() -> VectorSettings:
 
 
 def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
-    """The settings; where they cannot be had, None, and a sentence for each reason among the faults."""
+    """Return the settings, or None and a sentence for each reason among the faults."""
     try:
         return make()
     except ValidationError as error:
@@ -340,13 +345,13 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
 
 def _sendable(key: SecretStr) -> SecretStr:
     if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
-        raise ValueError("must be letters, digits and signs of ASCII, without a space or the end of a line")
+        raise ValueError("must be printable ASCII without spaces or line breaks")
     return key
 
 
 def _address(url: str | None) -> str | None:
     if url is not None and not _is_address(url):
-        raise ValueError("must be an address as http://host:8000 or https://host/path")
+        raise ValueError("must be an address, such as http://host:8000 or https://host/path")
     return url
 
 
@@ -361,7 +366,7 @@ def _is_address(url: str) -> bool:
 
 
 def _is_postgres(url: str) -> bool:
-    """Whether it names a database on PostgreSQL; raises ValueError, which quotes nothing, where half of it is missing."""
+    """Whether it is a PostgreSQL address; raises ValueError, which quotes nothing, where a part is missing."""
     if not url.startswith(POSTGRES):
         return False
     try:
@@ -382,7 +387,7 @@ def _absolute(path: Path) -> Path:
     try:
         return path.expanduser().resolve()
     except RuntimeError:
-        raise ValueError(f"{path} lies in a home folder that is unknown here") from None
+        raise ValueError(f"{path} is in a home folder that does not exist here") from None
 
 
 def _sentence(prefix: str, place: tuple[int | str, ...], message: str) -> str:
