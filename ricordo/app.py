@@ -20,8 +20,8 @@ from ricordo.api.errors import install_error_shapes
 from ricordo.api.guard import Guard
 from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
 from ricordo.api.routing import LazyRouter
-from ricordo.background import callbacks, run_events, upkeep
-from ricordo.background.running import background_work
+from ricordo.background import callbacks, upkeep
+from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features import FEATURES
@@ -76,13 +76,12 @@ async def open_runtime(
         if tables := plugins.tables():
             await store.write(lambda tx: create_missing(tx.connection, tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
-        streams = (callbacks.HANDLER, run_events.HANDLER)
         swept = (run_end.HANDLER,) if is_shared(settings) else ()
         handlers = (
             deletion.HANDLER,
             tracing.HANDLER,
             *upkeep.HANDLERS,
-            *streams,
+            callbacks.HANDLER,
             *swept,
         )
         async with background_work(runtime, handlers, address=settings.postgres_url):

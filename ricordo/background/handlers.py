@@ -1,15 +1,20 @@
-"""Which function does jobs of which kind, what went wrong with one, and when it is tried again."""
+"""Which function does jobs of which kind, which come by themselves, what went wrong with one, and when it is tried again."""
 
+import hashlib
 import random
 from collections.abc import Iterable
 
 from ricordo.domain.clock import SECOND
-from ricordo.domain.job import JobHandler
+from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.redaction import redact
+from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Invalid, NotFound, RicordoError
+from ricordo.storage import jobs
+from ricordo.storage.store import Transaction
 
 _FIRST_RETRY = 2.0
 _LAST_RETRY = 600.0
+_PERIODIC_ATTEMPTS = 3
 _LONGEST_MESSAGE = 400
 
 
@@ -55,3 +60,35 @@ def retry_after(attempt: int, chance: random.Random) -> int:
     """Microseconds to wait after this attempt (1 is the first): 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
     seconds: float = min(_FIRST_RETRY * 4.0 ** min(attempt - 1, 10), _LAST_RETRY)
     return round(seconds * chance.uniform(1, 1.2) * SECOND)
+
+
+class Schedule:
+    """Adds the job of each period at its start; a period that passed while no server ran is left out."""
+
+    def __init__(self, handlers: Iterable[JobHandler]) -> None:
+        self._periods = {handler.kind: round((handler.every_seconds or 0) * SECOND) for handler in handlers}
+        self._last: dict[str, int] = {}
+
+    def due(self, now: int) -> list[Job]:
+        """The jobs of periods that this server has not seen before, at this time."""
+        slots = {kind: now // period for kind, period in self._periods.items()}
+        return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
+
+    def add(self, tx: Transaction, wanted: Iterable[Job]) -> None:
+        """Store those that no other server has stored, and that do not wait already."""
+        for job in wanted:
+            jobs.add(tx, job)
+
+    def added(self, wanted: Iterable[Job]) -> None:
+        """They are stored: do not ask again for their periods."""
+        self._last |= {job.kind: job.payload["slot"] for job in wanted}
+
+
+def _job(kind: str, slot: int) -> Job:
+    # The id is made of the period, so that all servers mean the same row, even if their clocks differ.
+    digits = hashlib.sha256(f"{kind}/{slot}".encode()).hexdigest()
+    id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
+    key = f"{jobs.PERIODIC}{kind}"
+    return Job(
+        kind, LOCAL_ORGANIZATION, {"slot": slot}, key=key, is_single=True, most_attempts=_PERIODIC_ATTEMPTS, id=id
+    )

@@ -1,17 +1,64 @@
-"""The jobs that keep the search index, and what waits for an owner, in order. A job that may be another server's by now
-writes nothing more.
+"""The jobs that keep the search index, what waits for an owner, and stored streams in order.
+
+What is embedded with a provider's model is noted among the expenses, and a budget postpones it. A job that may be another server's
+by now writes nothing more.
 """
 
-from ricordo.background import spending
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ricordo.agents.budgets import put_off
+from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.usage import Expense, Usage
+from ricordo.llm.embedding.metering import metered
+from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
+from ricordo.search import partitions
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX
 from ricordo.search.rebuild_jobs import reembed, reindex
 from ricordo.search.schedule import FLUSH
+from ricordo.storage import run_events, usage
+from ricordo.storage.store import Transaction
 
 SWEPT_EVERY = 600.0
+
+
+async def postponed(runtime: Runtime, job: Job) -> bool:
+    """Postpone the job to the next day where it would spend tokens of a budget that is nearly used up; return whether it was."""
+    owner_id = job.payload["owner_id"]
+    home = await runtime.store.read(lambda tx: partitions.home_of(tx, owner_id))
+    handle = runtime.indexing.wanted_model(home.embedding) if home else None
+    if handle is None or not isinstance(runtime.models.embedders.get(handle), RemoteEmbedder):
+        return False
+    return await put_off(runtime, job, _agent_of(job))
+
+
+@asynccontextmanager
+async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
+    """Note among the expenses what is embedded inside of the `with`, also where it fails."""
+    with metered() as tokens:
+        try:
+            yield
+        finally:
+            spent = [
+                Expense(job.organization_id, "embedding", handle, Usage(count), _agent_of(job), job.user_id)
+                for handle, count in tokens.items()
+            ]
+
+            def note(tx: Transaction) -> None:
+                for expense in spent:
+                    usage.add_expense(tx, expense)
+
+            if spent:
+                await runtime.store.write(note)
+
+
+def _agent_of(job: Job) -> str | None:
+    owner_id: str = job.payload["owner_id"]
+    return owner_id if owner_id.startswith("agent-") else None
 
 
 async def _flush(runtime: Runtime, job: Job, report: Report) -> None:
@@ -19,8 +66,8 @@ async def _flush(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
-    if not await spending.waits(runtime, job):
-        async with spending.noted(runtime, job):
+    if not await postponed(runtime, job):
+        async with expenses_noted(runtime, job):
             await runtime.indexing.fenced(job).embed(job, report)
 
 
@@ -29,13 +76,20 @@ async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _reindex(runtime: Runtime, job: Job, report: Report) -> None:
-    async with spending.noted(runtime, job):
+    async with expenses_noted(runtime, job):
         await reindex(runtime.indexing.fenced(job), job, report)
 
 
 async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
-    async with spending.noted(runtime, job):
+    async with expenses_noted(runtime, job):
         await reembed(runtime.indexing.fenced(job), job, report)
+
+
+async def prune_streams(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Delete the stored events of runs that ended longer ago than the settings say, in portions."""
+    before = runtime.store.clock.now() - round(runtime.settings.stream_hours * 3600 * SECOND)
+    while await runtime.store.write(lambda tx: run_events.prune(tx, before)):
+        pass
 
 
 HANDLERS = (
@@ -44,5 +98,6 @@ HANDLERS = (
     JobHandler(SWEEP, _sweep, every_seconds=SWEPT_EVERY),
     JobHandler(REINDEX, _reindex),
     JobHandler(REEMBED, _reembed),
+    JobHandler("run_events", prune_streams, every_seconds=SWEPT_EVERY),
     EXPIRY,
 )

@@ -1,6 +1,6 @@
-"""The worker of a server: takes jobs, runs their handlers side by side, keeps hold of them, and says how each ended.
+"""The worker of a server: takes jobs, runs their handlers side by side, renews their heartbeats, and saves how each ended.
 
-On SQLite it claims by itself; on PostgreSQL procrastinate hands it jobs by tickets (`tickets.py`), and all else is the same.
+On SQLite it claims by itself; on PostgreSQL procrastinate hands it jobs (`postgres_worker.py`), and all else is the same.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ricordo.background.handlers import Handlers, describe, is_final, retry_after
-from ricordo.background.schedule import Schedule
+from ricordo.background.handlers import Handlers, Schedule, describe, is_final, retry_after
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler
 from ricordo.errors import Collision, NotFound, RicordoError
@@ -43,7 +42,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningJob:
     """A job at work. `work` is its handler, which may be cancelled; `end` waits for that and saves what became of it."""
 
     job: Job
@@ -86,8 +85,8 @@ class Worker:
         self._schedule = Schedule(handlers.periodic())
         self._is_alone = is_alone
         self._chance = chance or random.Random()  # noqa: S311 - only spreads retries
-        self._bell = asyncio.Event()
-        self._running: dict[str, _Running] = {}
+        self._wake_up = asyncio.Event()
+        self._running: dict[str, _RunningJob] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._claiming: set[asyncio.Task[asyncio.Task[None] | None]] = set()
         self._stopped = asyncio.Event()
@@ -98,26 +97,26 @@ class Worker:
         self._tasks.append(asyncio.create_task(self._claim_all(), name="jobs: claim"))
 
     async def open(self) -> None:
-        """Free what dead servers left and keep hold of what runs, but claim nothing: jobs come by `run_one`."""
+        """Free what dead servers left and renew what runs, but claim nothing: jobs come by `run_one`."""
         loop = asyncio.get_running_loop()
 
-        def ring() -> None:
+        def notify() -> None:
             with suppress(RuntimeError):  # the loop has ended: the next server will find the job
-                loop.call_soon_threadsafe(self._bell.set)
+                loop.call_soon_threadsafe(self._wake_up.set)
 
         freed = await self._store.write(
             lambda tx: jobs.take_over(tx, silent_for=None if self._is_alone else round(self.pace.silence * SECOND))
         )
-        _tell_freed(freed)
-        await self._store.read(lambda tx: jobs.on_added(tx, ring))
-        self._tasks.append(asyncio.create_task(self._tend(), name="jobs: tend"))
+        _log_freed(freed)
+        await self._store.read(lambda tx: jobs.on_wake_up(tx, notify))
+        self._tasks.append(asyncio.create_task(self._maintain(), name="jobs: maintain"))
 
     async def stop(self) -> None:
         """Take no more jobs and put back those that run, without spending an attempt."""
         self._stopped.set()
-        self._bell.set()
+        self._wake_up.set()
         with suppress(RicordoError):  # a database that fails is no reason to leave the rest
-            await self._store.read(lambda tx: jobs.on_added(tx, None))
+            await self._store.read(lambda tx: jobs.on_wake_up(tx, None))
         # What is being claimed at this moment is started first, for only then can it be put back.
         if claiming := [*self._tasks, *self._claiming]:
             await asyncio.wait(claiming, timeout=_STOP_LIMIT)
@@ -155,12 +154,12 @@ class Worker:
 
     async def _claim_all(self) -> None:
         while not self._stopped.is_set():
-            self._bell.clear()
+            self._wake_up.clear()
             free = self.pace.concurrency - len(self._running)
             claimed = await self._claim(free) if free > 0 else 0
             if (not claimed or claimed == free) and not self._stopped.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._bell.wait(), self.pace.poll)
+                    await asyncio.wait_for(self._wake_up.wait(), self.pace.poll)
 
     async def _claim(self, most: int) -> int:
         try:
@@ -176,23 +175,23 @@ class Worker:
         return len(claimed)
 
     def _spawn(self, job: Job) -> asyncio.Task[None]:
-        this = self._running[job.id] = _Running(job)
+        this = self._running[job.id] = _RunningJob(job)
         if handler := self._handlers.get(job.kind):
             this.work = asyncio.ensure_future(_begin(handler, self._runtime, this))
-        this.end = asyncio.create_task(self._attend(this), name=f"job {job.kind}")
+        this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
             # Taken over and claimed again meanwhile, the job is here a second time.
             if self._running.get(job.id) is this:
                 del self._running[job.id]
-            self._bell.set()
+            self._wake_up.set()
 
         this.end.add_done_callback(ended)
         if self._stopped.is_set():
             this.cancel()
         return this.end
 
-    async def _attend(self, this: _Running) -> None:
+    async def _finish(self, this: _RunningJob) -> None:
         """Wait for the handler, and save how it ended."""
         job, work = this.job, this.work
         if work is None:
@@ -201,7 +200,7 @@ class Worker:
         await asyncio.wait([work])
         error = None if work.cancelled() else work.exception()
         if this.is_lost:
-            await self._let_go(job)
+            await self._release(job)
             return
         if work.cancelled():
             await self._save(lambda tx: jobs.put_back(tx, this.current()), job)
@@ -210,14 +209,14 @@ class Worker:
         else:
             await self._save(lambda tx: jobs.finish(tx, this.current()), job)
 
-    async def _let_go(self, job: Job) -> None:
+    async def _release(self, job: Job) -> None:
         try:
-            await self._store.write(lambda tx: jobs.let_go(tx, job))
+            await self._store.write(lambda tx: jobs.release(tx, job))
         except Exception as error:
-            # Its key is free all the same once this worker was not heard of for a while.
-            log.warning("a cancelled job could not be let go", extra={"job": job.id, "error": type(error).__name__})
+            # Its key is free all the same once this worker was silent for a while.
+            log.warning("a cancelled job could not be released", extra={"job": job.id, "error": type(error).__name__})
 
-    async def _fail(self, this: _Running, error: BaseException) -> None:
+    async def _fail(self, this: _RunningJob, error: BaseException) -> None:
         job, wait = this.job, None if is_final(error) else retry_after(this.job.attempts, self._chance)
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
         unexpected = None if isinstance(error, RicordoError) else error
@@ -231,20 +230,20 @@ class Worker:
             try:
                 if not await self._store.write(end):
                     log.warning("a job ended that this server had lost", extra={"job": job.id, "kind": job.kind})
-                    await self._let_go(job)
+                    await self._release(job)
             except Exception as error:
                 log.warning("the end of a job could not be saved", extra={"job": job.id, "error": type(error).__name__})
             else:
                 return
 
-    async def _tend(self) -> None:
-        """Keep hold of running jobs, add periodic ones, free those of dead workers, delete old ones."""
+    async def _maintain(self) -> None:
+        """Renew running jobs, add periodic ones, free those of dead workers, delete old ones."""
         swept = pruned = asyncio.get_running_loop().time()
         while not self._stopped.is_set():
             now = asyncio.get_running_loop().time()
             await self._quietly(self._add_periodic)
             if self._running:
-                await self._quietly(self._beat)
+                await self._quietly(self._renew)
             if now - swept >= self.pace.sweep:
                 swept = now
                 await self._quietly(self._sweep)
@@ -258,13 +257,13 @@ class Worker:
         try:
             await duty()
         except Exception:
-            log.exception("the jobs could not be tended; it is tried again")
+            log.exception("the jobs could not be maintained; it is tried again")
 
-    async def _beat(self) -> None:
-        held_now = list(self._running.values())
-        progress = {one.job.id: one.progress for one in held_now if one.progress}
-        kept = await self._store.write(lambda tx: jobs.beat(tx, self.name, [one.job for one in held_now], progress))
-        for one in held_now:
+    async def _renew(self) -> None:
+        running = list(self._running.values())
+        progress = {one.job.id: one.progress for one in running if one.progress}
+        kept = await self._store.write(lambda tx: jobs.renew(tx, self.name, [one.job for one in running], progress))
+        for one in running:
             if one.job.id not in kept and one.work and not one.work.done():
                 # It was cancelled, deleted, or taken over while this server was frozen.
                 one.is_lost = True
@@ -277,7 +276,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         silence = round(self.pace.silence * SECOND)
-        _tell_freed(await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silence)))
+        _log_freed(await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silence)))
 
     async def _prune(self) -> None:
         count = 1
@@ -285,7 +284,7 @@ class Worker:
             count = await self._store.write(jobs.prune)
 
 
-async def _begin(handler: JobHandler, runtime: Runtime, this: _Running) -> None:
+async def _begin(handler: JobHandler, runtime: Runtime, this: _RunningJob) -> None:
     await handler.run(runtime, this.job, this.report)
 
 
@@ -296,6 +295,6 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
     return jobs.fail(tx, job, describe(NotFound(reason)))
 
 
-def _tell_freed(freed: list[Job]) -> None:
+def _log_freed(freed: list[Job]) -> None:
     if freed:
         log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})

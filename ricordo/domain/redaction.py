@@ -149,7 +149,7 @@ _STRICT_RULES = (
         ("apikey", "api-key", "api_key", "secret", "passw", "token", "key="),
         re.compile(
             r"(?i)(?:(?:api[-_]?key|secret|passw(?:or)?d|access[-_]?token|auth[-_]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?"
-            r"|[?&](?:key|token)=)(?P<secret>[^\s\"'\\,;&}\[\]]{3,})"
+            r"|\b(?:key|token)=)(?P<secret>[^\s\"'\\,;&}\[\]]{3,})"
         ),
     ),
 )

@@ -18,7 +18,7 @@ from ricordo.search import partitions
 from ricordo.search.partitions import Document, Home
 from ricordo.search.query import Batch
 from ricordo.search.vector_index import VectorIndex, VectorRecord
-from ricordo.storage.fenced import FencedStore
+from ricordo.storage.jobs import FencedStore
 from ricordo.storage.store import Store
 
 if TYPE_CHECKING:

@@ -50,5 +50,5 @@ def ask(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_
         ),
     )
     if added is None and not_before <= tx.clock.now():
-        jobs.hasten(tx, FLUSH, owner_id)
+        jobs.make_due(tx, FLUSH, owner_id)
     return added is not None

@@ -1,4 +1,4 @@
-"""How the queue of jobs stands: what waits, what runs, what failed last. For `/v1/jobs/queue` and `ricordo doctor`."""
+"""The state of the job queue: what waits, what runs, what failed last. For `/v1/jobs/queue` and `ricordo doctor`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

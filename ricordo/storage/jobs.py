@@ -1,99 +1,87 @@
 """Jobs: rows that are added in the transaction that causes them, and claimed by one worker at a time.
 
-The row is the truth on every database. A worker holds a job by its heartbeat, and every write of its is fenced by its name and by
-the attempt: one that was thought dead and comes back changes nothing. Clocks of several servers should agree to some seconds.
+The row decides on every database. A worker keeps a job by its heartbeat, and every write of its is fenced by its name and by the
+attempt: one that was thought dead and comes back changes nothing. Clocks of several servers should agree to some seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row, bindparam, delete, func, literal, select
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, Invalid
-from ricordo.storage import tickets
+from ricordo.errors import Conflict, Invalid, LeaseLost
+from ricordo.storage import wake_ups
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import Missing, found, new_values, setter
-from ricordo.storage.store import Transaction
+from ricordo.storage.repository import Missing, columns_of, equal, found, new_values, setter, values_of
+from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import jobs
 
+T = TypeVar("T")
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000
-# Sweeps come again and again: that they went well is worth knowing for an hour.
+# Periodic jobs come again and again: that they went well is worth knowing for an hour.
 PERIODIC = "every:"
-# A worker that was not heard of for so long counts as dead.
+# A worker without a heartbeat for so long counts as dead.
 SILENCE = 30 * SECOND
 _KEPT_PERIODIC_SECONDS = 3600
 _PRUNED_AT_ONCE = 500
-_BELL = "jobs.bell"
+_WAKE_UP = "jobs.wake_up"
 
-_FIELDS = [column.name for column in jobs.c if column.name != "seq"]
+_FIELDS = [column.name for column in columns_of(jobs)]
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
 # A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
-_stops = (_other.c.status == "cancelled") & _other.c.worker.is_not(None) & (_other.c.heartbeat_at > bindparam("alive"))
+_STOPS = (_other.c.status == "cancelled") & _other.c.worker.is_not(None) & (_other.c.heartbeat_at > bindparam("alive"))
 _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
-    select(literal(1)).where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _stops).exists()
+    select(literal(1)).where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _STOPS).exists()
 )
 _IS_DUE = (jobs.c.status == "waiting") & (jobs.c.not_before <= bindparam("now"))
 _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
-_NEXT = (
-    select(jobs)
-    .where(_IS_DUE, _KEY_IS_FREE)
-    .order_by(jobs.c.not_before, jobs.c.seq)
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-_THIS = select(jobs).where(_IS_DUE, _KEY_IS_FREE, jobs.c.id == bindparam("id")).with_for_update(skip_locked=True)
-_CLAIM = setter(
-    jobs,
-    *("status", "attempts", "worker", "heartbeat_at", "started_at"),
-    where=(jobs.c.id == bindparam("job_id")) & (jobs.c.status == "waiting"),
-)
-_IS_HELD = (
+_FREE = select(jobs).where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
+_NEXT = _FREE.order_by(jobs.c.not_before, jobs.c.seq).limit(1)
+_THIS = _FREE.where(equal(jobs, "id"))
+_TAKEN = ("status", "attempts", "worker", "heartbeat_at", "started_at")
+_CLAIM = setter(jobs, *_TAKEN, where=(jobs.c.id == bindparam("job_id")) & (jobs.c.status == "waiting"))
+_IS_OWN = (
     (jobs.c.id == bindparam("job_id"))
     & (jobs.c.status == "running")
-    & (jobs.c.worker == bindparam("held_by"))
+    & (jobs.c.worker == bindparam("by_worker"))
     & (jobs.c.attempts == bindparam("attempt"))
 )
-_THIS_HELD = select(jobs.c.id).where(_IS_HELD).with_for_update()
-_BEAT = setter(jobs, "heartbeat_at", "progress", where=_IS_HELD)
-_LEAVE = setter(
-    jobs,
-    *("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at"),
-    where=_IS_HELD,
-)
-_LOCK = select(jobs.c.id).where(jobs.c.status == "running", jobs.c.worker == bindparam("held_by"))
-# A row that someone holds is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
+_LOCK = select(jobs.c.id).where(_IS_OWN).with_for_update()
+_RENEW = setter(jobs, "heartbeat_at", "progress", where=_IS_OWN)
+_LEFT = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at")
+_LEAVE = setter(jobs, *_LEFT, where=_IS_OWN)
+_OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
+# A locked row is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
 _RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
-_TWIN = select(jobs.c.id).where(
-    jobs.c.kind == bindparam("kind"), jobs.c.key == bindparam("key"), jobs.c.status == "waiting", jobs.c.is_single
-)
-_CANCEL = setter(jobs, *("status", "ended_at"), where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None))
-_HASTEN = setter(
+_WAITS_FOR_ALL = (jobs.c.status == "waiting") & jobs.c.is_single
+_TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _WAITS_FOR_ALL)
+_MAKE_DUE = setter(
     jobs,
     "not_before",
-    where=(jobs.c.kind == bindparam("of_kind"))
-    & (jobs.c.key == bindparam("of_key"))
-    & (jobs.c.status == "waiting")
-    & jobs.c.is_single,
+    where=(jobs.c.kind == bindparam("of_kind")) & (jobs.c.key == bindparam("of_key")) & _WAITS_FOR_ALL,
 )
-_LET_GO = setter(
+_CANCEL = setter(jobs, "status", "ended_at", where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None))
+_RELEASE = setter(
     jobs,
     "worker",
-    where=(jobs.c.id == bindparam("job_id")) & (jobs.c.worker == bindparam("held_by")) & (jobs.c.status == "cancelled"),
+    where=(jobs.c.id == bindparam("job_id"))
+    & (jobs.c.worker == bindparam("by_worker"))
+    & (jobs.c.status == "cancelled"),
 )
 _DELETE = delete(jobs).where(jobs.c.id == bindparam("job_id"))
-_BY_ID = select(jobs).where(jobs.c.id == bindparam("id"), jobs.c.organization_id == bindparam("organization_id"))
+_BY_ID = select(jobs).where(equal(jobs, "id", "organization_id"))
 
 
-def on_added(tx: Transaction, ring: Callable[[], None] | None) -> None:
-    """Call `ring` in the thread of each transaction of this store that added a job, once it is committed; None: no more."""
-    tx.cache[_BELL] = ring
+def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
+    """Call `notify` in the thread of each transaction of this store that added a job, once it is committed; None: no more."""
+    tx.cache[_WAKE_UP] = notify
 
 
 def add(tx: Transaction, job: Job) -> Job | None:
@@ -106,80 +94,75 @@ def add(tx: Transaction, job: Job) -> Job | None:
         raise Invalid(f"The job {job.kind} may never run. Give it one attempt at least.")
     now = tx.clock.now()
     job = replace(job, created_at=now, not_before=max(job.not_before, now))
-    if not tx.run(_INSERT, {name: getattr(job, name) for name in _FIELDS}):
+    if not tx.run(_INSERT, values_of(job, _FIELDS)):
         return None
-    if tickets.are_used(tx):
-        if job.not_before <= now:
-            tickets.issue(tx, [job])
-    elif ring := tx.cache.get(_BELL):
-        tx.after_commit.append(ring)
+    if not wake_ups.are_used(tx):
+        _notify(tx)
+    elif job.not_before <= now:
+        wake_ups.send(tx, [job])
     return job
 
 
-def hasten(tx: Transaction, kind: str, key: str) -> None:
+def make_due(tx: Transaction, kind: str, key: str) -> None:
     """Let the single job of this kind and key that waits come at once."""
-    tx.run(_HASTEN, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
-    # On PostgreSQL the sweep for jobs without a ticket finds it.
-    if ring := tx.cache.get(_BELL):
-        tx.after_commit.append(ring)
+    tx.run(_MAKE_DUE, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
+    _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
 
 
 def is_due(tx: Transaction) -> bool:
-    """Whether a job waits whose time has come."""
+    """Return whether a job waits whose time has come."""
     return tx.first(_DUE, {"now": tx.clock.now()}) is not None
 
 
 def claim(tx: Transaction, worker: str, most: int) -> list[Job]:
     """Take up to so many jobs whose time has come, those that wait longest first, one of a key at a time."""
     claimed: list[Job] = []
-    while len(claimed) < most and (row := tx.first(_NEXT, _now(tx))):
+    while len(claimed) < most and (row := tx.first(_NEXT, _times(tx))):
         claimed.append(_take(tx, job_of(row), worker))
     return claimed
 
 
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
-    """Take this job; None where it is not there to be taken: gone, taken, not due, or its key is busy."""
-    row = tx.first(_THIS, {**_now(tx), "id": id})
+    """Take this job; None where it cannot be taken: deleted, taken, not due, or its key is busy."""
+    row = tx.first(_THIS, {**_times(tx), "id": id})
     return _take(tx, job_of(row), worker) if row else None
 
 
-def beat(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]) -> set[str]:
-    """Hold these jobs for longer and save how far they are, by id; returns the ids of those that are still held."""
+def renew(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]) -> set[str]:
+    """Keep these jobs for longer and save how far they are, by id; returns the ids of those that are still the worker's."""
     now = tx.clock.now()
-    tx.run(
-        _BEAT,
-        [
-            _fence(job) | {"new_heartbeat_at": now, "new_progress": progress.get(job.id, job.progress)}
-            for job in running
-        ],
-    )
-    return {row.id for row in tx.all(_LOCK, {"held_by": worker})}
+    rows = [
+        _fence(job) | new_values({"heartbeat_at": now, "progress": progress.get(job.id, job.progress)})
+        for job in running
+    ]
+    tx.run(_RENEW, rows)
+    return {row.id for row in tx.all(_OWN, {"worker": worker})}
 
 
 def lock(tx: Transaction, job: Job) -> bool:
-    """Keep the job from being taken over until the transaction ends; False where its worker holds it no more."""
-    return tx.first(_THIS_HELD, _fence(job)) is not None
+    """Keep the job from being taken over until the transaction ends; False where it is its worker's no more."""
+    return tx.first(_LOCK, _fence(job)) is not None
 
 
 def finish(tx: Transaction, job: Job) -> bool:
-    """It is done; False where it is held no more."""
+    """End the job as done; False where it is its worker's no more."""
     return _leave(tx, job, status="done", ended_at=tx.clock.now())
 
 
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
-    """It failed: for good, or to be tried again in so many microseconds while attempts remain; False where it is held no more."""
+    """End the job as failed, or try it again in so many microseconds while attempts remain; False as `finish`."""
     if retry_after is None or job.attempts >= job.most_attempts:
         return _leave(tx, job, status="failed", error=error, ended_at=tx.clock.now())
-    return _wait_again(tx, job, tx.clock.now() + retry_after, error)
+    return _wait_again(tx, job, retry_after, error=error)
 
 
 def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
-    """Let it wait again as if it had not been taken, for so many microseconds; False where it is held no more."""
-    return _wait_again(tx, job, tx.clock.now() + after, job.error, attempts=job.attempts - 1)
+    """Let it wait again as if it had not been taken, for so many microseconds; False as `finish`."""
+    return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
 def take_over(tx: Transaction, *, silent_for: int | None = None) -> list[Job]:
-    """Free the jobs whose worker gave no sign for so many microseconds (None: all that run); those are returned.
+    """Free the jobs whose worker had no heartbeat for so many microseconds (None: all that run); those are returned.
 
     A job that has attempts left waits again, any other has failed.
     """
@@ -189,8 +172,8 @@ def take_over(tx: Transaction, *, silent_for: int | None = None) -> list[Job]:
         error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
         if fail(tx, job, error, retry_after=0):
             freed.append(job)
-    if tickets.are_used(tx):
-        tickets.drop(tx, [job.id for job in freed])
+    if wake_ups.are_used(tx):
+        wake_ups.delete_used(tx, [job.id for job in freed])
     return freed
 
 
@@ -203,9 +186,9 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     return get(tx, scope, id)
 
 
-def let_go(tx: Transaction, job: Job) -> bool:
-    """The worker of a cancelled job has stopped it: another of its key may run."""
-    return tx.run(_LET_GO, {"job_id": job.id, "held_by": job.worker, "new_worker": None}) > 0
+def release(tx: Transaction, job: Job) -> bool:
+    """Note that the worker of a cancelled job has stopped it: another of its key may run."""
+    return tx.run(_RELEASE, {"job_id": job.id, "by_worker": job.worker, "new_worker": None}) > 0
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
@@ -213,22 +196,21 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
     job = get(tx, scope, id)
     if job.status == "running":
         return cancel(tx, scope, id)
-    is_held = job.worker is not None and (job.heartbeat_at or 0) > _now(tx)["alive"]
-    if job.status == "cancelled" and is_held:
-        return job
-    tx.run(_DELETE, {"job_id": id})
+    is_stopping = job.worker is not None and (job.heartbeat_at or 0) > _times(tx)["alive"]
+    if not (job.status == "cancelled" and is_stopping):
+        tx.run(_DELETE, {"job_id": id})
     return job
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
-    """One job; raises NotFound."""
+    """Return one job; raises NotFound."""
     return job_of(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Job", id))
 
 
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
 ) -> list[Job]:
-    """One page of jobs, filtered by statuses and by kind; None: all."""
+    """Return one page of jobs, filtered by statuses and by kind; None: all."""
     statement = select(jobs).where(jobs.c.organization_id == scope.organization_id)
     if statuses is not None:
         statement = statement.where(jobs.c.status.in_(statuses))
@@ -249,12 +231,48 @@ def prune(tx: Transaction) -> int:
     )
     is_over = (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
     rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
-    if not rows:
-        return 0
-    return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows])))
+    return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows]))) if rows else 0
 
 
-def _now(tx: Transaction) -> dict[str, int]:
+def job_of(row: Row[Any]) -> Job:
+    """Return the job in a row of its table."""
+    return Job(**values_of(row, _FIELDS))
+
+
+class FencedStore:
+    """The store as a job may use it: writes raise LeaseLost once the job was taken over, cancelled or ended.
+
+    A server that was frozen and wakes up does not know that another took its job over. Its next write raises.
+    """
+
+    def __init__(self, store: Store, job: Job) -> None:
+        self.clock = store.clock
+        self.read = store.read
+        self._store = store
+        self._job = job
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Write as the store does, while the job is its worker's; nobody can take it over before this is committed."""
+
+        def fenced(tx: Transaction) -> T:
+            if not lock(tx, self._job):
+                raise LeaseLost(f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it.")
+            return work(tx)
+
+        # Slow writes are logged by the name of what they do.
+        fenced.__qualname__ = getattr(work, "__qualname__", repr(work))
+        return await self._store.write(fenced)
+
+    async def close(self) -> None:
+        """Do nothing: the store is closed by whoever opened it."""
+
+
+def _notify(tx: Transaction) -> None:
+    if notify := tx.cache.get(_WAKE_UP):
+        tx.after_commit.append(notify)
+
+
+def _times(tx: Transaction) -> dict[str, int]:
     now = tx.clock.now()
     return {"now": now, "alive": now - SILENCE}
 
@@ -262,37 +280,21 @@ def _now(tx: Transaction) -> dict[str, int]:
 def _take(tx: Transaction, job: Job, worker: str) -> Job:
     now = tx.clock.now()
     taken = replace(job, status="running", attempts=job.attempts + 1, worker=worker, heartbeat_at=now, started_at=now)
-    changed = ("status", "attempts", "worker", "heartbeat_at", "started_at")
-    tx.run(_CLAIM, new_values({name: getattr(taken, name) for name in changed}) | {"job_id": job.id})
+    tx.run(_CLAIM, new_values(values_of(taken, _TAKEN)) | {"job_id": job.id})
     return taken
 
 
-def _wait_again(
-    tx: Transaction, job: Job, not_before: int, error: dict[str, str] | None, attempts: int | None = None
-) -> bool:
+def _wait_again(tx: Transaction, job: Job, after: int, **changes: Any) -> bool:
     if job.is_single and tx.first(_TWIN, {"kind": job.kind, "key": job.key}):
         # Another like it was added while it ran; that one will do what is left to do.
-        return _leave(tx, job, status="cancelled", error=error, ended_at=tx.clock.now())
-    return _leave(
-        tx,
-        job,
-        status="waiting",
-        attempts=job.attempts if attempts is None else attempts,
-        not_before=not_before,
-        error=error,
-    )
+        return _leave(tx, job, status="cancelled", error=changes["error"], ended_at=tx.clock.now())
+    return _leave(tx, job, status="waiting", not_before=tx.clock.now() + after, **changes)
 
 
 def _leave(tx: Transaction, job: Job, **changes: Any) -> bool:
     left = replace(job, **{"worker": None, "heartbeat_at": None, "error": None, **changes})
-    changed = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at")
-    return tx.run(_LEAVE, _fence(job) | new_values({name: getattr(left, name) for name in changed})) > 0
+    return tx.run(_LEAVE, _fence(job) | new_values(values_of(left, _LEFT))) > 0
 
 
 def _fence(job: Job) -> dict[str, Any]:
-    return {"job_id": job.id, "held_by": job.worker, "attempt": job.attempts}
-
-
-def job_of(row: Row[Any]) -> Job:
-    """The job in a row of its table."""
-    return Job(**{name: getattr(row, name) for name in _FIELDS})
+    return {"job_id": job.id, "by_worker": job.worker, "attempt": job.attempts}

@@ -1,40 +1,40 @@
 """What the repositories share: conditions, inserts and updates, and rows to values and back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Insert, Row, Table, bindparam
+from sqlalchemy import JSON, Column, ColumnElement, Insert, Row, Table, and_, bindparam, func, select
 from sqlalchemy import update as update_table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
 
+from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
+from ricordo.storage.store import Transaction, each
 
 V = TypeVar("V")
 _USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
-def usage_values(usage: Usage) -> dict[str, Any]:
-    """The columns that hold a Usage."""
-    return {name: getattr(usage, name) for name in _USAGE}
+def columns_of(table: Table, *without: str) -> list[Column[Any]]:
+    """Return the table's columns but `seq` and these."""
+    return [column for column in table.c if column.name not in ("seq", *without)]
 
 
-def usage_of(row: Row[Any]) -> Usage:
-    """The Usage in a row of runs or steps."""
-    return Usage(*(getattr(row, name) for name in _USAGE))
+def equal(table: Table, *names: str) -> ColumnElement[bool]:
+    """Return the condition that each of these columns equals the parameter of its name."""
+    return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
-def found(value: V | None, kind: str, id: str) -> V:
-    """The value; raises NotFound where there is none."""
-    if value is None:
-        raise NotFound(f"{kind} with ID {id} not found")
-    return value
+def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+    """Return the condition that a column is among the values of a parameter, a list of any length."""
+    return column.op("IN", is_comparison=True)(each(bindparam(parameter, type_=JSON())))
 
 
 def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
-    """An UPDATE that sets these columns from parameters of the same names with `new_` before them.
+    """Return an UPDATE that sets these columns from parameters of the same names with `new_` before them.
 
     SQLAlchemy keeps the bare column names for itself in an UPDATE, so values and conditions need names of their own.
     """
@@ -42,12 +42,55 @@ def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
 
 
 def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters for a `setter`."""
+    """Return the parameters of a `setter`."""
     return {f"new_{name}": value for name, value in values.items()}
 
 
+def values_of(item: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of these names."""
+    return {name: getattr(item, name) for name in names}
+
+
+def found(value: V | None, kind: str, id: str) -> V:
+    """Return the value; raises NotFound where there is none."""
+    if value is None:
+        raise NotFound(f"{kind} with ID {id} not found")
+    return value
+
+
+def count_in(tx: Transaction, table: Table, scope: Scope) -> int:
+    """Return how many rows of the table the scope's organization has."""
+    statement = select(func.count()).select_from(table).where(table.c.organization_id == scope.organization_id)
+    return int(tx.all(statement)[0][0])
+
+
+def ids_in(tx: Transaction, table: Table, scope: Scope) -> list[str]:
+    """Return the ids of the rows of the table that the scope's organization has, the oldest first."""
+    statement = select(table.c.id).where(table.c.organization_id == scope.organization_id)
+    return [row.id for row in tx.all(statement.order_by(table.c.seq))]
+
+
+def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_tags: bool) -> ColumnElement[bool]:
+    """Return the condition that `links` has any of these tags, or all of them, for what the column names."""
+    of_item = links.c[column.table.name.removesuffix("s") + "_id"]
+    tagged = select(of_item).where(links.c.tag.in_(tags))
+    if all_tags:
+        tagged = tagged.group_by(of_item).having(func.count() == len(set(tags)))
+    return column.in_(tagged)
+
+
+def usage_values(usage: Usage) -> dict[str, Any]:
+    """Return the columns that hold a Usage."""
+    return values_of(usage, _USAGE)
+
+
+def usage_of(row: Row[Any]) -> Usage:
+    """Return the Usage in a row of runs or steps."""
+    return Usage(*(getattr(row, name) for name in _USAGE))
+
+
 def plain(value: Any) -> dict[str, Any]:
-    """A small dataclass as JSON, fields at None left out."""
+    """Return a small dataclass as JSON, without fields at None."""
     return {name: item for name, item in asdict(value).items() if item is not None}
 
 

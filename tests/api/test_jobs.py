@@ -46,7 +46,7 @@ def claimed(server: ServerInThread, kind: str = "now", **fields: object) -> Job:
 
 def test_a_job_tells_what_it_is_and_how_far(server: ServerInThread, http: httpx2.Client) -> None:
     job = claimed(server, "search.reindex", key="space", user_id="user-1", most_attempts=3)
-    server.write(lambda tx: jobs.beat(tx, "elsewhere", [job], {job.id: {"done": 30, "total": 100}}))
+    server.write(lambda tx: jobs.renew(tx, "elsewhere", [job], {job.id: {"done": 30, "total": 100}}))
 
     shown = http.get(f"/v1/jobs/{job.id}").json()
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ricordo.background.run_events import HANDLER
+from ricordo.background.upkeep import HANDLERS
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import run_events, runs
@@ -26,13 +26,14 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
         runs.end(tx, replace(run, status="completed", ended_at=START + 1_000_000))
 
     await store.write(work)
-    job = Job(HANDLER.kind, LOCAL_ORGANIZATION)
+    handler = next(one for one in HANDLERS if one.kind == "run_events")
+    job = Job(handler.kind, LOCAL_ORGANIZATION)
     left = []
     for hours in (2.9, 0.2):
         clock.advance(hours * 3600)
-        await HANDLER.run(stage.runtime, job, lambda _done, _total: None)
+        await handler.run(stage.runtime, job, lambda _done, _total: None)
         left.append(len(await store.read(lambda tx: run_events.of_run(tx, run.id))))
 
     assert left == [501, 0]
-    assert HANDLER.every_seconds
+    assert handler.every_seconds
     await stage.close()

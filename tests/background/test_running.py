@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.background.running import background_work
+from ricordo.background.postgres_worker import background_work
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.errors import Invalid
 from ricordo.plugins import Plugins

@@ -1,6 +1,6 @@
 """Periodic jobs: one row for each period, whoever adds it and whatever their clocks say."""
 
-from ricordo.background.schedule import Schedule
+from ricordo.background.handlers import Schedule
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job, JobHandler, Report

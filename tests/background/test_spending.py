@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.background.spending import noted, waits
+from ricordo.background.upkeep import expenses_noted, postponed
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
@@ -34,12 +34,12 @@ async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
 
 async def test_what_a_job_embeds_is_noted_with_its_agent_and_model(stage: Stage) -> None:
     agent = await stage.agent()
-    async with noted(stage.runtime, job_of(agent)):
+    async with expenses_noted(stage.runtime, job_of(agent)):
         count("a/embed", 70)
         count("a/embed", 7)
-    async with noted(stage.runtime, job_of("archive-1")):
+    async with expenses_noted(stage.runtime, job_of("archive-1")):
         count("b/embed", 5)
-    async with noted(stage.runtime, job_of(agent)):
+    async with expenses_noted(stage.runtime, job_of(agent)):
         pass
     assert await spent(stage) == [(agent, "a/embed", 77), (None, "b/embed", 5)]
 
@@ -48,7 +48,7 @@ async def test_what_a_job_spent_before_it_failed_is_noted_too(stage: Stage) -> N
     agent = await stage.agent()
 
     async def embed() -> None:
-        async with noted(stage.runtime, job_of(agent)):
+        async with expenses_noted(stage.runtime, job_of(agent)):
             count("a/embed", 7)
             raise RuntimeError("The provider is down.")
 
@@ -68,12 +68,12 @@ async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monke
     spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
     await stage.store.write(lambda tx: usage.add_expense(tx, spending))
     stage.store.cache.clear()
-    assert not await waits(runtime, job_of(agent))  # no model, or the built-in one
+    assert not await postponed(runtime, job_of(agent))  # no model, or the built-in one
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")
     runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))
     monkeypatch.setattr(type(runtime.models.embedders), "default_handle", lambda _: "far/embed")
 
-    assert await waits(runtime, job_of(agent))
+    assert await postponed(runtime, job_of(agent))
 
     found = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
     (later,) = [job for job in found if job.kind == "embed"]

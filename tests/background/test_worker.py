@@ -48,7 +48,7 @@ async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: st
         assert runtime.store is store
         seen.append(job.payload)
 
-    # Nothing is polled here within the test's time: the adding transaction itself rings. (PostgreSQL's bell: test_tickets.py)
+    # Nothing is polled here within the test's time: the adding transaction itself notifies. (PostgreSQL: test_postgres_worker.py)
     pace = ASLEEP if database == "sqlite" else QUICK
     async with working(store, tmp_path, JobHandler("work", run), pace=pace):
         await asyncio.sleep(0.01)
@@ -140,7 +140,10 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
     assert [round(wait / least, 1) >= 1 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
     assert [wait <= least * 1.21 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
     assert failed.status == "failed"
-    assert failed.error == {"type": "RuntimeError", "message": "the service at http://…@there said no to key=…"}
+    assert failed.error == {
+        "type": "RuntimeError",
+        "message": "the service at http://[secret removed: password]@there said no to key=[secret removed: credential]",
+    }
 
 
 async def test_an_error_that_would_come_again_fails_at_once(store: SqliteStore, tmp_path: Path) -> None:

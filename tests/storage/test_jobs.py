@@ -96,7 +96,7 @@ async def test_a_beat_keeps_a_job_and_tells_what_was_lost(store: SqliteStore, cl
     await store.write(lambda tx: jobs.cancel(tx, scope, added[0].id))
     clock.advance(29)
     progress = {added[1].id: {"done": 3, "total": 4}}
-    kept = await store.write(lambda tx: jobs.beat(tx, "me", held, progress))
+    kept = await store.write(lambda tx: jobs.renew(tx, "me", held, progress))
     assert kept == {added[1].id, added[2].id}
     clock.advance(29)
     assert await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND)) == []

@@ -37,7 +37,7 @@ _QUICK_TRIES = 3
 _JOBS_AT_ONCE = 5
 _AGE_RUN = """UPDATE runs SET lease_expires_at = 0
     WHERE ended_at IS NULL AND id IN (SELECT run_id FROM messages WHERE otid = ?)"""
-_DROP_IDLE_TICKETS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
+_DROP_IDLE_WAKE_UPS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running')"""
 _HURRIED_LEASE = 1_000_000  # microseconds
 _LIMIT = 240.0  # seconds for anything to come to rest
@@ -366,8 +366,8 @@ class _Campaign:
         self._hasten("search.merge")
         self._hasten("deletion")
         if self.size.hurries:
-            # As two sweeps would: the tickets that a killed server had taken and not used.
-            self.tables.execute(_DROP_IDLE_TICKETS)
+            # As two sweeps would: the wake-ups that a killed server had taken and not used.
+            self.tables.execute(_DROP_IDLE_WAKE_UPS)
 
     async def _until(self, what: str, sql: str, nudge: Callable[[], None]) -> None:
         deadline = time.monotonic() + _LIMIT

@@ -64,7 +64,7 @@ def _turns(tables: Tables, said: list[Said], told_interrupted: set[str]) -> list
 
 
 def _jobs(tables: Tables, added: list[str], noted: list[Run], killed: dict[int, int]) -> list[str]:
-    """No job is lost, runs for ever or too often; those of a key never overlap; no ticket is left."""
+    """No job is lost, runs for ever or too often; those of a key never overlap; no wake-up is left."""
     faults = []
     rows = tables.execute("SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs").fetchall()
     for id, kind, status, attempts, most, error, is_single in rows:
@@ -91,8 +91,8 @@ def _jobs(tables: Tables, added: list[str], noted: list[Run], killed: dict[int, 
         for one, other in pairwise(of_key):
             if (one.ended or killed.get(one.process, 2**63)) > other.started:
                 faults.append(f"two jobs of {one.key} overlapped: {one}, {other}")
-    tickets = tables.execute("SELECT status, count(*) FROM procrastinate_jobs GROUP BY status").fetchall()
-    return faults + [f"{count} tickets are left {status}" for status, count in tickets]
+    left = tables.execute("SELECT status, count(*) FROM procrastinate_jobs GROUP BY status").fetchall()
+    return faults + [f"{count} wake-ups are left {status}" for status, count in left]
 
 
 def _partitions(tables: Tables) -> list[str]:

@@ -28,7 +28,7 @@ from tests.support.crash_model import BELLS, ring_bell
 from tests.support.server_process import ServerProcess
 
 CONNECTIONS = 5  # of each server's pool
-# Besides its pool a server has two connections for tickets and one that listens.
+# Besides its pool a server has two connections for wake-ups and one that listens.
 CONNECTIONS_OF_ONE = CONNECTIONS + 3
 NOTES = "CAMPAIGN_NOTES"
 KEYS = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.background.handlers import Handlers
-from ricordo.background.tickets import TicketWorker
+from ricordo.background.postgres_worker import PostgresWorker
 from ricordo.background.worker import Pace, Worker
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -41,7 +41,7 @@ async def working(
     """A worker that runs, fed in the way of its database, and is stopped on leaving."""
     chance = random.Random(1)  # noqa: S311 - it only spreads retries
     worker = Worker(runtime_on(store, folder), Handlers(handlers), is_alone=is_alone, pace=pace, chance=chance)
-    served = TicketWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
+    served = PostgresWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
     await served.start()
     try:
         yield worker

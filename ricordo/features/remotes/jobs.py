@@ -13,7 +13,7 @@ from ricordo.features.remotes import queries
 from ricordo.features.remotes.service import note_error, sync
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
-from ricordo.storage.fenced import FencedStore
+from ricordo.storage.jobs import FencedStore
 from ricordo.storage.store import Transaction
 
 SWEEP = "memory_remotes_sweep"

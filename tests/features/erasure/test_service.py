@@ -346,7 +346,7 @@ async def erased_beside(stage: Stage, running: Job) -> None:
     assert job
     erasure = asyncio.create_task(_ERASE.run(stage.runtime, job, lambda _done, _total: None))
     async with asyncio.timeout(20):
-        while not erasure.done() and not await stage.store.write(lambda tx: jobs.let_go(tx, running)):
+        while not erasure.done() and not await stage.store.write(lambda tx: jobs.release(tx, running)):
             pass  # each write gives way
         assert not erasure.done()
         await erasure

@@ -1,28 +1,49 @@
-"""PostgreSQL's way to hand out jobs: a procrastinate worker in each server, woken by the database, whose one task claims a job.
+"""Background work of a server, and on PostgreSQL the way its jobs are handed out: by a procrastinate worker in each server.
 
-procrastinate decides who gets a ticket next, and serves one of a key at a time; our row decides whether it may be claimed, and how
-it ended. So whatever a ticket meets (a lost race, a cut connection, a server that froze) costs a moment and never a job.
+procrastinate decides who gets a wake-up next, and serves one of a key at a time; our row decides whether its job may be claimed,
+and how it ended. So whatever happens to a wake-up (a lost race, a cut connection, a server that froze) costs a moment and no job.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from ricordo.background.handlers import Handlers
 from ricordo.background.worker import Worker
+from ricordo.domain.job import JobHandler
 from ricordo.errors import Unavailable
-from ricordo.storage import tickets
+from ricordo.runtime import Runtime
+from ricordo.storage import wake_ups
 from ricordo.storage.store import Store
 
 log = logging.getLogger(__name__)
-# Two for claiming tickets; one more listens.
+# Two for taking wake-ups; one more listens.
 _CONNECTIONS = 2
 _RACES = 5
 _STOP_LIMIT = 10.0
 
 
-class TicketWorker:
+@asynccontextmanager
+async def background_work(
+    runtime: Runtime, built_in: Sequence[JobHandler] = (), *, address: str | None = None
+) -> AsyncIterator[Worker]:
+    """Run the built-in handlers and those of plugins until leaving.
+
+    `address` is PostgreSQL's, as libpq reads it; None: this is the only server on its SQLite file.
+    """
+    handlers = Handlers([*built_in, *runtime.plugins.jobs()])
+    worker = Worker(runtime, handlers, is_alone=address is None)
+    served = worker if address is None else PostgresWorker(worker, runtime.store, address)
+    await served.start()
+    try:
+        yield worker
+    finally:
+        await served.stop()
+
+
+class PostgresWorker:
     """Runs the jobs of one server on PostgreSQL: `start` and `stop` as those of a Worker. `address` is a libpq address."""
 
     def __init__(self, worker: Worker, store: Store, address: str) -> None:
@@ -46,8 +67,8 @@ class TicketWorker:
             raise Unavailable(reason) from error
         await self._worker.open()
         self._tasks = [
-            asyncio.create_task(self._serve(), name="jobs: tickets"),
-            asyncio.create_task(self._issue(), name="jobs: missing tickets"),
+            asyncio.create_task(self._serve(), name="jobs: wake-ups"),
+            asyncio.create_task(self._send_missing(), name="jobs: missing wake-ups"),
         ]
 
     async def stop(self) -> None:
@@ -67,12 +88,12 @@ class TicketWorker:
         except ImportError as error:
             reason = "PostgreSQL needs the extra `postgres`. Install it: pip install 'ricordo[postgres]'"
             raise Unavailable(reason) from error
-        logging.getLogger("procrastinate").setLevel(logging.WARNING)  # it has two lines to say about every ticket
+        logging.getLogger("procrastinate").setLevel(logging.WARNING)  # it has two lines to say about every wake-up
         connector = procrastinate.PsycopgConnector(conninfo=self._address, min_size=1, max_size=_CONNECTIONS)
         app = procrastinate.App(connector=connector)
-        app.job_manager = _Steady(app.job_manager, self._store)  # type: ignore[assignment]
+        app.job_manager = _SteadyManager(app.job_manager, self._store)  # type: ignore[assignment]
 
-        @app.task(name=tickets.TASK, queue=tickets.QUEUE)
+        @app.task(name=wake_ups.TASK, queue=wake_ups.QUEUE)
         async def claim(id: str) -> None:
             await self._worker.run_one(id)
 
@@ -81,14 +102,14 @@ class TicketWorker:
     async def _serve(self) -> None:
         """Let procrastinate work; where it gives up, as on a lost connection, let it begin again."""
         pace = self._worker.pace
-        # Whoever is cancelled while procrastinate closes may get its error instead: ask, and do not trust the cancel alone.
+        # A task that is cancelled while procrastinate closes may get its error instead of the cancel.
         while not self._is_stopping:
             try:
                 await self._app.run_worker_async(
-                    queues=[tickets.QUEUE],
+                    queues=[wake_ups.QUEUE],
                     concurrency=pace.concurrency,
                     fetch_job_polling_interval=pace.poll,
-                    # A job runs on when its ticket is dropped: the row holds it, and its key.
+                    # A job runs on when its wake-up is deleted: the row keeps it, and its key.
                     shutdown_graceful_timeout=0,
                     delete_jobs="always",
                     install_signal_handlers=False,
@@ -99,22 +120,22 @@ class TicketWorker:
                 log.warning("the queue's worker stopped; it starts again", extra={"error": type(error).__name__})
             await asyncio.sleep(pace.poll)
 
-    async def _issue(self) -> None:
-        """Issue tickets for jobs whose time has come, and drop those that hold a key for nobody."""
+    async def _send_missing(self) -> None:
+        """Send wake-ups for jobs whose time has come, and delete those that keep a key for nobody."""
         pace, swept = self._worker.pace, 0.0
         while True:
             try:
-                if await self._store.read(tickets.are_missing):
-                    await self._store.write(tickets.issue_missing)
+                if await self._store.read(wake_ups.are_missing):
+                    await self._store.write(wake_ups.send_missing)
                 if (now := asyncio.get_running_loop().time()) - swept >= pace.sweep:
                     swept = now
-                    self._suspects = await self._store.write(lambda tx: tickets.drop_idle(tx, self._suspects))
+                    self._suspects = await self._store.write(lambda tx: wake_ups.delete_idle(tx, self._suspects))
             except Exception as error:
-                log.warning("tickets could not be issued; it is tried again", extra={"error": type(error).__name__})
+                log.warning("wake-ups could not be sent; it is tried again", extra={"error": type(error).__name__})
             await asyncio.sleep(pace.poll)
 
 
-class _Steady:
+class _SteadyManager:
     """procrastinate's manager of its rows, with the errors answered that would end its worker."""
 
     def __init__(self, manager: Any, store: Store) -> None:
@@ -125,17 +146,16 @@ class _Steady:
         return getattr(self._manager, name)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Any:
-        """The next ticket, or None."""
         from procrastinate.exceptions import UniqueViolation
 
         for _ in range(_RACES):
             try:
                 return await self._manager.fetch_job(queues=queues, worker_id=worker_id)
             except UniqueViolation:
-                continue  # two workers took two tickets of one key at once, and the other one was quicker
+                continue  # two workers took two wake-ups of one key at once, and the other one was quicker
             except Exception as error:
-                log.warning("no ticket could be fetched; it is tried again", extra={"error": type(error).__name__})
-                # A worker that seemed dead was forgotten by another server; it takes its place again.
+                log.warning("no wake-up could be fetched; it is tried again", extra={"error": type(error).__name__})
+                # A worker that seemed dead was deleted by another server; it registers again.
                 with suppress(Exception):
                     await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
@@ -143,15 +163,13 @@ class _Steady:
         return None
 
     async def finish_job(self, job: Any, status: Any, delete_job: bool) -> None:  # noqa: ARG002 - procrastinate's signature
-        """Drop the ticket, whatever came of it."""
         try:
-            await self._store.write(lambda tx: tickets.finish(tx, [job.id]))
+            await self._store.write(lambda tx: wake_ups.finish(tx, [job.id]))
         except Exception as error:
-            log.warning("a ticket stays until it is swept", extra={"error": type(error).__name__})
+            log.warning("a wake-up stays until it is swept", extra={"error": type(error).__name__})
 
     async def update_heartbeat(self, worker_id: int) -> None:
-        """Say that this worker lives."""
         try:
-            await self._store.write(lambda tx: tickets.keep_worker(tx, worker_id))
+            await self._store.write(lambda tx: wake_ups.keep_worker(tx, worker_id))
         except Exception as error:
             log.warning("the queue's worker gave no sign; it is tried again", extra={"error": type(error).__name__})

@@ -1,4 +1,4 @@
-"""Tickets: PostgreSQL rings at once, two servers share the work, and nothing that befalls a ticket loses its job or doubles it."""
+"""Wake-ups: PostgreSQL notifies at once, two servers share the work, and a wake-up that is lost or doubled costs no job."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Collision, Invalid, Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import jobs, tickets
+from ricordo.storage import jobs, wake_ups
 from ricordo.storage.postgres import PostgresStore, open_postgres
 from ricordo.storage.store import Transaction
 from tests.support.jobs import QUICK, add, address_of, get, until, working
@@ -90,7 +90,7 @@ async def test_the_next_job_of_a_key_follows_at_once(store: PostgresStore, tmp_p
     assert log.overlaps == []
 
 
-async def test_a_ticket_is_added_and_taken_back_with_its_transaction(store: PostgresStore) -> None:
+async def test_a_wake_up_is_added_and_taken_back_with_its_transaction(store: PostgresStore) -> None:
     def add_and_fail(tx: Transaction) -> None:
         jobs.add(tx, Job("work", LOCAL_ORGANIZATION))
         raise Invalid("no")
@@ -147,7 +147,7 @@ WORKER_COUNTED_DEAD = "DELETE FROM procrastinate_workers"
 
 
 @pytest.mark.parametrize("mishap", [LOST, TAKER_KILLED, WORKER_COUNTED_DEAD])
-async def test_whatever_befalls_a_ticket_its_job_runs_once(store: PostgresStore, tmp_path: Path, mishap: str) -> None:
+async def test_whatever_befalls_a_wake_up_its_job_runs_once(store: PostgresStore, tmp_path: Path, mishap: str) -> None:
     log = Log()
     added = [await add(store, key="same") for _ in range(3)]
     if mishap != WORKER_COUNTED_DEAD:
@@ -163,13 +163,13 @@ async def test_whatever_befalls_a_ticket_its_job_runs_once(store: PostgresStore,
     assert log.overlaps == []
 
 
-async def test_tickets_too_many_claim_nothing(store: PostgresStore, tmp_path: Path) -> None:
+async def test_wake_ups_too_many_claim_nothing(store: PostgresStore, tmp_path: Path) -> None:
     log = Log(0.05)
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK):
         job = await add(store)
         await until(store, job, "running")
         for _ in range(3):
-            await store.write(lambda tx: tickets.issue(tx, [job]))
+            await store.write(lambda tx: wake_ups.send(tx, [job]))
             await wait_for(store, "count(*) = 0 FROM procrastinate_jobs WHERE status = 'todo'")
         assert (await until(store, job)).attempts == 1
     assert log.runs == {job.id: 1}
