@@ -27,7 +27,7 @@ from ricordo.search.cache import Memory
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.deletion import Kind
-from ricordo.storage.fenced import FencedStore
+from ricordo.storage.jobs import FencedStore
 from ricordo.storage.scrub import scrub
 from ricordo.storage.store import Transaction
 
