@@ -1,7 +1,7 @@
 """The nine kinds of tool rules: what the options of each must hold, which tools it lets through, and what it tells the model."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -31,91 +31,45 @@ SENTENCES: dict[RuleType, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunFirst:
-    """A turn's first call is this tool's, or another's with such a rule; `arguments` are filled in."""
+class ParsedRule:
+    """A rule with its options read.
 
+    `children` are the tools that may follow its tool, and `arguments` what is filled in: for `run_first` by argument, for children
+    by child and argument. `mapping`, `default` and `requires_match` belong to `conditional`, `limit` to `max_count_per_step`.
+    """
+
+    type: RuleType
     tool: str
+    children: frozenset[str] = frozenset()
     arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ExitLoop:
-    """A call of the tool ends the turn."""
-
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContinueLoop:
-    """After a call of the tool there is another step."""
-
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequiredBeforeExit:
-    """The turn does not end before the tool was called."""
-
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequiresApproval:
-    """A person decides about each call of the tool."""
-
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class MaxCount:
-    """The tool is called `limit` times a turn at most; 0 is never."""
-
-    tool: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Children:
-    """Right after the tool comes one of its children; `arguments` are filled in by child."""
-
-    tool: str
-    children: frozenset[str]
-    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def widest(self) -> frozenset[str] | None:
-        """Every tool that may follow, whatever the tool returns; None for all there are."""
-        return self.children
-
-    def choose(self, output: str) -> frozenset[str] | None:  # noqa: ARG002 - only branches look at it
-        """The tools that may follow this output; None for all there are."""
-        return self.children
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyAfter(Children):
-    """The children are called right after the tool and at no other time, and right after it nothing else is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """What the tool returned decides which tool comes next; without a match the default, anything, or (strictly) nothing."""
-
-    tool: str
-    mapping: Mapping[str, str]
+    mapping: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     requires_match: bool = False
+    limit: int = 0
+
+    def __str__(self) -> str:
+        """The rule in a few words, for errors: `constrain_child_tools of plan (search, write)`."""
+        details = ", ".join(sorted(self.children) or [f"{case}: {child}" for case, child in self.mapping.items()])
+        details = str(self.limit) if self.type == "max_count_per_step" else details
+        return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
     @property
     def widest(self) -> frozenset[str] | None:
         """Every tool that may follow, whatever the tool returns; None for all there are."""
+        if self.type != "conditional":
+            return self.children
         targets = frozenset(self.mapping.values())
         if self.requires_match:
             return targets
         return None if self.default is None else targets | {self.default}
 
     def choose(self, output: str) -> frozenset[str] | None:
-        """The tools that may follow this output; None for all there are. An equal text wins over an equal value."""
+        """The tools that may follow this output; None for all there are. An equal text wins over an equal value.
+
+        Without a match it is the default, anything, or (strictly) nothing.
+        """
+        if self.type != "conditional":
+            return self.children
         if output in self.mapping:
             return frozenset({self.mapping[output]})
         value = _comparable(output)
@@ -127,43 +81,29 @@ class Branches:
         return None if self.default is None else frozenset({self.default})
 
 
-Kind = (
-    RunFirst
-    | ExitLoop
-    | ContinueLoop
-    | RequiredBeforeExit
-    | RequiresApproval
-    | MaxCount
-    | Children
-    | OnlyAfter
-    | Branches
-)
-
-
-def kind_of(rule: ToolRule) -> Kind:
+def parse_rule(rule: ToolRule) -> ParsedRule:
     """The rule with its options read; raises Invalid for a type that is unknown and for options that cannot be."""
     if not isinstance(rule.tool_name, str) or not rule.tool_name:
         raise Invalid(f"A tool rule of type {rule.type} names no tool. Give its tool_name.")
-    read = _READERS.get(rule.type)
-    if read is None:
-        raise Invalid(
-            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {", ".join(_READERS)}.'
-        )
-    return read(rule)
-
-
-def name_of(kind: Kind) -> str:
-    """The rule in a few words, for errors: `constrain_child_tools of plan (search, write)`."""
-    wire = _NAMES[type(kind)]
-    match kind:
-        case Children():
-            return f"{wire} of {kind.tool} ({', '.join(sorted(kind.children))})"
-        case Branches():
-            return f"{wire} of {kind.tool} ({', '.join(f'{case}: {child}' for case, child in kind.mapping.items())})"
-        case MaxCount():
-            return f"{wire} of {kind.tool} ({kind.limit})"
-        case _:
-            return f"{wire} of {kind.tool}"
+    if rule.type not in SENTENCES:
+        known = ", ".join(SENTENCES)
+        raise Invalid(f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.')
+    options: dict[str, Any] = {}
+    match rule.type:
+        case "run_first":
+            options = {"arguments": _arguments(rule, rule.options.get("args"))}
+        case "constrain_child_tools":
+            children = _names(rule, "children")
+            options = {"children": children, "arguments": _child_arguments(rule, children)}
+        case "parent_last_tool":
+            options = {"children": _names(rule, "children")}
+        case "conditional":
+            options = _branches(rule)
+        case "max_count_per_step":
+            limit = options["limit"] = rule.options.get("max_count_limit")
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+                raise _fault(rule, "max_count_limit has to be a whole number, 0 or more")
+    return ParsedRule(rule.type, rule.tool_name, **options)
 
 
 def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
@@ -209,12 +149,7 @@ def _comparable(text: str) -> tuple[str, Any]:
     return "text", bare
 
 
-def _run_first(rule: ToolRule) -> Kind:
-    return RunFirst(rule.tool_name, _arguments(rule, rule.options.get("args")))
-
-
-def _children(rule: ToolRule) -> Kind:
-    children = _names(rule, "children")
+def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict[str, Any]]:
     filled: dict[str, dict[str, Any]] = {}
     for node in rule.options.get("child_arg_nodes") or ():
         name = node.get("name") if isinstance(node, Mapping) else None
@@ -224,14 +159,10 @@ def _children(rule: ToolRule) -> Kind:
             if key in filled.setdefault(name, {}) and filled[name][key] != value:
                 raise _fault(rule, f"child_arg_nodes fills {key} of {name} in two ways")
             filled[name][key] = value
-    return Children(rule.tool_name, children, filled)
+    return filled
 
 
-def _only_after(rule: ToolRule) -> Kind:
-    return OnlyAfter(rule.tool_name, _names(rule, "children"))
-
-
-def _branches(rule: ToolRule) -> Kind:
+def _branches(rule: ToolRule) -> dict[str, Any]:
     mapping = rule.options.get("child_output_mapping")
     if not isinstance(mapping, Mapping) or not mapping or not all(_is_name(child) for child in mapping.values()):
         raise _fault(rule, "child_output_mapping has to map at least one output to the name of a tool")
@@ -241,38 +172,8 @@ def _branches(rule: ToolRule) -> Kind:
     strict = rule.options.get("require_output_mapping") or False
     if not isinstance(strict, bool):
         raise _fault(rule, "require_output_mapping has to be true or false")
-    return Branches(rule.tool_name, {_told(case, None): child for case, child in mapping.items()}, default, strict)
-
-
-def _max_count(rule: ToolRule) -> Kind:
-    limit = rule.options.get("max_count_limit")
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise _fault(rule, "max_count_limit has to be a whole number, 0 or more")
-    return MaxCount(rule.tool_name, limit)
-
-
-_READERS: dict[str, Callable[[ToolRule], Kind]] = {
-    "run_first": _run_first,
-    "exit_loop": lambda rule: ExitLoop(rule.tool_name),
-    "continue_loop": lambda rule: ContinueLoop(rule.tool_name),
-    "conditional": _branches,
-    "constrain_child_tools": _children,
-    "max_count_per_step": _max_count,
-    "parent_last_tool": _only_after,
-    "required_before_exit": lambda rule: RequiredBeforeExit(rule.tool_name),
-    "requires_approval": lambda rule: RequiresApproval(rule.tool_name),
-}
-_NAMES: dict[type[Kind], str] = {
-    RunFirst: "run_first",
-    ExitLoop: "exit_loop",
-    ContinueLoop: "continue_loop",
-    Branches: "conditional",
-    Children: "constrain_child_tools",
-    MaxCount: "max_count_per_step",
-    OnlyAfter: "parent_last_tool",
-    RequiredBeforeExit: "required_before_exit",
-    RequiresApproval: "requires_approval",
-}
+    cases = {_told(case, None): child for case, child in mapping.items()}
+    return {"mapping": cases, "default": default, "requires_match": strict}
 
 
 def _names(rule: ToolRule, option: str) -> frozenset[str]:

@@ -17,37 +17,24 @@ narrows the choice. Some cases need a decision, and this is ours:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any
 
-from ricordo.domain.tool import ToolRule
+from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from ricordo.tools.rule_kinds import (
-    Branches,
-    Children,
-    ContinueLoop,
-    ExitLoop,
-    Kind,
-    MaxCount,
-    OnlyAfter,
-    RequiredBeforeExit,
-    RequiresApproval,
-    RunFirst,
-    kind_of,
-    line_of,
-    name_of,
-)
-from ricordo.tools.rule_paths import DeadEnd, Paths
-
-__all__ = ["Allowed", "DeadEnd", "FinishedCall", "RuleOutcome", "Rulebook"]
+from ricordo.tools.rule_kinds import ParsedRule, line_of, parse_rule
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_FOLLOWING = (Children, Branches)
-_ORDERED = (RunFirst, MaxCount, *_FOLLOWING)
+_FOLLOWING: tuple[RuleType, ...] = ("constrain_child_tools", "parent_last_tool", "conditional")
+_ORDERED: tuple[RuleType, ...] = ("run_first", "max_count_per_step", *_FOLLOWING)
+
+
+class DeadEnd(Invalid):
+    """The tool rules leave no way on: a tool has to be called and none may, or the turn could not end any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +79,39 @@ class RuleOutcome:
 _SILENT = RuleOutcome()
 
 
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Where a turn can go: `following[tool]` may be called right after it, and after `endings` a turn may end.
+
+    What a tool will return is not known before, so each output is held possible: what is unreachable here never happens.
+    """
+
+    following: Mapping[str, frozenset[str]]
+    endings: frozenset[str]
+
+    def reach(self, names: Iterable[str], spent: Collection[str] = ()) -> set[str]:
+        """Every tool that may be called sooner or later, one of `names` coming next; `spent` tools are called no more."""
+        seen: set[str] = set()
+        waiting = [name for name in names if name not in spent]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += [after for after in self.following[name] if after not in seen and after not in spent]
+        return seen
+
+    def trap(self, names: Iterable[str], spent: Collection[str] = ()) -> str | None:
+        """A tool that may be called, and after which no turn can end; None where there is none."""
+        seen = self.reach(names, spent)
+        escaping = seen & self.endings
+        while True:
+            more = {name for name in seen - escaping if not escaping.isdisjoint(self.following[name])}
+            if not more:
+                break
+            escaping |= more
+        return min(seen - escaping, default=None)
+
+
 class Rulebook:
     """The rules of an agent over the tools attached to it. `history` is always the calls of this turn that ran, in order."""
 
@@ -102,25 +122,25 @@ class Rulebook:
         self._attached = frozenset(self._tools)
         self.is_empty = not self._rules
         self._all = Allowed(self._tools)
-        self._kinds: tuple[Kind, ...] = tuple(kind_of(rule) for rule in self._rules)
-        self._first = tuple(kind for kind in self._kinds if isinstance(kind, RunFirst))
-        self._after: dict[str, list[Children | Branches]] = {}
+        self._parsed = tuple(parse_rule(rule) for rule in self._rules)
+        self._first = self._of("run_first")
+        self._only_after = self._of("parent_last_tool")
+        self._after: dict[str, list[ParsedRule]] = {}
         self._parents: dict[str, set[str]] = {}
         self._limits: dict[str, int] = {}
-        for kind in self._kinds:
-            if isinstance(kind, _FOLLOWING):
-                self._after.setdefault(kind.tool, []).append(kind)
-            if isinstance(kind, OnlyAfter):
-                for child in kind.children:
-                    self._parents.setdefault(child, set()).add(kind.tool)
-            if isinstance(kind, MaxCount):
-                self._limits[kind.tool] = min(kind.limit, self._limits.get(kind.tool, kind.limit))
-        self._terminal = self._tools_with(ExitLoop)
-        self._continuing = self._tools_with(ContinueLoop)
-        self._gated = self._tools_with(RequiresApproval)
-        self._required = tuple(dict.fromkeys(kind.tool for kind in self._kinds if isinstance(kind, RequiredBeforeExit)))
-        self.is_ordered = any(isinstance(kind, _ORDERED) for kind in self._kinds)
-        self._paths = Paths({}, frozenset())
+        for rule in self._of(*_FOLLOWING):
+            self._after.setdefault(rule.tool, []).append(rule)
+        for rule in self._only_after:
+            for child in rule.children:
+                self._parents.setdefault(child, set()).add(rule.tool)
+        for rule in self._of("max_count_per_step"):
+            self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
+        self._terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
+        self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
+        self._gated = frozenset(rule.tool for rule in self._of("requires_approval"))
+        self._required = tuple(dict.fromkeys(rule.tool for rule in self._of("required_before_exit")))
+        self.is_ordered = bool(self._of(*_ORDERED))
+        self._paths = _Paths({}, frozenset())
         if self._first or self._after or self._required:
             self._paths = self._make_paths()
             self._prove()
@@ -184,16 +204,16 @@ class Rulebook:
 
     @cached_property
     def _lines(self) -> tuple[str, ...]:
-        firsts = [name for name in dict.fromkeys(kind.tool for kind in self._first) if name in self._attached]
+        firsts = [name for name in dict.fromkeys(rule.tool for rule in self._first) if name in self._attached]
         shown = (
             line_of(rule, firsts)
-            for rule, kind in zip(self._rules, self._kinds, strict=True)
-            if kind.tool in self._attached or (isinstance(kind, OnlyAfter) and kind.children & self._attached)
+            for rule, parsed in zip(self._rules, self._parsed, strict=True)
+            if parsed.tool in self._attached or (parsed.type == "parent_last_tool" and parsed.children & self._attached)
         )
         return tuple(dict.fromkeys(shown))
 
-    def _tools_with(self, kind: type[Kind]) -> frozenset[str]:
-        return frozenset(one.tool for one in self._kinds if isinstance(one, kind))
+    def _of(self, *types: RuleType) -> tuple[ParsedRule, ...]:
+        return tuple(rule for rule in self._parsed if rule.type in types)
 
     def _spent(self, history: Sequence[FinishedCall]) -> frozenset[str]:
         if not self._limits:
@@ -202,8 +222,8 @@ class Rulebook:
         return frozenset(name for name, limit in self._limits.items() if counts[name] >= limit)
 
     def _beginning(self) -> Allowed:
-        firsts = {kind.tool for kind in self._first} - self._spent(())
-        prefilled = _merged((kind.tool, kind.arguments) for kind in self._first if kind.tool in self._attached)
+        firsts = {rule.tool for rule in self._first} - self._spent(())
+        prefilled = _merged((rule.tool, rule.arguments) for rule in self._first if rule.tool in self._attached)
         return Allowed(
             tuple(name for name in self._tools if name in firsts),
             prefilled,
@@ -216,7 +236,7 @@ class Rulebook:
         names = self._unguarded(last.name if last else None)
         if last is None or last.name not in self._after:
             return names, False
-        choices = [kind.choose(last.content) for kind in self._after[last.name]]
+        choices = [rule.choose(last.content) for rule in self._after[last.name]]
         narrowing = [choice for choice in choices if choice is not None]
         return names.intersection(*narrowing), bool(narrowing)
 
@@ -230,7 +250,7 @@ class Rulebook:
     ) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
         if last is None or last.name not in self._after:
             return _NOTHING, _NOTHING
-        filled = (pair for kind in self._after[last.name] if _fills(kind) for pair in kind.arguments.items())
+        filled = (pair for rule in self._after[last.name] for pair in rule.arguments.items())
         prefilled = _merged((name, values) for name, values in filled if name in names)
         return prefilled, {name: f"ChildToolRule({last.name}->{name})" for name in prefilled}
 
@@ -251,39 +271,37 @@ class Rulebook:
         raise DeadEnd(f"{what}. {self._blamed(last.name if last else None, spent, missing)}")
 
     def _blamed(self, last: str | None, spent: Iterable[str], missing: Iterable[str]) -> str:
-        followed = [name_of(kind) for kind in self._after.get(last, ())] if last else []
-        guarding = [
-            name_of(kind)
-            for kind in self._kinds
-            if isinstance(kind, OnlyAfter) and kind.tool != last and kind.children & self._attached
-        ]
-        limiting = [name_of(kind) for kind in self._kinds if isinstance(kind, MaxCount) and kind.tool in set(spent)]
-        requiring = [f"required_before_exit of {name}" for name in missing]
-        return _advice([*followed, *guarding, *limiting, *requiring])
+        followed = self._after.get(last, []) if last else []
+        guards = [rule for rule in self._only_after if rule.tool != last and rule.children & self._attached]
+        limits = [rule for rule in self._of("max_count_per_step") if rule.tool in set(spent)]
+        blamed = [*map(str, [*followed, *guards, *limits]), *(f"required_before_exit of {name}" for name in missing)]
+        if not blamed:
+            return "Attach the tools that its rules name, or change the rules."
+        return f"Change one of these tool rules, or attach the tools they name: {'; '.join(blamed)}."
 
-    def _make_paths(self) -> Paths:
+    def _make_paths(self) -> _Paths:
         following, endings = {}, set(self._terminal & self._attached)
         for name in self._tools:
-            widest = [kind.widest for kind in self._after.get(name, ())]
+            widest = [rule.widest for rule in self._after.get(name, ())]
             narrowing = [tools for tools in widest if tools is not None]
             following[name] = self._unguarded(name).intersection(*narrowing)
             if not narrowing:
                 endings.add(name)
-        return Paths(following, frozenset(endings))
+        return _Paths(following, frozenset(endings))
 
     def _prove(self) -> None:
         """Raise Invalid where no turn could end, whatever the model does."""
         never = self._spent(())
-        firsts = {kind.tool for kind in self._first}
+        firsts = {rule.tool for rule in self._first}
         start = (self._attached & firsts if firsts else self._unguarded(None)) - never
         if firsts and not start:
             raise Invalid(
                 f"The tool rules want a turn to begin with {' or '.join(sorted(firsts))}, which cannot be called: "
                 "attach such a tool and allow at least one call of it, or remove its run_first rule."
             )
-        _merged((kind.tool, kind.arguments) for kind in self._first)
+        _merged((rule.tool, rule.arguments) for rule in self._first)
         for name in self._attached:
-            _merged(pair for kind in self._after.get(name, ()) if _fills(kind) for pair in kind.arguments.items())
+            _merged(pair for rule in self._after.get(name, ()) for pair in rule.arguments.items())
         if absent := [name for name in self._required if name not in self._attached]:
             raise Invalid(
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not attached. "
@@ -309,10 +327,6 @@ class Rulebook:
         return self._paths.reach(self._paths.following[name], never)
 
 
-def _fills(kind: Kind) -> TypeGuard[Children]:
-    return isinstance(kind, Children)
-
-
 def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Values by tool and argument; raises Invalid where two rules fill one argument in two ways."""
     merged: dict[str, dict[str, Any]] = {}
@@ -326,9 +340,3 @@ def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
 
 def _place(last: FinishedCall | None) -> str:
     return f"after {last.name}" if last else "at the beginning of a turn"
-
-
-def _advice(rules: Sequence[str]) -> str:
-    if not rules:
-        return "Attach the tools that its rules name, or change the rules."
-    return f"Change one of these tool rules, or attach the tools they name: {'; '.join(rules)}."

@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, RequestPart
 from ricordo.domain.tool import Tool, ToolRule, ToolType
 from ricordo.errors import Invalid
-from ricordo.tools.rule_kinds import kind_of
+from ricordo.tools.rule_kinds import parse_rule
 
 _MAX_NAMES = 1_000
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -121,7 +121,7 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
     made = ToolRule(
         rule.tool_name, rule.type, rule.prompt_template, rule.model_dump(exclude=_COMMON, exclude_none=True)
     )
-    kind_of(made)
+    parse_rule(made)
     return made
 
 
