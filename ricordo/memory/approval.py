@@ -70,17 +70,17 @@ def approve(
     """
     chain, proposal = _held(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
-    outcome = preview(proposal, block)
-    if body is not None and body != outcome.value:
-        outcome = ApprovalPreview(body, True)
+    value, conflict = _merged(proposal, block)
+    if body is not None and body != value:
+        value, conflict = body, None
         metadata = ChangeMetadata(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
     else:
         metadata = _metadata(proposal, by)
-    if not outcome.is_clean:
-        stuck = replace(proposal, status="conflicted", note=outcome.note)
+    if conflict:
+        stuck = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, stuck)
         return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
-    written = _apply(tx, chain, block, proposal, outcome.value, metadata)
+    written = _apply(tx, chain, block, proposal, value, metadata)
     head = versions.lock(tx, chain.id)
     result = head.head if head and head.head != chain.head else None
     settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
@@ -124,29 +124,18 @@ async def decide_all(
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalPreview:
-    """What approving would make of a block: its text, None where it goes; or, where that is not clean, why not."""
-
-    value: str | None
-    is_clean: bool
-    note: str | None = None
-
-
-def preview(proposal: Proposal, block: Block | None) -> ApprovalPreview:
-    """What approving the proposal would come to while the block is as it is."""
+def _merged(proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:
+    """The text that approving makes of the block, None where it goes; and why it cannot be approved as it is."""
     if block is None:
         # What shall be deleted and is gone is as it should be.
         is_clean = proposal.value is None or proposal.base is None
-        return ApprovalPreview(proposal.value, is_clean, None if is_clean else _GONE)
+        return proposal.value, None if is_clean else _GONE
     if proposal.value is None:
-        is_clean = block.value == proposal.base_value
-        return ApprovalPreview(None, is_clean, None if is_clean else _CONFLICT)
+        return None, None if block.value == proposal.base_value else _CONFLICT
     if proposal.base_value is None:
-        is_clean = block.value == proposal.value
-        return ApprovalPreview(proposal.value, is_clean, None if is_clean else _THERE)
+        return proposal.value, None if block.value == proposal.value else _THERE
     merged = merge_lines(proposal.base_value, proposal.value, block.value)
-    return ApprovalPreview(merged, merged is not None, None if merged is not None else _CONFLICT)
+    return merged, None if merged is not None else _CONFLICT
 
 
 @dataclass(frozen=True, slots=True)

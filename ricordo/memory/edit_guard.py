@@ -15,13 +15,15 @@ import orjson
 
 from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.errors import Invalid
+from ricordo.memory.merge import common_ends
 
 # So much of what is added may stand elsewhere before it counts as a repetition, in runs of words.
 CONTAINED = 0.9
 _RUN = 5
 # What is shorter is found in any text: a name, a fact, a line of a list.
 _LEAST_WORDS, _LEAST_CHARACTERS = 12, 40
-_LEAST_LINE = 24
+# A line, or a change, as short as this is not looked at.
+LEAST_LINE = 24
 # Of all words of two lines, as many are in both.
 _ALIKE = 0.8
 _LEAST_ALIKE_WORDS = 7
@@ -137,36 +139,28 @@ def _hits(result: ToolReturnPart) -> list[Any] | None:
 
 def changed_piece(before: str, after: str) -> str:
     """The piece of the later text between what both begin with and what both end with, in whole words."""
-    shorter = min(len(before), len(after))
-    head = next((place for place in range(shorter) if before[place] != after[place]), shorter)
+    head, tail = common_ends(before, after)
     while _splits_word(after, head):
         head -= 1  # a changed word is a new word
-    rest = shorter - head
-    tail = next((place for place in range(rest) if before[-1 - place] != after[-1 - place]), rest)
     while _splits_word(after, len(after) - tail):
         tail -= 1
     return after[head : len(after) - tail]
 
 
-def added_text(before: str, piece: str) -> str:
-    """What a changed piece adds: its lines without those that were there before."""
-    known = Counter(_key(line) for line in before.split("\n"))
-    kept: list[str] = []
-    for line in piece.split("\n"):
+def added_lines(before: str, after: str) -> list[str]:
+    """The lines of the later text without as many of each as the earlier one has."""
+    known = Counter(map(_key, before.split("\n")))
+    added: list[str] = []
+    for line in after.split("\n"):
         if known[_key(line)] > 0:
             known[_key(line)] -= 1
         else:
-            kept.append(line)
-    return "\n".join(kept)
+            added.append(line)
+    return added
 
 
 def _splits_word(text: str, place: int) -> bool:
     return 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum() and text[place] < "\u3000"
-
-
-def says_something(piece: str) -> bool:
-    """Whether what a write changes is long enough to be looked at any further."""
-    return len(piece.strip()) >= _LEAST_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +181,18 @@ class KnownLine:
 
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
     """Lines that stand already, in this block or in one of the others (texts by their labels), and that a write adds again."""
-    added = _added_lines(before, after)
+    added = [line for line in added_lines(before, after) if _tells(line)]
     if not added:
         return []
     stays = {_key(line) for line in after.split("\n")}  # a line that is replaced may be like the one that replaces it
-    standing = [
+    known = [
         KnownLine(name, number, line, is_same=True)
         for name, text in ({label: before} | {name: text for name, text in others.items() if name != label}).items()
         for number, line in enumerate(text.split("\n"), 1)
         if name != label or _key(line) in stays
     ]
     by_key: dict[str, KnownLine] = {}
-    for one in standing:
+    for one in known:
         by_key.setdefault(_key(one.text), one)
     found: list[KnownLine] = []
     words: list[set[str]] = []
@@ -206,10 +200,10 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     for line in added:
         if same := by_key.get(_key(line)):
             found.append(same)
-        elif compared + len(standing) <= _MOST_COMPARED:
-            compared += len(standing)
-            words = words or [set(_words(one.text)) for one in standing]
-            if alike := _most_alike(line, standing, words):
+        elif compared + len(known) <= _MOST_COMPARED:
+            compared += len(known)
+            words = words or [set(_words(one.text)) for one in known]
+            if alike := _most_alike(line, known, words):
                 found.append(alike)
     return found
 
@@ -217,7 +211,7 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
 def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
     """The line that stands there already, where a write does nothing but to add lines again that its block has."""
     lost = Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
-    new = _new_lines(before, after)
+    new = [line for line in added_lines(before, after) if line.strip()]
     if lost or not new:
         return None
     there: dict[str, KnownLine] = {}
@@ -227,32 +221,17 @@ def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
     return found[0] if all(found) else None
 
 
-def _new_lines(before: str, after: str) -> list[str]:
-    known = Counter(map(_key, before.split("\n")))
-    new: list[str] = []
-    for line in after.split("\n"):
-        if known[_key(line)] > 0:
-            known[_key(line)] -= 1
-        elif line.strip():
-            new.append(line)
-    return new
-
-
-def _added_lines(before: str, after: str) -> list[str]:
-    return [line for line in _new_lines(before, after) if _tells(line)]
-
-
 def _tells(line: str) -> bool:
     """Whether the line is long enough to say something that need not be said twice."""
-    return len(_key(line)) >= _LEAST_LINE and len(_words(line)) > 3
+    return len(_key(line)) >= LEAST_LINE and len(_words(line)) > 3
 
 
-def _most_alike(line: str, standing: Sequence[KnownLine], words_of: Sequence[set[str]]) -> KnownLine | None:
+def _most_alike(line: str, known: Sequence[KnownLine], words_of: Sequence[set[str]]) -> KnownLine | None:
     words = set(_words(line))
     if len(words) < _LEAST_ALIKE_WORDS:
         return None
     best: tuple[float, KnownLine | None] = (_ALIKE, None)
-    for one, theirs in zip(standing, words_of, strict=True):
+    for one, theirs in zip(known, words_of, strict=True):
         # Of sets of such different sizes too little is in both.
         if not _ALIKE * len(words) <= len(theirs) <= len(words) / _ALIKE:
             continue

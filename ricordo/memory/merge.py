@@ -65,10 +65,7 @@ def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], 
 
     Where that would take too long, only what both begin and end with is.
     """
-    shorter = min(len(old), len(new))
-    head = next((line for line in range(shorter) if old[line] != new[line]), shorter)
-    rest = shorter - head
-    tail = next((line for line in range(rest) if old[-1 - line] != new[-1 - line]), rest)
+    head, tail = common_ends(old, new)
     kept = {line: line for line in range(head)}
     kept |= {len(old) - 1 - line: len(new) - 1 - line for line in range(tail)}
     middle, other = old[head : len(old) - tail], new[head : len(new) - tail]
@@ -77,3 +74,12 @@ def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], 
     for block in SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
         kept |= {head + block.a + offset: head + block.b + offset for offset in range(block.size)}
     return kept, True
+
+
+def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How many items both begin with, and how many of the rest both end with."""
+    shorter = min(len(old), len(new))
+    head = next((place for place in range(shorter) if old[place] != new[place]), shorter)
+    rest = shorter - head
+    tail = next((place for place in range(rest) if old[-1 - place] != new[-1 - place]), rest)
+    return head, tail

@@ -13,6 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal
 
+from ricordo.memory.merge import common_ends
+
 PieceKind = Literal["same", "added", "removed"]
 
 # How many pairs of equal lines, or equal words, are looked at in one comparison. Where there are more, only what is unique is
@@ -48,10 +50,7 @@ class _BoundedMatcher(SequenceMatcher[str]):
 
     def _matches(self, old: Sequence[str], new: Sequence[str], *, splits: bool = True) -> list[tuple[int, int]]:
         """Which parts of the old sequence stay, and where they are in the new one."""
-        shorter = min(len(old), len(new))
-        head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-        rest = shorter - head
-        tail = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+        head, tail = common_ends(old, new)
         matches = [(at, at) for at in range(head)]
         middle = self._middle(old[head : len(old) - tail], new[head : len(new) - tail], splits)
         matches += [(head + at, head + at_new) for at, at_new in middle]

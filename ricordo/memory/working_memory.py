@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ricordo.domain.agent import AgentState
@@ -10,7 +10,7 @@ from ricordo.domain.block import Block, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_guard import NO_GUARD, Guard, added_text, changed_piece, only_repeats, repeated, says_something
+from ricordo.memory.edit_guard import LEAST_LINE, NO_GUARD, Guard, added_lines, changed_piece, only_repeats, repeated
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -37,53 +37,45 @@ REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys a
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEdit:
-    """One tool call's change of one block's text: from the block as the step began with it, to the text it should have."""
+class _Edit:
+    """What one tool call does to one block; `base` is the block as the step began with it."""
 
     call_id: str
     base: Block
+    reason: EditReason = field(default=NO_REASON, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEdit(_Edit):
+    """A change of the block's text, to the text it should have."""
+
     value: str
     shown: Shown = "text"
-    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
-class BlockCreation:
-    """A block that a tool call wants made; it has no chain yet."""
-
-    call_id: str
-    base: Block
-    reason: EditReason = NO_REASON
+class BlockCreation(_Edit):
+    """A block that is to be made; it has no chain yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRemoval:
-    """A block that a tool call wants out of the agent's memory."""
-
-    call_id: str
-    base: Block
-    reason: EditReason = NO_REASON
+class BlockRemoval(_Edit):
+    """A block that is to leave the agent's memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRename:
-    """A block that a tool call gives another label: from `old`, which it had within the step, to `label`."""
+class BlockRename(_Edit):
+    """Another label: from `old`, which the block had within the step, to `label`."""
 
-    call_id: str
-    base: Block
     old: str
     label: str
-    reason: EditReason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDescription:
-    """A block that a tool call gives another description."""
+class BlockDescription(_Edit):
+    """Another description of the block."""
 
-    call_id: str
-    base: Block
     description: str
-    reason: EditReason = NO_REASON
 
 
 MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescription
@@ -108,7 +100,7 @@ class WorkingMemory:
 
     def __init__(self, state: AgentState, guard: Guard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
         self._agent = state.agent
-        self._stands = state.blocks
+        self._blocks = state.blocks
         self._bases = {block.id: block for block in state.blocks}
         self._current = {block.label: block for block in state.blocks}
         self._guard = guard
@@ -126,9 +118,9 @@ class WorkingMemory:
             raise NotFound(f"Block field {label} does not exist (available sections = {', '.join(self._current)})")
         return block
 
-    def stands(self) -> tuple[Block, ...]:
-        """The blocks as they stood when the step began, without what it edited: what may be read as memory."""
-        return self._stands
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks as the step began with them, without its edits: what may be read as memory."""
+        return self._blocks
 
     def find(self, label: str) -> Block | None:
         """The block with this label, with the step's edits so far, if there is one."""
@@ -152,7 +144,7 @@ class WorkingMemory:
             self._require_new(block, value, call_id)
             self._current[label] = replace(block, value=value)
             self.edits.append(
-                BlockEdit(call_id, self._bases[block.id], value, shown, self._with_quote(reason, call_id))
+                BlockEdit(call_id, self._bases[block.id], value, shown, reason=self._with_quote(reason, call_id))
             )
         return value
 
@@ -175,14 +167,14 @@ class WorkingMemory:
         )
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
-        self.edits.append(BlockCreation(call_id, new, self._with_quote(NO_REASON, call_id)))
+        self.edits.append(BlockCreation(call_id, new, reason=self._with_quote(NO_REASON, call_id)))
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
         block = self.block(label)
         require_writable(block)
         del self._current[label]
-        self.edits.append(BlockRemoval(call_id, self._bases[block.id], self._with_quote(NO_REASON, call_id)))
+        self.edits.append(BlockRemoval(call_id, self._bases[block.id], reason=self._with_quote(NO_REASON, call_id)))
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
@@ -195,7 +187,7 @@ class WorkingMemory:
         renamed = replace(block, label=new_label)
         self._current = {one.label: one for one in (renamed if one is block else one for one in self._current.values())}
         reason = self._with_quote(NO_REASON, call_id)
-        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, reason))
+        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, reason=reason))
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
@@ -205,7 +197,7 @@ class WorkingMemory:
         if description != block.description:
             self._current[label] = replace(block, description=description)
             reason = self._with_quote(NO_REASON, call_id)
-            self.edits.append(BlockDescription(call_id, self._bases[block.id], description, reason))
+            self.edits.append(BlockDescription(call_id, self._bases[block.id], description, reason=reason))
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
@@ -239,17 +231,17 @@ class WorkingMemory:
     def _require_new(self, block: Block, value: str, call_id: str) -> None:
         """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""
         piece = changed_piece(block.value, value)
-        if not says_something(piece):
+        if len(piece.strip()) < LEAST_LINE:
             return
-        self._guard.require_new(added_text(block.value, piece), own=block.value)
-        if standing := only_repeats(block.label, block.value, value):
-            raise Invalid(f"Nothing was saved: this {standing.told()}. Change that line, or leave it.")
+        self._guard.require_new("\n".join(added_lines(block.value, piece)), own=block.value)
+        if line := only_repeats(block.label, block.value, value):
+            raise Invalid(f"Nothing was saved: this {line.told()}. Change that line, or leave it.")
         self._note_repeated(block.label, block.value, value, call_id)
 
     def _note_repeated(self, label: str, before: str, after: str, call_id: str) -> None:
         others = {name: other.value for name, other in self._current.items() if name != label}
-        for standing in repeated(label, before, after, others)[:_MOST_NOTED]:
-            self._note(call_id, f"What you wrote {standing.told()}. Keep it in one place.")
+        for line in repeated(label, before, after, others)[:_MOST_NOTED]:
+            self._note(call_id, f"What you wrote {line.told()}. Keep it in one place.")
 
     def _note(self, call_id: str, note: str) -> None:
         notes = self.notes.setdefault(call_id, [])

@@ -11,7 +11,7 @@ from ricordo.errors import Invalid
 from ricordo.memory.edit_guard import (
     Guard,
     Sources,
-    added_text,
+    added_lines,
     changed_piece,
     found_again_in,
     only_repeats,
@@ -87,7 +87,7 @@ def test_ninety_percent_is_where_a_repetition_begins() -> None:
     ],
 )
 def test_what_a_write_adds_is_what_was_not_there(before: str, after: str, added: str) -> None:
-    assert added_text(before, changed_piece(before, after)).strip() == added.strip()
+    assert "\n".join(added_lines(before, changed_piece(before, after))).strip() == added.strip()
 
 
 def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
@@ -191,7 +191,7 @@ def test_long_texts_are_compared_in_bounded_time() -> None:
     repeated("human", "", long, {"notes": other})
     only_repeats("human", long, f"{long}\nmore")
     Guard(lambda: Sources(recalled=(other,))).require_new(long)
-    added_text(long, changed_piece(long, long[:50_000] + "x" + long[50_000:]))
+    added_lines(long, changed_piece(long, long[:50_000] + "x" + long[50_000:]))
     assert time.process_time() - began < 1.5
 
 

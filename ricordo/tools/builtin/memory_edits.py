@@ -33,7 +33,7 @@ def list_memory_blocks(context: ToolContext) -> list[dict[str, Any]]:
             "limit": block.limit,
             "policy": block.rule,
         }
-        for block in context.memory.stands()
+        for block in context.memory.blocks()
     ]
 
 
@@ -106,7 +106,7 @@ def propose_memory_edit(
 
 
 def _standing(context: ToolContext, label: str) -> Block:
-    blocks = context.memory.stands()
+    blocks = context.memory.blocks()
     block = next((block for block in blocks if block.label == label), None)
     if block is None:
         labels = ", ".join(block.label for block in blocks) or "none"
