@@ -16,7 +16,7 @@ from ricordo import __version__
 from ricordo.agents import deletion, run_end, tracing
 from ricordo.agents.in_process import InProcessClient
 from ricordo.agents.run_end import close_all, close_expired
-from ricordo.api.errors import install_error_shapes
+from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
 from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
 from ricordo.api.routing import LazyRouter
@@ -184,7 +184,7 @@ def create_app(
     )
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.add_middleware(Guard, settings=settings)  # outermost: who may not come in has nothing loaded either
-    install_error_shapes(app)
+    install_error_handlers(app)
     return app
 
 

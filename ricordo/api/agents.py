@@ -8,16 +8,15 @@ from fastapi import Query, Response
 from ricordo.agents import threads
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
-from ricordo.agents.request import NewMessage
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Call, Here, Paged, agent_view, answer
+from ricordo.api.call import Call, Here, Paged, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
 from ricordo.api.models.base import Note
 from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.api.turns import new_message
-from ricordo.domain.agent import Agent, AgentState, CompactionSettings
+from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
 from ricordo.memory.overview import Overview, overview
@@ -40,7 +39,7 @@ async def create(here: Here, body: AgentRequest) -> Response:
     """Make an agent."""
     body.refuse_unsupported()
     state = await create_agent(here.runtime, here.scope, _spec(body))
-    return answer(agent_view(here, state))
+    return answer(agent_json(here, state))
 
 
 @router.get("/", response_model=list[AgentResponse])
@@ -66,7 +65,7 @@ async def list_agents(
             **{key: value for key, value in equal.items() if value is not None},
         )
     )
-    return answer([agent_view(here, state) for state in found])
+    return answer([agent_json(here, state) for state in found])
 
 
 @router.get("/count", response_model=int)
@@ -78,7 +77,7 @@ async def count(here: Here) -> Response:
 @router.get("/{agent_id}", response_model=AgentResponse)
 async def retrieve(here: Here, agent_id: str) -> Response:
     """One agent."""
-    return answer(agent_view(here, await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))))
+    return answer(agent_json(here, await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))))
 
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
@@ -95,7 +94,7 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
     named = body.embedding_handle
     embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
 
-    def change(tx: Transaction) -> AgentState:
+    def change(tx: Transaction) -> None:
         agents.lock(tx, here.scope, agent_id)
         agent = agents.load(tx, here.scope, agent_id).agent
         if remodelled:
@@ -103,19 +102,18 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
         tags = None if body.tags is None else sorted(set(body.tags))
         agents.update(tx, _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id), tags)
         _change_attachments(tx, here, agent_id, body)
-        state = agents.load_whole(tx, here.scope, agent_id)
         if body.tool_rules is not None or body.tool_ids is not None:
-            rulebook(state)  # rules under which no turn could end are refused here, and not at the next message
-        return state
+            # Rules under which no turn could end are refused here, and not at the next message.
+            rulebook(agents.load(tx, here.scope, agent_id))
 
-    return answer(agent_view(here, await here.store.write(change)))
+    return await changed_agent(here, agent_id, change)
 
 
 @router.delete("/{agent_id}", response_model=Note)
 async def delete(here: Here, agent_id: str) -> Response:
     """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
     await delete_agent(here.runtime, here.scope, agent_id)
-    return answer({"message": f"Agent id={agent_id} successfully deleted"})
+    return note(f"Agent id={agent_id} successfully deleted")
 
 
 @router.get("/{agent_id}/context", response_model=ContextResponse)
@@ -136,6 +134,7 @@ async def context(
 
 
 def _spec(body: AgentRequest) -> AgentSpec:
+    sequence = body.initial_message_sequence
     return AgentSpec(
         name=body.name,
         agent_type=body.agent_type,
@@ -157,7 +156,7 @@ def _spec(body: AgentRequest) -> AgentSpec:
         has_base_rules=body.include_base_tool_rules,
         tool_rules=tuple(read_rule(rule) for rule in body.tool_rules or ()),
         clears_buffer=body.message_buffer_autoclear,
-        beginning=_beginning(body),
+        beginning=None if sequence is None else tuple(new_message(message) for message in sequence),
         tags=tuple(body.tags or ()),
         user=body.user_id,
     )
@@ -169,11 +168,6 @@ def _settings(body: AgentFields, current: CompactionSettings | None = None) -> d
     if body.compaction_settings is not None:
         settings["compaction"] = asdict(body.compaction_settings.settings(current))
     return settings
-
-
-def _beginning(body: AgentRequest) -> tuple[NewMessage, ...] | None:
-    sequence = body.initial_message_sequence
-    return None if sequence is None else tuple(new_message(message) for message in sequence)
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Call, Here, Paged, Piece, agent_view, answer
+from ricordo.api.call import Call, Here, Paged, Piece, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     ArchiveRequest,
@@ -116,7 +116,7 @@ async def list_agents(here: Here, archive_id: str, paging: Paged) -> Response:
         ids = archives.page_of_agents(tx, here.scope, archive_id, page)
         return [agents.load_whole(tx, here.scope, agent_id) for agent_id in ids]
 
-    return answer([agent_view(here, state) for state in await here.store.read(read)])
+    return answer([agent_json(here, state) for state in await here.store.read(read)])
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
@@ -152,24 +152,24 @@ async def delete_passage(here: Here, archive_id: str, passage_id: str) -> Respon
 async def attach(here: Here, agent_id: str, archive_id: str) -> Response:
     """Let the agent use an archive; doing it twice is the same as once."""
 
-    def work(tx: Transaction) -> AgentState:
-        _require_both(tx, here, agent_id, archive_id)
+    def work(tx: Transaction) -> None:
+        agents.require(tx, here.scope, agent_id)
+        archives.get(tx, here.scope, archive_id)
         archives.attach(tx, agent_id, archive_id)
-        return agents.load_whole(tx, here.scope, agent_id)
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)
 
 
 @router.patch("/agents/{agent_id}/archives/detach/{archive_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, archive_id: str) -> Response:
     """Take an archive from the agent; it stays, with its passages."""
 
-    def work(tx: Transaction) -> AgentState:
-        _require_both(tx, here, agent_id, archive_id)
+    def work(tx: Transaction) -> None:
+        agents.require(tx, here.scope, agent_id)
+        archives.get(tx, here.scope, archive_id)
         archives.detach(tx, agent_id, archive_id)
-        return agents.load_whole(tx, here.scope, agent_id)
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)
 
 
 @_memory.post("", response_model=list[PassageResponse])
@@ -234,7 +234,7 @@ async def delete_archived(here: Here, agent_id: str, memory_id: str) -> Response
         index.delete_passage(tx, here.scope, state.archives, memory_id)
 
     await here.store.write(remove)
-    return answer({"message": f"Memory id={memory_id} successfully deleted"})
+    return note(f"Memory id={memory_id} successfully deleted")
 
 
 router.routes += _memory.routes
@@ -281,11 +281,6 @@ def _view(here: Call, archive: Archive) -> dict[str, Any]:
     embedders = here.runtime.models.embedders
     handle = archive.embedding or embedders.default_handle()
     return ArchiveResponse.from_archive(archive, embedders.info(handle) if handle else None)
-
-
-def _require_both(tx: Transaction, here: Call, agent_id: str, archive_id: str) -> None:
-    agents.require(tx, here.scope, agent_id)
-    archives.get(tx, here.scope, archive_id)
 
 
 def _require_usable(here: Call, body: ArchiveRequest) -> None:

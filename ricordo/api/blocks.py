@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.call import Here, Paged, Piece, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import Note
 from ricordo.api.models.blocks import BlockRequest, BlockResponse, BlockUpdate
@@ -34,7 +34,7 @@ async def create(here: Here, body: BlockRequest) -> Response:
         chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
         return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
-    return answer(BlockResponse.from_block(await here.store.write(make)))
+    return answer(BlockResponse.of(await here.store.write(make)))
 
 
 @router.get("/blocks/", response_model=list[BlockResponse])
@@ -57,7 +57,7 @@ async def list_blocks(
         all_tags=match_all_tags,
     )
     found = await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), wanted))
-    return answer([BlockResponse.from_block(block) for block in found])
+    return answer([BlockResponse.of(block) for block in found])
 
 
 @router.get("/blocks/count", response_model=int)
@@ -69,7 +69,7 @@ async def count(here: Here) -> Response:
 @router.get("/blocks/{block_id}", response_model=BlockResponse)
 async def retrieve(here: Here, block_id: str) -> Response:
     """One block."""
-    return answer(BlockResponse.from_block(await here.store.read(lambda tx: blocks.get(tx, here.scope, block_id))))
+    return answer(BlockResponse.of(await here.store.read(lambda tx: blocks.get(tx, here.scope, block_id))))
 
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
@@ -79,7 +79,7 @@ async def modify(here: Here, block_id: str, body: BlockUpdate) -> Response:
     def change(tx: Transaction) -> Block:
         return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
 
-    return answer(BlockResponse.from_block(await here.store.write(change)))
+    return answer(BlockResponse.of(await here.store.write(change)))
 
 
 @router.delete("/blocks/{block_id}", response_model=Note)
@@ -87,7 +87,7 @@ async def delete(here: Here, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
     metadata = ChangeMetadata(here.scope.actor, "Delete")
     await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id), metadata))
-    return answer({"message": f"Block id={block_id} successfully deleted"})
+    return note(f"Block id={block_id} successfully deleted")
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
@@ -98,7 +98,7 @@ async def list_agents(here: Here, block_id: str, paging: Paged) -> Response:
         blocks.get(tx, here.scope, block_id)
         return agents.page(tx, here.scope, paging.page(), block_id=block_id)
 
-    return answer([agent_view(here, state) for state in await here.store.read(read)])
+    return answer([agent_json(here, state) for state in await here.store.read(read)])
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
@@ -117,39 +117,32 @@ async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
         agents.require(tx, here.scope, agent_id)
         return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(agent_id=agent_id))
 
-    return answer([BlockResponse.from_block(block) for block in await here.store.read(read)])
+    return answer([BlockResponse.of(block) for block in await here.store.read(read)])
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 async def retrieve_of_agent(here: Here, agent_id: str, block_label: str) -> Response:
     """The agent's block with this label."""
-    return answer(
-        BlockResponse.from_block(await here.store.read(lambda tx: _labelled(tx, here.scope, agent_id, block_label)))
-    )
+    return answer(BlockResponse.of(await here.store.read(lambda tx: _labelled(tx, here.scope, agent_id, block_label))))
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse)
 async def attach(here: Here, agent_id: str, block_id: str) -> Response:
     """Put a block into the agent's prompt."""
 
-    def work(tx: Transaction) -> AgentState:
-        attach_block(tx, here.scope, agent_id, block_id)
-        return agents.load_whole(tx, here.scope, agent_id)
-
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, lambda tx: attach_block(tx, here.scope, agent_id, block_id))
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, block_id: str) -> Response:
     """Take a block out of the agent's prompt; the block itself stays."""
 
-    def work(tx: Transaction) -> AgentState:
+    def work(tx: Transaction) -> None:
         agents.require(tx, here.scope, agent_id)
         blocks.get(tx, here.scope, block_id)
         blocks.detach(tx, agent_id, block_id)
-        return agents.load_whole(tx, here.scope, agent_id)
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
@@ -159,7 +152,7 @@ async def modify_of_agent(here: Here, agent_id: str, block_label: str, body: Blo
     def change(tx: Transaction) -> Block:
         return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
 
-    return answer(BlockResponse.from_block(await here.store.write(change)))
+    return answer(BlockResponse.of(await here.store.write(change)))
 
 
 def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block:

@@ -1,5 +1,6 @@
 """What every route needs to know of a call: the runtime it runs in and who is asking."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -7,13 +8,15 @@ import orjson
 from fastapi import Depends, Query, Request, Response
 
 from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.base import Json, Note
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
+from ricordo.storage import agents
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Store
+from ricordo.storage.store import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,17 @@ Piece = Annotated[str | None, Query(max_length=1000, description="A piece of the
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response; the wire functions have given it its shape already."""
+    """Return JSON, as the response models made it."""
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 
 
-def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
-    """An agent on the wire, also where its model's provider is configured no more: it can still be looked at."""
+def note(message: str) -> Response:
+    """Say what was done."""
+    return answer(Note.of(None, message=message))
+
+
+def agent_json(here: Call, state: AgentState) -> Json:
+    """Return an agent, also where its model's provider is no longer configured: it can still be looked at."""
     try:
         info = here.runtime.organization_providers.known(here.scope.organization_id).get(state.agent.model).info
     except NotFound:
@@ -92,3 +100,13 @@ def agent_view(here: Call, state: AgentState) -> dict[str, Any]:
     embedders = here.runtime.models.embedders
     embedding = state.agent.embedding or embedders.default_handle()
     return AgentResponse.from_state(state, info, embedders.info(embedding) if embedding else None)
+
+
+async def changed_agent(here: Call, agent_id: str, change: Callable[[Transaction], object]) -> Response:
+    """Make the change, and return the agent as it is then."""
+
+    def work(tx: Transaction) -> AgentState:
+        change(tx)
+        return agents.load_whole(tx, here.scope, agent_id)
+
+    return answer(agent_json(here, await here.store.write(work)))

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Response
 from ricordo.agents import threads
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
-from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.call import Call, Here, Paged, answer, note
 from ricordo.api.errors import model_failure
 from ricordo.api.models.base import Note
 from ricordo.api.models.compaction import CompactRequest, CompactResponse
@@ -76,7 +76,7 @@ async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
     """Delete a thread, whatever runs in it. What was forked from it keeps what it shares."""
     thread = await _named(here, conversation_id, agent_id)
     await threads.delete_thread(here.runtime, here.scope, thread.id)
-    return answer({"message": f"Conversation id={thread.id} successfully deleted"})
+    return note(f"Conversation id={thread.id} successfully deleted")
 
 
 @router.post(_ONE + "/fork", response_model=ConversationResponse)

@@ -1,13 +1,14 @@
-"""Errors as clients of the retired Letta V1 server know them: `{"detail": "NOT_FOUND: …"}`, and a shape of its own for models."""
+"""Errors as clients of the retired Letta V1 server know them: `{"detail": "NOT_FOUND: …"}`, and `{"error": …}` for models."""
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from ricordo.api.call import answer
+from ricordo.api.models.base import Json
+from ricordo.api.preconditions import PreconditionFailed
 from ricordo.api.routing import REFUSALS
 from ricordo.errors import (
     Busy,
@@ -32,12 +33,10 @@ MODEL_STATUS: Mapping[str, int] = {
     "llm_empty_response": 500,
     "llm_error": 500,
 }
-# Ours has tried again already, or will give the same answer: the client's own retry would only repeat the request.
-_NO_RETRY = {"x-should-retry": "false"}
 
 
-def install_error_shapes(app: FastAPI) -> None:
-    """Make the app answer our errors, and bad requests, in these shapes, and say so in its document."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Make the app answer errors and bad requests so, and document it."""
     app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have it already
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
@@ -48,25 +47,31 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
     if isinstance(error, ModelError):
         return model_failure(error.kind, str(error))
     if isinstance(error, Busy):
-        response = answer({"detail": str(error), "run_id": error.run_id}, 409)
-        response.headers.update(_NO_RETRY)
-        return response
+        return _refused({"detail": str(error), "run_id": error.run_id}, 409)
     status, code = _status(error)
-    response = answer({"detail": f"{code}: {error}" if code else str(error)}, status)
-    if status == 409:
-        response.headers.update(_NO_RETRY)
-    return response
+    return _refused({"detail": f"{code}: {error}" if code else str(error)}, status)
 
 
 def model_failure(kind: str, message: str, detail: str | None = None) -> Response:
-    """A provider's failure, as an error of a run tells it too."""
+    """Return a provider's failure, as an error of a run has it too."""
     if kind == "context_window_exceeded":
-        response = answer({"detail": f"CONTEXT_WINDOW_EXCEEDED: {message}"}, 400)
-    elif kind in MODEL_STATUS:
-        response = answer({"error": {"type": kind, "message": message, "detail": detail}}, MODEL_STATUS[kind])
-    else:
-        response = answer({"detail": message}, 500)
-    response.headers.update(_NO_RETRY)
+        return _refused({"detail": f"CONTEXT_WINDOW_EXCEEDED: {message}"}, 400, is_final=True)
+    if kind in MODEL_STATUS:
+        failure = {"error": {"type": kind, "message": message, "detail": detail}}
+        return _refused(failure, MODEL_STATUS[kind], is_final=True)
+    return _refused({"detail": message}, 500, is_final=True)
+
+
+def text_conflict(why: str | None, conflict: Json) -> Response:
+    """Return the texts that collide."""
+    return _refused({"detail": f"CONFLICT: {why}", "conflict": conflict}, 409)
+
+
+def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
+    response = answer(content, status)
+    if is_final or status in (409, 412):
+        # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
+        response.headers["x-should-retry"] = "false"
     return response
 
 
@@ -78,6 +83,8 @@ def _status(error: RicordoError) -> tuple[int, str]:
             return 422, "INVALID_ARGUMENT"
         case Invalid():
             return 400, "INVALID_ARGUMENT"
+        case PreconditionFailed():
+            return 412, "PRECONDITION_FAILED"
         case Conflict():
             return 409, "CONFLICT"
         case Forbidden():
@@ -88,12 +95,13 @@ def _status(error: RicordoError) -> tuple[int, str]:
 
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
-    faults = [{key: fault[key] for key in ("type", "loc", "msg", "input") if key in fault} for fault in error.errors()]
-    body: dict[str, Any] = {"trace_id": "", "detail": repr(faults)}
-    if any(fault["loc"][0] == "path" for fault in faults):
+    # What was sent is not repeated: it may be long, or secret.
+    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+    content: Json = {"trace_id": "", "detail": f"INVALID_ARGUMENT: {'; '.join(faults)}"}
+    if any(fault["loc"][0] == "path" for fault in error.errors()):
         prefix = next((name.removesuffix("_id") for name in request.path_params if name.endswith("_id")), "agent")
-        body |= {"examples": [f"{prefix}-123e4567-e89b-42d3-8456-426614174000"]}
-    return answer(body, 422)
+        content["examples"] = [f"{prefix}-123e4567-e89b-42d3-8456-426614174000"]
+    return answer(content, 422)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

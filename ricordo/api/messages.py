@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.turn import collect, run_turn
-from ricordo.api.call import Here, Paged, agent_view, answer
+from ricordo.api.call import Here, Paged, agent_json, answer
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.messages import AnyMessage, AsyncSendRequest, SendRequest, TurnResponse
 from ricordo.api.models.runs import RunResponse
@@ -93,7 +93,7 @@ async def cancel(here: Here, agent_id: str, run_ids: Annotated[list[str] | None,
 async def reset(here: Here, agent_id: str) -> Response:
     """Delete all messages of the agent's own thread and begin it anew. Memory stays as it is."""
     state = await reset_messages(here.runtime, here.scope, agent_id)
-    return answer(agent_view(here, state))
+    return answer(agent_json(here, state))
 
 
 def _keeps_some(view: MessageView) -> Callable[[Message], bool]:

@@ -1,4 +1,4 @@
-"""Entity tags: a reader is spared what she has, and a writer overwrites only what she has seen (RFC 9110, §13).
+"""Entity tags: a reader is not sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13).
 
 A tag is `"<version id>.<count of writes>.<digest of the answer>"`. What `If-Match` compares are the first two: the text and the
 settings that a write would replace, in whichever format they were read. The version id alone does too.
@@ -6,9 +6,8 @@ settings that a write would replace, in whichever format they were read. The ver
 
 import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 from fastapi import Header, Response
 
 from ricordo.domain.block import Block
@@ -19,12 +18,12 @@ IfNoneMatch = Annotated[
     str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-# What was made weak on its way tells too little to write by.
+# A tag that was made weak on its way is too little to write by.
 _STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 
 
 class PreconditionFailed(Conflict):
-    """What the caller made a condition of her request does not hold, so nothing was done."""
+    """If-Match or If-None-Match does not hold, so nothing was done (RFC 9110: 412)."""
 
 
 def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
@@ -35,11 +34,6 @@ def tagged(block: Block, content: bytes, media_type: str, known: str | None = No
     if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)
-
-
-def tagged_json(block: Block, content: Any, known: str | None = None) -> Response:
-    """`tagged`, for what the wire functions made."""
-    return tagged(block, orjson.dumps(content), "application/json", known)
 
 
 def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Proposals of changes to a user's memory: made by agents and programs, decided on by her, one by one or many at once."""
+"""Proposals of changes to a user's memory: made by agents and programs, decided on by the owner, one by one or many at once."""
 
 import asyncio
 from dataclasses import replace
@@ -8,6 +8,7 @@ from fastapi import Query, Response
 
 from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import TextConflict
 from ricordo.api.models.memory import (
     ApproveRequest,
@@ -39,7 +40,7 @@ router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
 _BLOCK = "/blocks/{label:path}"
 # Of all that wait, so many are decided on by one request.
 DECIDED_AT_ONCE = 100
-_HOW = 'Read base, ours (what stands there now) and theirs (what was proposed), and approve again with a "body" of your own.'
+_HOW = 'Read base, ours (the current text) and theirs (what was proposed), and approve again with a "body" of your own.'
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
     Query(description="`waiting`: those that can still be decided on, open or in conflict."),
@@ -55,13 +56,13 @@ After = Annotated[str | None, Query(description="Only proposals behind the one w
 async def list_all(
     here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> Response:
-    """Proposals for all her blocks, newest first; those that wait for her unless told otherwise."""
+    """Proposals for all blocks of the user, newest first; by default those that wait."""
     return await _list(here, user_id, None, status, Page(limit=limit, after=after))
 
 
 @router.post("/diffs/approve", response_model=list[OutcomeResponse])
 async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
-    """Approve the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
+    """Approve the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
     The header `x-waiting` tells how many wait afterwards: repeat the request while there are more than collided.
     """
@@ -70,7 +71,7 @@ async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> R
 
 @router.post("/diffs/reject", response_model=list[OutcomeResponse])
 async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
-    """Reject the named proposals, or of all that wait the first hundred, each by itself; what became of each is told.
+    """Reject the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
     The header `x-waiting` tells how many wait afterwards: repeat the request until there are none.
     """
@@ -79,7 +80,7 @@ async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Re
 
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
 async def undo(here: Here, user_id: str, run_id: str) -> Response:
-    """Take back what a run changed in her memory, as new versions; what was written since stays, and its proposals go."""
+    """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
 
     def work(tx: Transaction) -> Undone:
         owned = user_memory.open_memory(tx, here.scope, user_id)
@@ -87,7 +88,7 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
         which = ProposalFilter(chain_id=owned.chain.id, run_id=run_id)
         if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
             raise NotFound(f"Run with ID {run_id} not found")
-        return approval.undo_run(tx, _hers(here, owned), run_id, owned.actor)
+        return approval.undo_run(tx, _scope_of(here, owned), run_id, owned.actor)
 
     return answer(UndoneResponse.from_undone(await here.store.write(work)))
 
@@ -96,13 +97,13 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
 async def list_of_block(
     here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> Response:
-    """Proposals for one of her blocks, newest first; those that wait for her unless told otherwise."""
+    """Proposals for one block of the user, newest first; by default those that wait."""
     return await _list(here, user_id, label, status, Page(limit=limit, after=after))
 
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
 async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -> Response:
-    """Propose to her that a piece of a block be replaced. It changes nothing until she approves it."""
+    """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
 
     def work(tx: Transaction) -> Proposal:
         owned = user_memory.open_memory(tx, here.scope, user_id)
@@ -122,19 +123,21 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
 async def approve(here: Here, user_id: str, label: str, diff_id: str, body: ApproveRequest | None = None) -> Response:
     """Make what is proposed the block's next version, merged by lines with what was written since.
 
-    With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 tells the three texts.
+    With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 returns the three texts.
     """
     text = body.body if body else None
 
     def work(tx: Transaction) -> _Decided | Conflicted:
         owned = _require(tx, here, user_id, label, diff_id)
-        done = approval.approve(tx, _hers(here, owned), diff_id, owned.actor, body=text)
+        done = approval.approve(tx, _scope_of(here, owned), diff_id, owned.actor, body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
 
     done = await here.store.write(work)
-    return _conflict(done) if isinstance(done, Conflicted) else await _decided(done)
+    if isinstance(done, Conflicted):
+        return text_conflict(done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW))
+    return await _decided(done)
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedResponse)
@@ -144,7 +147,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     def work(tx: Transaction) -> _Decided:
         owned = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = approval.reject(tx, _hers(here, owned), diff_id, owned.actor, reason=reason)
+        rejected = approval.reject(tx, _scope_of(here, owned), diff_id, owned.actor, reason=reason)
         block = user_memory.find(tx, owned, label)
         return rejected, block, waiting_for(tx, block) if block else 0
 
@@ -152,7 +155,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
 
 
 async def _decided(done: _Decided) -> Response:
-    # What differs takes its time where texts are long, so neither a transaction nor the loop waits for it.
+    # A diff of long texts takes its time, so neither a transaction nor the event loop waits for it.
     return answer(await asyncio.to_thread(DecidedResponse.from_proposal, *done))
 
 
@@ -187,20 +190,20 @@ async def _decide_many(
         return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id, DECIDED_AT_ONCE)
 
     owned, ids = await here.store.read(read)
-    done = await approval.decide_all(here.store, _hers(here, owned), ids, decision, owned.actor, reason=body.reason)
+    done = await approval.decide_all(here.store, _scope_of(here, owned), ids, decision, owned.actor, reason=body.reason)
     response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.from_decision(one) for one in done]))
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, owned.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response
 
 
-def _hers(here: Call, owned: UserMemory) -> Scope:
+def _scope_of(here: Call, owned: UserMemory) -> Scope:
     """The caller's scope, narrowed to what is the user's."""
     return replace(here.scope, subject_id=owned.user.id)
 
 
 def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str) -> UserMemory:
-    """The memory of the user; raises NotFound unless the proposal is one for this block of hers."""
+    """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
     owned = user_memory.open_memory(tx, here.scope, user_id)
     proposal = proposals.get(tx, here.scope, diff_id)
     if (proposal.chain_id, proposal.label) != (owned.chain.id, label):
@@ -209,7 +212,7 @@ def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str
 
 
 def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:
-    """Whoever proposes, as she will read it: an agent of this server by its name, any other as it calls itself."""
+    """The author as the user reads it: an agent of this server by its name, any other as it calls itself."""
     name = agent_id or "agent"
     if is_id(name, "agent"):
         try:
@@ -217,10 +220,3 @@ def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:
         except NotFound:
             pass
     return Actor("agent", name, name)
-
-
-def _conflict(done: Conflicted) -> Response:
-    shown = TextConflict(proposal_id=done.proposal.id, base=done.base, ours=done.ours, theirs=done.theirs, how=_HOW)
-    response = answer({"detail": f"CONFLICT: {done.proposal.note}", "conflict": shown.model_dump()}, 409)
-    response.headers["x-should-retry"] = "false"
-    return response

@@ -5,7 +5,7 @@ from typing import cast
 
 from fastapi import Response
 
-from ricordo.api.call import Call, Here, Paged, answer
+from ricordo.api.call import Call, Here, Paged, answer, note
 from ricordo.api.models.base import Note
 from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
 from ricordo.api.routing import Routes
@@ -125,7 +125,7 @@ async def delete(here: Here, provider_id: str) -> Response:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
     await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))
     _owned(here).forget(here.scope.organization_id)
-    return answer({"message": f"Provider id={provider_id} successfully deleted"})
+    return note(f"Provider id={provider_id} successfully deleted")
 
 
 async def _stored(here: Call, provider_id: str) -> OrganizationProvider:
@@ -136,7 +136,7 @@ async def _checked(here: Call, provider: OrganizationProvider, keys: Keys) -> Re
     owned = _owned(here)
     owned.require_usable(provider, keys)
     await owned.ask(provider, keys)
-    return answer({"message": f"Valid api key for provider_type={provider.provider_type}"})
+    return note(f"Valid api key for provider_type={provider.provider_type}")
 
 
 def _new(here: Call, name: str, body: ProviderRequest | ProviderCheckRequest) -> OrganizationProvider:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Response
 
-from ricordo.api.call import Here, Paged, answer
+from ricordo.api.call import Here, Paged, answer, note
 from ricordo.api.models.base import Note
 from ricordo.api.models.memory import LineageResponse
 from ricordo.api.models.messages import AnyMessage
@@ -86,7 +86,7 @@ async def retrieve(here: Here, run_id: str) -> Response:
 async def delete(here: Here, run_id: str) -> Response:
     """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
     await here.store.write(lambda tx: runs.delete_one(tx, here.scope, run_id))
-    return answer({"message": f"{run_id} was deleted."})
+    return note(f"{run_id} was deleted.")
 
 
 @router.get("/{run_id}/metrics", response_model=RunMetricsResponse)

@@ -7,11 +7,10 @@ from fastapi import Query, Response
 
 from ricordo.agents.approvals import with_approval
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, Piece, agent_view, answer
+from ricordo.api.call import Here, Paged, Piece, answer, changed_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.tools import ToolApprovalRequest, ToolResponse
 from ricordo.api.routing import Routes
-from ricordo.domain.agent import AgentState
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools
@@ -40,7 +39,7 @@ async def list_tools(
         search=search or "",
     )
     found = await here.store.read(lambda tx: tools.page(tx, here.scope, paging.page(), wanted))
-    return answer([ToolResponse.from_tool(tool) for tool in found])
+    return answer([ToolResponse.of(tool) for tool in found])
 
 
 @router.get("/tools/count", response_model=int)
@@ -52,7 +51,7 @@ async def count(here: Here) -> Response:
 @router.get("/tools/{tool_id}", response_model=ToolResponse)
 async def retrieve(here: Here, tool_id: str) -> Response:
     """One tool."""
-    return answer(ToolResponse.from_tool(await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))))
+    return answer(ToolResponse.of(await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))))
 
 
 @router.get("/agents/{agent_id}/tools", response_model=list[ToolResponse])
@@ -63,40 +62,38 @@ async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
         agents.require(tx, here.scope, agent_id)
         return tools.page(tx, here.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id))
 
-    return answer([ToolResponse.from_tool(tool) for tool in await here.store.read(read)])
+    return answer([ToolResponse.of(tool) for tool in await here.store.read(read)])
 
 
 @router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
 async def attach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Give a tool to the agent; doing it twice is the same as once."""
 
-    def work(tx: Transaction) -> AgentState:
+    def work(tx: Transaction) -> None:
         agents.lock(tx, here.scope, agent_id)
-        state = agents.load_whole(tx, here.scope, agent_id)
+        state = agents.load(tx, here.scope, agent_id)
         tool = tools.get(tx, here.scope, tool_id)
         if any(attached.id == tool_id for attached in state.tools):
-            return state
+            return
         tools.attach(tx, agent_id, [tool.id])
         if tool.needs_approval:
             agents.update(tx, with_approval(state.agent, tool.name, True))
-        return agents.load_whole(tx, here.scope, agent_id)
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)
 
 
 @router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentResponse)
 async def detach(here: Here, agent_id: str, tool_id: str) -> Response:
     """Take a tool from the agent."""
 
-    def work(tx: Transaction) -> AgentState:
+    def work(tx: Transaction) -> None:
         agents.require(tx, here.scope, agent_id)
         tools.get(tx, here.scope, tool_id)
         tools.detach(tx, agent_id, tool_id)
-        state = agents.load_whole(tx, here.scope, agent_id)
-        rulebook(state)  # a rule that needs this tool has to go first, or no turn could end
-        return state
+        # A rule that needs this tool has to go first, or no turn could end.
+        rulebook(agents.load(tx, here.scope, agent_id))
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)
 
 
 @router.patch("/agents/{agent_id}/tools/approval/{tool_name}", response_model=AgentResponse)
@@ -112,14 +109,13 @@ async def change_approval(
     if wanted is None:
         raise Invalid("Say requires_approval: true or false.")
 
-    def work(tx: Transaction) -> AgentState:
+    def work(tx: Transaction) -> None:
         agents.lock(tx, here.scope, agent_id)
-        state = agents.load_whole(tx, here.scope, agent_id)
+        state = agents.load(tx, here.scope, agent_id)
         if not any(tool.name == tool_name for tool in state.tools):
             raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
         changed = with_approval(state.agent, tool_name, wanted)
         if changed != state.agent:
             agents.update(tx, replace(changed, updated_by=here.scope.user_id, updated_at=tx.clock.now()))
-        return agents.load_whole(tx, here.scope, agent_id)
 
-    return answer(agent_view(here, await here.store.write(work)))
+    return await changed_agent(here, agent_id, work)

@@ -1,14 +1,16 @@
-"""A user's memory: her blocks by label, their versions, and the formats in which people read and write them.
+"""A user's memory: blocks by label, their versions, and the formats in which people read and write them.
 
-A label may hold slashes, so what stands behind it in a path is tried first; no part of a label can be one of those words.
+A label may hold slashes, so what can follow it in a path is matched first; no part of a label can be one of those words.
 """
 
 from typing import Annotated, Any, Literal
 
+import orjson
 from fastapi import Depends, Query, Response
 
 from ricordo.api.block_formats import PUT_BODY, Message, read_sent, view_of
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Call, Here, answer, note
+from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Note, TextConflict
 from ricordo.api.models.memory import (
     BlamedLineResponse,
@@ -20,14 +22,7 @@ from ricordo.api.models.memory import (
     VersionResponse,
     VersionTextResponse,
 )
-from ricordo.api.preconditions import (
-    IfMatch,
-    IfNoneMatch,
-    PreconditionFailed,
-    require_match,
-    tagged,
-    tagged_json,
-)
+from ricordo.api.preconditions import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.routing import Routes
 from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.domain.block import Block
@@ -46,13 +41,13 @@ _HOW = 'Write a text that keeps what both sides want, and send it with the "vers
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
 async def list_blocks(here: Here, user_id: str) -> Response:
-    """Her blocks in the order of their labels, each with how many proposals wait for her."""
+    """The user's blocks in the order of their labels, each with how many proposals wait."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
         return [
-            UserBlockResponse.from_block(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
         ]
 
     return answer(await here.store.read(read))
@@ -66,7 +61,7 @@ async def list_versions(here: Here, user_id: str, label: str, limit: Limit = 50,
 
 @router.get(_ONE + "/versions/{sha}", response_model=VersionTextResponse)
 async def retrieve_version(here: Here, user_id: str, label: str, sha: str) -> Response:
-    """The block as it was at a version of her memory, named by its id or the first seven digits of it or more."""
+    """The block as it was at a version of the user's memory, named by its id or the first seven digits of it or more."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: one_of(tx, chain_id, label, sha)))
 
 
@@ -78,7 +73,7 @@ async def list_lines(here: Here, user_id: str, label: str, at: At = None) -> Res
 
 @router.get(_ONE + "/compare", response_model=ComparisonResponse)
 async def compare(here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Response:
-    """Two versions of the block beside each other: as a unified diff, and word by word."""
+    """Two versions of the block compared: as a unified diff, and word by word."""
     return answer(await _of_chain(here, user_id, lambda tx, chain_id: comparison_of(tx, chain_id, label, from_, to)))
 
 
@@ -91,8 +86,7 @@ async def restore(here: Here, user_id: str, label: str, body: RestoreRequest) ->
         block = user_memory.restore(tx, owned, label, body.sha, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
-    block, pending = await here.store.write(work)
-    return tagged_json(block, UserBlockResponse.from_block(block, pending))
+    return _shown(await here.store.write(work))
 
 
 @router.get(_ONE, response_model=UserBlockResponse)
@@ -112,7 +106,7 @@ async def retrieve(
 
     block, pending = await here.store.read(read)
     if format == "json":
-        return tagged_json(block, UserBlockResponse.from_block(block, pending), if_none_match)
+        return _shown((block, pending), if_none_match)
     content, media_type = await view_of(here, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
@@ -126,7 +120,7 @@ async def put(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Write a block's text, and make her and the block where they are new. The text may also be sent as Markdown or TOML.
+    """Write a block's text, and create the user and the block where they are new. The text may also be sent as Markdown or TOML.
 
     With If-Match nothing is written unless the block is as it was read (412). With `version` in the body, what others wrote
     since that version is merged by lines, and refused where lines collide (409, with the texts).
@@ -136,18 +130,15 @@ async def put(
         owned = user_memory.open_memory(tx, here.scope, user_id, makes=True)
         _require(tx, owned, label, if_match, if_none_match)
         block = user_memory.put(tx, owned, label, body.body, owned.actor, _options(body))
-        # What a new block has no say in, and what is taken back.
+        # What a new block cannot be created with, and what null takes back.
         if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
             block = user_memory.change_settings(tx, owned, label, rest, owned.actor)
         return block, waiting_for(tx, block)
 
     try:
-        block, pending = await here.store.write(work)
-    except PreconditionFailed as failed:
-        return failed_precondition(failed)
+        return _shown(await here.store.write(work))
     except Stale as stale:
-        return answer(await _collision(here, user_id, label, body, stale), 409)
-    return tagged_json(block, UserBlockResponse.from_block(block, pending))
+        return await _collision(here, user_id, label, body, stale)
 
 
 @router.patch(_ONE, response_model=UserBlockResponse)
@@ -162,11 +153,7 @@ async def modify(here: Here, user_id: str, label: str, body: UserBlockUpdate, if
             block = user_memory.rename(tx, owned, label, body.label, owned.actor, message=body.message)
         return block, waiting_for(tx, block)
 
-    try:
-        block, pending = await here.store.write(work)
-    except PreconditionFailed as failed:
-        return failed_precondition(failed)
-    return tagged_json(block, UserBlockResponse.from_block(block, pending))
+    return _shown(await here.store.write(work))
 
 
 @router.delete(_ONE, response_model=Note)
@@ -178,11 +165,8 @@ async def delete(here: Here, user_id: str, label: str, message: Message = None, 
         _require(tx, owned, label, if_match)
         user_memory.delete(tx, owned, label, owned.actor, message=message)
 
-    try:
-        await here.store.write(work)
-    except PreconditionFailed as failed:
-        return failed_precondition(failed)
-    return answer({"message": f'Block "{label}" deleted. Its history stays.'})
+    await here.store.write(work)
+    return note(f'Block "{label}" deleted. Its history stays.')
 
 
 def waiting_for(tx: Transaction, block: Block) -> int:
@@ -190,11 +174,10 @@ def waiting_for(tx: Transaction, block: Block) -> int:
     return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
 
 
-def failed_precondition(failed: PreconditionFailed) -> Response:
-    """The answer where If-Match or If-None-Match does not hold (RFC 9110: nothing is done, and 412 says so)."""
-    response = answer({"detail": f"PRECONDITION_FAILED: {failed}"}, 412)
-    response.headers["x-should-retry"] = "false"
-    return response
+def _shown(found: tuple[Block, int], known: str | None = None) -> Response:
+    """The block and how many proposals wait for it, with its ETag."""
+    block, pending = found
+    return tagged(block, orjson.dumps(UserBlockResponse.of(block, pending=pending)), "application/json", known)
 
 
 async def _of_chain(here: Call, user_id: str, read: Any) -> Any:
@@ -216,12 +199,12 @@ def _options(body: PutBlockRequest) -> PutOptions:
 
 
 def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
-    """A policy that is named stands: the older flag that would stand above it goes."""
+    """A policy that is sent takes the place of the older flag, which would override it."""
     return {**settings, "read_only": False} if "policy" in settings else settings
 
 
-async def _collision(here: Call, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> dict[str, Any]:
-    """Why a text could not be merged, with all three texts, as far as they are known."""
+async def _collision(here: Call, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> Response:
+    """Say why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
@@ -234,5 +217,6 @@ async def _collision(here: Call, user_id: str, label: str, body: PutBlockRequest
         return history.text_at(tx, owned.chain.id, label, version), now
 
     base, ours = await here.store.read(read)
-    shown = TextConflict(proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
-    return {"detail": f"CONFLICT: {stale}", "conflict": shown.model_dump()}
+    return text_conflict(
+        str(stale), TextConflict.of(None, proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
+    )

@@ -73,7 +73,7 @@ async def restore(here: Here, block_id: str, body: RestoreRequest) -> Response:
         metadata = ChangeMetadata(here.scope.actor, reason)
         return blocks.update(tx, block, replace(block, value=text), metadata)
 
-    return answer(BlockResponse.from_block(await here.store.write(work)))
+    return answer(BlockResponse.of(await here.store.write(work)))
 
 
 @router.get("/blame", response_model=list[BlamedLineResponse])

@@ -56,10 +56,10 @@ def test_past_messages_are_listed_found_and_answered_to(
         ({"role": "user", "content": "a", "created_at": "yesterday"}, "Invalid created_at format: yesterday."),
         ({"role": "user", "content": "a", "otid": "same"}, "Two of these messages have the otid same."),
         ({"role": "user", "content": "a\0"}, "NUL"),
-        ({"role": "user", "content": "a", "date": "2024-05-06"}, "'messages', 600, 'date'"),
-        ({"role": "user", "content": "a", "sender_id": "user-1"}, "'sender_id'"),
+        ({"role": "user", "content": "a", "date": "2024-05-06"}, "messages.600.date: "),
+        ({"role": "user", "content": "a", "sender_id": "user-1"}, ".sender_id: "),
         ({"role": "user", "content": "a", "type": "approval"}, "Input should be 'message'"),
-        ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, "'signature'"),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, ".signature: "),
     ],
 )
 def test_one_bad_message_refuses_all(
@@ -72,7 +72,7 @@ def test_one_bad_message_refuses_all(
     answer = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": [*good, wrong]})
 
     assert answer.status_code in (400, 422)
-    assert told in answer.json()["detail"].replace("\\'", "'")
+    assert told in answer.json()["detail"]
     assert server.rows() == rows
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo.api import lazy_routes
-from ricordo.api.errors import install_error_shapes
+from ricordo.api.errors import install_error_handlers
 from ricordo.api.lazy_routes import AT_START, CORE_ROUTES, LABEL_ROUTES, Application
 from ricordo.api.routing import LazyRoute, LazyRouter
 from ricordo.app import create_app
@@ -37,7 +37,7 @@ def eager() -> FastAPI:
     """An app whose routes are all made at once, by the framework's own means."""
     made = create_app(Settings(data_dir=Path("unused")), ProviderSettings.model_construct())
     app = FastAPI(title=made.title, version=made.version, description=made.description, docs_url=None, redoc_url=None)
-    install_error_shapes(app)
+    install_error_handlers(app)
     for lazy in TABLE:
         router = APIRouter()
         for route in __import__(lazy.module, fromlist=["router"]).router.routes:

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 
 from ricordo.api import providers
 from ricordo.api.call import Call, _call
-from ricordo.api.errors import install_error_shapes
+from ricordo.api.errors import install_error_handlers
 from ricordo.api.models.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.chat import whole_reply
@@ -50,7 +50,7 @@ async def face(
         allow_private=True,
     )
     app = FastAPI()
-    install_error_shapes(app)
+    install_error_handlers(app)
     app.include_router(providers.router)
     app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 

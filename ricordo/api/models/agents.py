@@ -124,7 +124,7 @@ class CoreMemoryResponse(ResponseModel):
     @classmethod
     def from_state(cls, state: AgentState, blocks: Sequence[Json] | None = None) -> Json:
         """Return the core memory; `blocks` are its blocks where they are made already."""
-        made = [BlockResponse.from_block(block) for block in state.blocks] if blocks is None else blocks
+        made = [BlockResponse.of(block) for block in state.blocks] if blocks is None else blocks
         return cls.of(state, blocks=made)
 
 
@@ -174,7 +174,7 @@ class AgentResponse(HostedFields, AuthorFields):
     def from_state(cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None) -> Json:
         """Return the whole agent. `info` is its model; `embedding` that of its texts, the default where it names none."""
         agent, conversation = state.agent, state.conversation
-        blocks = [BlockResponse.from_block(block) for block in state.blocks]
+        blocks = [BlockResponse.of(block) for block in state.blocks]
         return cls.of(
             agent,
             model_settings=settings_response(agent.model_settings, info.endpoint_type),
@@ -185,7 +185,7 @@ class AgentResponse(HostedFields, AuthorFields):
             message_ids=conversation.window,
             blocks=blocks,
             memory=CoreMemoryResponse.from_state(state, blocks),
-            tools=[ToolResponse.from_tool(tool) for tool in state.tools],
+            tools=[ToolResponse.of(tool) for tool in state.tools],
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
             pending_approval=_pending(state),

@@ -20,7 +20,6 @@ Tag = Annotated[str, Field(min_length=1, max_length=500)]
 def require_few(value: Any, what: str) -> Any:
     """Return the list, unless it is empty or longer than one request may be; raises Invalid."""
     if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
-        # Not a ValueError: the answer to one repeats all that was sent.
         raise Invalid(f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests.")
     return value
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, HostedFields, Json, RequestModel
-from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
+from ricordo.domain.block import DEFAULT_LIMIT, Policy
 
 
 class BlockRequest(RequestModel):
@@ -64,8 +64,3 @@ class BlockResponse(HostedFields, AuthorFields):
     is_template: bool = False
     template_name: str | None = None
     preserve_on_migration: bool | None = None
-
-    @classmethod
-    def from_block(cls, block: Block) -> Json:
-        """Return a block."""
-        return cls.of(block)

@@ -2,31 +2,19 @@
 
 from typing import Annotated
 
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import From, Json, ResponseModel
+from ricordo.api.models.messages import StoredMessageFields
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.memory.overview import Overview
 
 
-class ContextMessageResponse(ResponseModel):
+class ContextMessageResponse(StoredMessageFields):
     """A message as the window holds it, in one piece; elsewhere it comes in several."""
 
-    id: str
-    agent_id: str
-    conversation_id: str
     role: str
-    content: list[Json]
-    name: str | None
-    model: str | None
     tool_calls: list[Json] | None
     tool_call_id: str | None
-    tool_returns: list[Json]
     approvals: list[Json] | None
-    otid: str | None
-    sender_id: str | None
-    group_id: str | None
-    step_id: str | None
-    run_id: str | None
-    created_at: Timestamp
 
     @classmethod
     def from_message(cls, message: Message) -> Json:

@@ -120,11 +120,6 @@ class UserBlockResponse(ResponseModel):
     updated_by: str | None
     created_at: Timestamp
 
-    @classmethod
-    def from_block(cls, block: Block, pending: int) -> Json:
-        """Return a block for which `pending` proposals wait."""
-        return cls.of(block, pending=pending)
-
 
 class VersionResponse(ResponseModel):
     """One version of one block; `sha` is the id of a git commit. `is_deleted` where the block went with it."""
@@ -215,7 +210,7 @@ class DecidedResponse(ResponseModel):
     @classmethod
     def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
         """Return a proposal that was decided on, with its block as it is then."""
-        shown = block and UserBlockResponse.from_block(block, pending)
+        shown = block and UserBlockResponse.of(block, pending=pending)
         return cls.of(proposal, proposal=ProposalResponse.from_proposal(proposal), block=shown)
 
 

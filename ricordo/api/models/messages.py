@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, ConfigDict, Discriminator, Field, Tag
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.errors import Unsupported
 
@@ -304,3 +304,21 @@ class TurnResponse(ResponseModel):
     usage: UsageResponse
     logprobs: Json | None
     turns: list[Json] | None
+
+
+class StoredMessageFields(ResponseModel):
+    """What a message has that is shown in one piece."""
+
+    id: str
+    agent_id: str
+    conversation_id: str
+    content: list[Json]
+    tool_returns: list[Json]
+    name: str | None
+    model: str | None
+    otid: str | None
+    sender_id: str | None
+    group_id: str | None
+    run_id: str | None
+    step_id: str | None
+    created_at: Timestamp

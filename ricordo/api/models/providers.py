@@ -7,20 +7,11 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.llm.keys import Keys
 
-_SECRET = ("api_key", "access_key")
-
 
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
         raise ValueError("must not hold a slash, a line's end, or a space at its ends: it begins its models' handles")
     return name
-
-
-class _HiddenKey(str):
-    """A key that no refusal quotes."""
-
-    def __repr__(self) -> str:
-        return "'**********'"
 
 
 Line = Annotated[str, Field(max_length=2000)]
@@ -38,12 +29,8 @@ class ProviderUpdate(RequestModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _hide(cls, value: Any) -> Any:
-        """Hide the keys before anything can fail: what is refused is quoted to the caller."""
-        if not isinstance(value, dict):
-            return value
-        given = {name: each for name, each in value.items() if each != ""}
-        return given | {name: _HiddenKey(given[name]) for name in _SECRET if isinstance(given.get(name), str)}
+    def _without_empty_texts(cls, value: Any) -> Any:
+        return {name: each for name, each in value.items() if each != ""} if isinstance(value, dict) else value
 
     def keys(self, before: Keys | None = None) -> Keys:
         """Return the keys that were sent, else those from before."""

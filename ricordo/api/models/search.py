@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.api.models.archives import RelevanceResponse, require_few
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
-from ricordo.api.models.messages import TextContent
+from ricordo.api.models.messages import StoredMessageFields, TextContent
 from ricordo.api.wire.messages import call_to_wire
 from ricordo.domain.clock import parse_date
 from ricordo.domain.message import Message
@@ -85,24 +85,11 @@ class FoundMessageResponse(ResponseModel):
         )
 
 
-class StoredMessageResponse(ResponseModel):
+class StoredMessageResponse(StoredMessageFields):
     """A message as it is stored, in one piece."""
 
-    id: str
     role: Literal["user", "assistant", "tool"]
-    content: list[Json]
     tool_calls: list[Json]
-    tool_returns: list[Json]
-    name: str | None
-    model: str | None
-    agent_id: str
-    conversation_id: str
-    run_id: str | None
-    step_id: str | None
-    otid: str | None
-    sender_id: str | None
-    group_id: str | None
-    created_at: Timestamp
 
 
 class StoredMessageHit(RelevanceResponse):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, RequestPart
-from ricordo.domain.tool import Tool, ToolRule, ToolType
+from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
 
@@ -33,11 +33,6 @@ class ToolResponse(AuthorFields):
     pip_requirements: list[Json] | None = None
     npm_requirements: list[Json] | None = None
     project_id: str | None = None
-
-    @classmethod
-    def from_tool(cls, tool: Tool) -> Json:
-        """Return a tool."""
-        return cls.of(tool)
 
 
 class ToolApprovalRequest(RequestModel):

@@ -104,7 +104,7 @@ def _settings(tx: Transaction, here: Call, user_id: str) -> list[dict[str, Any]]
     owned = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, owned.chain.id)
     shown = (
-        UserBlockResponse.from_block(block, waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+        UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
     )
     return [{name: value for name, value in one.items() if name != "body"} for one in shown]
 

@@ -140,10 +140,10 @@ def answers() -> Iterator[tuple[type[ResponseModel], Json]]:
         yield AgentResponse, AgentResponse.from_state(state, INFO, EMBEDDING if state is STATE else None)
         yield CoreMemoryResponse, CoreMemoryResponse.from_state(state)
     for block in (make.block(), make.block(hidden=True, metadata={"n": [1, None]}, tags=("a",), head=ID, title="Me")):
-        yield BlockResponse, BlockResponse.from_block(block)
-        yield UserBlockResponse, UserBlockResponse.from_block(block, 3)
+        yield BlockResponse, BlockResponse.of(block)
+        yield UserBlockResponse, UserBlockResponse.of(block, pending=3)
     for kind in get_args(ToolType):
-        yield ToolResponse, ToolResponse.from_tool(make.tool(tool_type=kind))
+        yield ToolResponse, ToolResponse.of(make.tool(tool_type=kind))
     for settings in (ModelSettings(), AGENT.model_settings):
         yield ModelConfigResponse, ModelConfigResponse.from_model(INFO, settings, 8000)
     yield ModelResponse, ModelResponse.from_info(INFO)
@@ -270,13 +270,13 @@ def test_a_block_is_read_only_by_its_flag_or_by_its_policy() -> None:
     block = make.block()
     for fields, read_only in (({"read_only": True}, True), ({"policy": "read_only"}, True), ({}, False)):
         changed = replace(block, **fields)  # type: ignore[arg-type]
-        assert BlockResponse.from_block(changed)["read_only"] is read_only, fields
-        assert UserBlockResponse.from_block(changed, 0)["policy"] == ("read_only" if read_only else "direct")
+        assert BlockResponse.of(changed)["read_only"] is read_only, fields
+        assert UserBlockResponse.of(changed, pending=0)["policy"] == ("read_only" if read_only else "direct")
 
 
 def test_tools_and_rules_have_their_names_on_the_wire() -> None:
     tool = make.tool(return_limit=100, needs_approval=True, runs_in_parallel=True, metadata={"n": 1})
-    made = ToolResponse.from_tool(tool)
+    made = ToolResponse.of(tool)
     assert (made["return_char_limit"], made["metadata_"]) == (100, {"n": 1})
     assert (made["default_requires_approval"], made["enable_parallel_execution"]) == (True, True)
     rule = ToolRule("search", "max_count_per_step", "At most {n}.", {"max_count_limit": 2})
@@ -355,7 +355,7 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     known = LineageResponse.from_lineage(lineage())["blocks"]
     assert [(one["label"], one["sha"]) for one in known] == [("human", ID.hex()), (None, OTHER.hex())]
     assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human")["unified"] == ""
-    shown = UserBlockResponse.from_block(make.block(head=ID), 3)
+    shown = UserBlockResponse.of(make.block(head=ID), pending=3)
     assert (shown["version"], shown["pending"], shown["updated_at"]) == (ID.hex(), 3, STAMP)
 
 
