@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Table, UniqueConstraint, bindparam, delete, insert, select, update
 
-from ricordo.domain.clock import SECOND
 from ricordo.domain.agent import Conversation
+from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict

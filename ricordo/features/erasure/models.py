@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from ricordo import __version__
 from ricordo.api.models.base import ResponseModel
 
 Receipt = dict[str, Any]
@@ -24,6 +25,8 @@ class ErasureFacts(BaseModel):
     asked_at: Date
     asked_by: str = ""
     finished_at: Date | None = None
+    # The version of Ricordo that began it.
+    ricordo: str = __version__
     database: str = ""
     removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
     changed: Counter[str] = Field(default_factory=Counter, description="What was covered or blanked in others' rows.")
@@ -94,7 +97,6 @@ class ReceiptResponse(ErasureFacts):
     """The receipt of an erasure."""
 
     status: Literal["done"]
-    ricordo: str
     memory: list[ChainReceipt]
     agents: list[AgentReceipt]
     signature: SignatureResponse

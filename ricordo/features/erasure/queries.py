@@ -15,7 +15,6 @@ from sqlalchemy import (
     Select,
     String,
     Table,
-    bindparam,
     cast,
     delete,
     exists,
@@ -35,9 +34,9 @@ from ricordo.storage import deletion, versions
 from ricordo.storage import jobs as job_rows
 from ricordo.storage import messages as message_rows
 from ricordo.storage.columns import erasure_of, metadata
-from ricordo.storage.deletion import DELETED
+from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.memory_tables import is_in_chain, number_of_chain
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.store import Transaction
 from ricordo.storage.tables import (
     agents_archives,
     blobs,
@@ -93,13 +92,6 @@ def _owners(table: Table) -> list[Column[Any]]:
 
 def _goes(table: Table, name: str) -> bool:
     return name in table.c and erasure_of(table.c[name]) == "delete"
-
-
-def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
-    """`column IN values`, of which there may be any number."""
-    rows = each(bindparam(None, list(values), type_=messages.c.parts.type, unique=True))
-    found: ColumnElement[bool] = column.op("IN", is_comparison=True)(rows)
-    return found
 
 
 def conversations_of(user_id: str) -> Select[Any]:

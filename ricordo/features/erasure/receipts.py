@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ricordo import __version__
 from ricordo.domain.ids import is_id
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.erasure.models import Erasure, ErasureFacts, Receipt
@@ -43,7 +42,6 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
     receipt = {
         **erasure.model_dump(mode="json", include=set(ErasureFacts.model_fields)),
         "status": "done",
-        "ricordo": __version__,
         "memory": [{"chain": id, **facts} for id, facts in sorted(erasure.chains.items())],
         "agents": [
             {"id": id, "versions": count, "is_deleted": id in erasure.own_agents, "stays": erasure.kept_agents.get(id)}

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select, update
@@ -16,11 +16,10 @@ from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.erasure import queries, receipts
 from ricordo.features.erasure.models import Erasure, Receipt
-from ricordo.features.erasure.queries import is_in
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import deletion, runs, users
-from ricordo.storage.deletion import DELETED
+from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, agents_archives, agents_blocks, blocks, chains, conversations, proposals
 from ricordo.storage.tables import users as users_table
@@ -71,8 +70,8 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
     """Return the receipt, or how far its erasure is. Raises NotFound."""
-    known = await runtime.store.read(lambda tx: [one for one in queries.known(tx) if one[1].id == receipt_id])
-    receipt = await asyncio.to_thread(_receipt, runtime, receipt_id, known)
+    receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
+    receipt = receipt or await _known(runtime, lambda erasure: erasure.id == receipt_id)
     if receipt is None or receipt["organization_id"] != scope.organization_id:
         raise NotFound(f"Receipt with ID {receipt_id} not found")
     return receipt
@@ -81,22 +80,21 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
     data_dir = runtime.settings.data_dir
     hashed = await asyncio.to_thread(receipts.hash_of_name, Secret(data_dir), scope.organization_id, name)
-    known = await runtime.store.read(lambda tx: [one for one in queries.known(tx) if hashed in one[1].names])
-    id = known[0][1].id if known else ""
-    receipt = await asyncio.to_thread(_receipt, runtime, id, known)
+    receipt = await _known(runtime, lambda erasure: hashed in erasure.names)
     receipt = receipt or await asyncio.to_thread(receipts.find_by_name, data_dir, hashed)
     if receipt is None:
         raise NotFound(f'There is no user "{name[:255]}", and none was forgotten. Check the name.')
     return receipt
 
 
-def _receipt(runtime: Runtime, id: str, known: list[tuple[Job, Erasure]]) -> Receipt | None:
-    """The receipt in the data folder, or else the state of the newest of these erasures."""
-    if (receipt := receipts.find(runtime.settings.data_dir, id)) or not known:
-        return receipt
-    job, erasure = known[0]
-    # Another server has the file, perhaps; the same secret gives the same signature.
-    return receipts.receipt_of(Secret(runtime.settings.data_dir), erasure) if job.status == "done" else _state(erasure)
+async def _known(runtime: Runtime, which: Callable[[Erasure], bool]) -> Receipt | None:
+    """The state or the receipt of the newest such erasure that the queue knows; the file may be on another server."""
+    for job, erasure in await runtime.store.read(queries.known):
+        if which(erasure):
+            is_done = job.status == "done"
+            secret = Secret(runtime.settings.data_dir)
+            return await asyncio.to_thread(receipts.receipt_of, secret, erasure) if is_done else _state(erasure)
+    return None
 
 
 def _state(erasure: Erasure) -> Receipt:
@@ -110,6 +108,7 @@ def _state(erasure: Erasure) -> Receipt:
 
 
 def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
+    """Return a new erasure of the user, who is asked for by this name."""
     secret = Secret(runtime.settings.data_dir)
     names = {name, user.id, *([user.identifier] if user.identifier else [])}
     return Erasure(
