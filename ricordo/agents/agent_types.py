@@ -14,7 +14,7 @@ from ricordo.domain.message import Message, Part, ReasoningPart, Role, TextPart,
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
 from ricordo.prompt.packaging import local_time, login_event
-from ricordo.tools.builtin.speech import SENT
+from ricordo.tools.builtin.recall import SENT
 
 SPEECH = "send_message"
 FIRST_THOUGHT = "I have been switched on and know who I am. A first word will show that my messages arrive."

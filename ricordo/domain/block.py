@@ -54,7 +54,8 @@ class Chain:
 class Block:
     """One block: what agents see and edit. `version` counts its writes; a write names the version it was made from.
 
-    `head` is the id of the version that gave it its text. A user's block is seen by all her agents, or by one, or in one course.
+    `head` is the id of the version that gave it its text. All agents of a user see the user's
+    block, or one agent does, or those of one course.
     """
 
     id: str
@@ -83,7 +84,7 @@ class Block:
 
     @property
     def rule(self) -> Policy:
-        """The policy in force: the flag of the retired Letta V1 server stands above it."""
+        """The policy in force: the flag of the retired Letta V1 server overrides it."""
         return "read_only" if self.read_only else self.policy
 
     @property
@@ -108,7 +109,7 @@ def _file_name(label: str) -> str:
 def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
     """A block of the chain that was not there, not yet stored: `given` are its text and settings, and its id where it had one.
 
-    What agents may do to a user's is to propose, unless she says otherwise (design §1.5).
+    Agents may only propose changes of a user's block, unless the user says otherwise.
     """
     return Block(
         organization_id=chain.organization_id,

@@ -1,6 +1,6 @@
 """Texts kept small: each as what differs from the one before it, between what both begin and end with.
 
-A stored text is three parts: how many bytes it begins with of its base's, how many it ends with, and what stands between,
+A stored text is three parts: how many bytes it begins with of its base's, how many it ends with, and what is between,
 compressed with the base's own middle as dictionary. A keyframe has no base and shares nothing.
 """
 
@@ -36,7 +36,7 @@ def unpack(data: bytes, base: bytes | None) -> bytes:
 
 
 def _dictionary(base: bytes, head: int, tail: int) -> bytes:
-    """What is most like the new middle: the old one, with what stands around it."""
+    """What is most like the new middle: the old one, with its surroundings."""
     end = min(len(base), max(len(base) - tail, head) + _WINDOW // 4)
     # An empty dictionary is none for zlib, in one direction only.
     return base[max(0, end - _WINDOW) : end] or b"\n"

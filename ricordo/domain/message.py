@@ -62,8 +62,8 @@ class ToolCallPart:
 class ToolReturnPart:
     """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
 
-    `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user wrote
-    herself; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
+    `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user
+    wrote; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
     could not be read.
     """
 

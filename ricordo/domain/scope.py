@@ -9,7 +9,7 @@ LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person whom memory can be about, or who runs the server. `identifier` is the name she has in the system that sent her."""
+    """A person whom memory can be about, or who runs the server. `identifier` is the name in the system that sent the user."""
 
     id: str
     organization_id: str
@@ -38,5 +38,5 @@ class Scope:
 
     @property
     def actor(self) -> Actor:
-        """The caller as the author of what she changes."""
+        """The caller as the author of a change."""
         return Actor("user", self.user_id, self.user_name)

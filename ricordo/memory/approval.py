@@ -1,4 +1,4 @@
-"""What an owner decides: she approves proposals or rejects them, edits one before, and undoes what a run did.
+"""An owner's decisions: to approve or reject proposals, to edit one before, and to undo what a run did.
 
 Each decision is one transaction. It holds the chain first, then the proposal, so that of two decisions at once the second sees
 the first, and a block that changes meanwhile is merged or is a conflict.
@@ -65,7 +65,7 @@ def approve(
 ) -> Approved | Conflicted:
     """Make what is proposed the block's next version, merged with what was written since; with `body`, that text instead.
 
-    The version's author is the agent that proposed it, or the owner where she changed the text. Raises NotFound, Conflict where
+    The version's author is the agent that proposed it, or the owner who changed the text. Raises NotFound, Conflict where
     it is decided already or a label is taken, TooLong, Invalid, Forbidden for all but people.
     """
     chain, proposal = _held(tx, scope, proposal_id, by)
@@ -102,7 +102,7 @@ async def decide_all(
     *,
     reason: str | None = None,
 ) -> list[Decision]:
-    """Decide on several proposals in their order, each in a transaction of its own; one that cannot be is told of and left."""
+    """Decide on several proposals in their order, each in its own transaction; one that cannot be decided is reported."""
 
     def decide(tx: Transaction, id: str) -> Approved | Conflicted | Proposal:
         return approve(tx, scope, id, by) if decision == "approve" else reject(tx, scope, id, by, reason=reason)

@@ -1,7 +1,7 @@
-"""What must not become memory again: what was only recalled, the system's own words, and lines that stand there already. Pure.
+"""What may not be written into memory again: search results, the system's own words, and lines a block already has. Pure.
 
-An agent that files what it has just looked up, or its own instructions, fills its memory with copies of it. What a user said in
-this turn is hers to have kept, whatever else says the same, and what she said earlier, to have put into a block.
+An agent that files what it has just looked up, or its own instructions, fills its memory with copies of it. What the
+user said in this turn may always be kept; what the user said earlier may become part of a block.
 """
 
 import re
@@ -38,15 +38,15 @@ RECALLED = (
     "Save what is new, in your own words."
 )
 INSTRUCTIONS = (
-    "Nothing was saved: nearly all of this stands in your own instructions, which you always see. "
+    "Nothing was saved: nearly all of this is in your own instructions, which you always see. "
     "Save only what you learned from others."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a step's prompt held beside memory: the system's words, results of searches, and what the user said herself: in this
-    turn, earlier, and so long ago that a search found it.
+    """What a step's prompt held beside memory: the system's words, search results, and what the user said: in this turn, earlier,
+    and so long ago that a search found it.
     """
 
     system: Sequence[str] = ()
@@ -65,15 +65,15 @@ class Guard:
     def require_new(self, added: str, own: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid where nearly all of the added text is recalled, or the system's own.
 
-        What stands in `own`, the text that is written anew, may be put in another order. What the user said earlier may become
+        The lines of `own`, the block's text so far, may be put in another order. What the user said earlier may become
         part of a block; for the archive it is a copy of what a search finds already.
         """
         words = _words(added)
         if len(words) < _LEAST_WORDS or len(added) < _LEAST_CHARACTERS:
             return
         runs = _runs(words)
-        hers = self._said | _all_runs([own])
-        if _share(runs, hers if is_archived else hers | self._said_earlier) >= CONTAINED:
+        allowed = self._said | _all_runs([own])
+        if _share(runs, allowed if is_archived else allowed | self._said_earlier) >= CONTAINED:
             return
         if _share(runs, self._recalled) >= CONTAINED:
             raise Invalid(RECALLED)
@@ -105,12 +105,12 @@ NO_GUARD = Guard(Sources)
 
 
 def recalled_in(window: Iterable[Message]) -> list[str]:
-    """What searches gave the agent, of all that it has in view, but for what the user had said herself."""
+    """The search results in the agent's window, without what the user had said."""
     return [text for text, is_said in _found_in(window) if not is_said]
 
 
 def found_again_in(window: Iterable[Message]) -> list[str]:
-    """What the user had said herself, of what searches gave the agent."""
+    """What the user had said, of the search results in the agent's window."""
     return [text for text, is_said in _found_in(window) if is_said]
 
 
@@ -173,14 +173,14 @@ class KnownLine:
     is_same: bool
 
     def told(self) -> str:
-        """As an agent is told of it."""
-        how = "stands already" if self.is_same else "is nearly what stands already"
+        """The line in a sentence for the agent."""
+        how = "is already" if self.is_same else "is nearly the same as a line"
         shown = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
         return f'{how} in memory block "{self.label}", line {self.line}: "{shown}"'
 
 
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
-    """Lines that stand already, in this block or in one of the others (texts by their labels), and that a write adds again."""
+    """The lines of this block or of the others (texts by their labels) that a write adds again."""
     added = [line for line in added_lines(before, after) if _tells(line)]
     if not added:
         return []
@@ -209,7 +209,7 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
 
 
 def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
-    """The line that stands there already, where a write does nothing but to add lines again that its block has."""
+    """The line that the block already has, where a write only adds lines again that the block has."""
     lost = Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
     new = [line for line in added_lines(before, after) if line.strip()]
     if lost or not new:

@@ -1,6 +1,6 @@
 """The summary that needs no model: who said what first and last, when, and which tools were called.
 
-It stands in where no model could sum up, so that an agent is never without one: plain, the same every time, and short.
+It is used where no model could sum up, so that an agent is never without one: plain, the same every time, and short.
 """
 
 from collections import Counter

@@ -31,7 +31,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A context window: `limit` is its size in tokens, `summary` what stands in for messages that left it, if any did."""
+    """A context window: `limit` is its size in tokens, `summary` replaces messages that left it, if any did."""
 
     limit: int
     tokens: Tokens

@@ -25,7 +25,7 @@ WAITS = (
     "You will not be told what becomes of it."
 )
 NOT_A_TEXT = (
-    'Memory block "{}" belongs to somebody who decides about its changes, and its description is hers alone. '
+    'Memory block "{}" belongs to somebody who decides about its changes, and only the owner changes its description. '
     "Propose changes of its text instead."
 )
 _BESIDE = "The rest was applied."
@@ -53,7 +53,7 @@ class ProposedEdits:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def beside(self, told: Mapping[str, str]) -> dict[str, str]:
-        """With what other edits' calls are told; a call that did both hears of both."""
+        """With what other edits' calls are told; a call that did both gets both."""
         return {**told, **{id: f"{text} {_BESIDE}" if id in told else text for id, text in self.told.items()}}
 
 

@@ -1,7 +1,7 @@
-"""Storing what a step did to memory, inside the step's own transaction.
+"""Stores what a step did to memory, inside the step's own transaction.
 
 A block that someone else changed meanwhile is merged by lines; where that is impossible the tool calls that edited it fail, and
-the agent is told. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.edit_plan`.
+the agent reads why. Nothing is overwritten unseen. A step that makes, removes or renames blocks is for `memory.edit_plan`.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -26,8 +26,8 @@ from ricordo.storage.store import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a step's effects: the memory as it now stands, what calls are told in place of their results, and calls that
-    failed, by call id.
+    """What became of a step's effects: the memory as it is now, texts in place of calls' results, and calls that failed, by
+    call id.
     """
 
     blocks: tuple[Block, ...]
@@ -77,7 +77,7 @@ def _hold(
 def _rotated(
     tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], context: EditContext
 ) -> tuple[tuple[Block, ...], list[Passage]]:
-    """The blocks, those shortened that this step filled up, and what left them. One that its owner filled is hers to shorten."""
+    """The blocks, those shortened that this step filled up, and what left them. One that its owner filled stays as it is."""
     before = {block.id: block.version for block in state.blocks}
     kept: list[Block] = []
     left: list[Passage] = []

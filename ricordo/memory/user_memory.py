@@ -1,6 +1,6 @@
-"""What an owner does with her memory: reads, writes, deletes, restores, renames and shares out her blocks.
+"""A user's own memory: its blocks are read, written, deleted, restored, renamed and proposed to here.
 
-Whoever changes something here holds the chain first, so that what was read is still so when it is written; who reads need not.
+Every change locks the chain first, so that what was read is still so when it is written; a read does not.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ _LARGEST_LIMIT = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class UserMemory:
-    """A user and her chain. Before her first block is made, that chain is not stored, and nothing is found in it."""
+    """A user and the user's chain, which is not stored before its first block is made."""
 
     user: User
     chain: Chain
 
     @property
     def actor(self) -> Actor:
-        """She as the author of what she changes."""
+        """The user as the author of a change."""
         return Actor("user", self.user.id, self.user.name)
 
     @property
     def scope(self) -> Scope:
-        """Where her blocks are looked for."""
+        """The organization in which the blocks are looked up."""
         return Scope(self.chain.organization_id)
 
 
@@ -72,7 +72,7 @@ _PUT, _PROPOSAL = PutOptions(), ProposalOptions()
 
 
 def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> UserMemory:
-    """The memory of the user with this id or identifier; with `makes`, she and her chain are made where they are missing.
+    """The memory of the user with this id or identifier; with `makes`, user and chain are made where they are missing.
 
     Raises NotFound, Invalid.
     """
@@ -90,17 +90,17 @@ def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = 
 
 
 def listed(tx: Transaction, owned: UserMemory) -> tuple[Block, ...]:
-    """Her blocks by their labels, without their tags."""
+    """The blocks by their labels, without their tags."""
     return blocks.of_user(tx, owned.scope, owned.user.id)
 
 
 def find(tx: Transaction, owned: UserMemory, label: str) -> Block | None:
-    """Her block with this label, if there is one."""
+    """The block with this label, if there is one."""
     return blocks.labelled(tx, owned.chain.id, label)
 
 
 def require(tx: Transaction, owned: UserMemory, label: str) -> Block:
-    """Her block with this label; raises NotFound."""
+    """The block with this label; raises NotFound."""
     block = find(tx, owned, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
@@ -190,7 +190,7 @@ def restore(
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Make a block anew in a chain that is held, with the id and the settings it had when it was deleted.
 
-    An agent's own stands in its prompt again. Raises as `make` does, Conflict also where that agent has another such block now.
+    An agent's own block is attached to it again. Raises as `make` does, Conflict also where that agent has another such block now.
     """
     gone = history.last_deleted(tx, chain.id, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)

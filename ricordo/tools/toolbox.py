@@ -35,7 +35,7 @@ class Quoted:
     is_untrusted: bool = False
 
     def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
-        """Say that the result holds the words of this message or passage; `is_said`: the conversation's user wrote it herself."""
+        """Say that the result holds the words of this message or passage; `is_said`: the conversation's user wrote it."""
         self.sources.append(id)
         self.is_untrusted |= is_untrusted
         if is_said and not is_untrusted:

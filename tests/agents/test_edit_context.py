@@ -434,10 +434,10 @@ async def test_a_line_that_stands_elsewhere_is_kept_and_told_of(stage: Stage) ->
     kept, refused = returns(await stage.say(agent))
     assert kept == (
         "success",
-        f'{line}\n\n[What you wrote stands already in memory block "human", line 2: "{line}". Keep it in one place.]',
+        f'{line}\n\n[What you wrote is already in memory block "human", line 2: "{line}". Keep it in one place.]',
     )
     assert refused[0] == "error"
-    assert 'stands already in memory block "human", line 2' in refused[1]
+    assert 'is already in memory block "human", line 2' in refused[1]
     assert (await stage.block(agent, "notes"), await stage.block(agent, "human")) == (line, f"Ada\n{line}")
 
 

@@ -170,7 +170,7 @@ def test_a_repetition_is_written_nowhere(memory: WorkingMemory) -> None:
         memory.create("self", SYSTEM, None, "call-2")
     with pytest.raises(Invalid, match="a search of your memory"):
         memory.archive(PassageDraft("call-3", "passage-1", PASSAGE, ()))
-    with pytest.raises(Invalid, match=r'stands already in memory block "human", line 2'):
+    with pytest.raises(Invalid, match=r'is already in memory block "human", line 2'):
         memory.write("human", f"{TEXT}\n{LINE}", "call-4")
     assert (memory.edits, memory.passages, memory.notes) == ([], [], {})
 
@@ -178,7 +178,7 @@ def test_a_repetition_is_written_nowhere(memory: WorkingMemory) -> None:
 def test_a_line_that_another_block_has_is_written_and_told_of(memory: WorkingMemory) -> None:
     assert memory.write("notes", LINE, "call-1") == LINE
     ((note,),) = memory.notes.values()
-    assert 'stands already in memory block "human", line 2' in note
+    assert 'is already in memory block "human", line 2' in note
 
 
 def test_long_texts_are_compared_in_bounded_time() -> None:

@@ -1,4 +1,4 @@
-"""The tools that ship with Ricordo, offered through the same door as any plugin's."""
+"""The tools that ship with Ricordo, offered by the same hook as any plugin's."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,12 @@ from ricordo.tools.builtin.memory_edits import (
     read_memory_block,
 )
 from ricordo.tools.builtin.patch import memory_apply_patch
-from ricordo.tools.builtin.recall import archival_memory_insert, archival_memory_search, conversation_search
-from ricordo.tools.builtin.speech import send_message
+from ricordo.tools.builtin.recall import (
+    archival_memory_insert,
+    archival_memory_search,
+    conversation_search,
+    send_message,
+)
 from ricordo.tools.toolbox import ServerTool
 
 # Older models and scripts of the retired Letta V1 server use the shorter names.

@@ -1,4 +1,4 @@
-"""Tools by which an agent searches what was said and keeps an archive."""
+"""Tools by which an agent speaks, searches what was said and keeps an archive."""
 
 from datetime import tzinfo
 from typing import Any, Literal
@@ -14,9 +14,19 @@ from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.messages import searchable_text
 from ricordo.tools.toolbox import ToolContext
 
+SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 server
 PAGE_SIZE = 5
 _MOST = 100
 _SHOWN = 120  # characters of a passage that a notice repeats
+
+
+def send_message(context: ToolContext, message: str) -> str:  # noqa: ARG001 - every tool takes a context
+    """Say something to the user. The user sees nothing else of what you do.
+
+    Args:
+        message: What to say.
+    """
+    return SENT
 
 
 async def conversation_search(
