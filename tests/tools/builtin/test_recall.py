@@ -111,8 +111,9 @@ async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbe
     )
     assert await found(nina, "jasmine", roles=["tool"]) == ["jasmine six"] * 3
     assert await found(nina, "jasmine", roles=["user"]) == []
-    assert await found(nina, "look") == ["Let me look."]
-    assert await found(nina, "grüße") == ["Your tea is ready: Grüße"]
+    # A neighbour of what matches is found too, behind it.
+    assert (await found(nina, "look"))[0] == "Let me look."
+    assert (await found(nina, "grüße"))[0] == "Your tea is ready: Grüße"
 
 
 async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
