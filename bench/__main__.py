@@ -1,4 +1,4 @@
-"""`python -m bench` measures in about two minutes; `--long` adds the campaigns: kills, crowds, and two servers on PostgreSQL."""
+"""`python -m bench` measures turns, start and memory in about two minutes. The campaigns are tests: `make soak`."""
 
 import argparse
 import asyncio
@@ -52,7 +52,7 @@ def measure_process(model_url: str) -> list[Figure]:
 
 
 def measure(rounds: int) -> list[Figure]:
-    """Everything but the campaigns."""
+    """Measure everything."""
     with model_server() as model_url:
         figures = measure_process(model_url)
         with ricordo(model_url) as server:
@@ -74,13 +74,8 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="how often each turn figure is measured")
-    parser.add_argument("--long", action="store_true", help="run the campaigns too")
     options = parser.parse_args()
     figures = measure(options.rounds)
-    if options.long:
-        from bench.campaigns import measure_campaigns
-
-        figures += measure_campaigns()
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

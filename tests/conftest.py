@@ -39,19 +39,23 @@ def clock() -> ManualClock:
 
 ROOM = 4_000_000_000  # bytes
 
-# Tests in these folders run on both databases; elsewhere a module that does says `DATABASES = BOTH`. The same name says where
-# a module in one of these folders is about one database alone.
+# Tests of repositories run on both databases, and those of memory on PostgreSQL under `make soak`. Elsewhere a module that is for
+# both says `DATABASES = BOTH`, and runs on PostgreSQL under `make soak` too. A module about one database names that one alone.
 BOTH = ("sqlite", "postgresql")
-_ON_BOTH = ("storage", "memory")
+_REPOSITORIES, _ON_BOTH = ("storage", "search"), ("storage", "memory")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that use a store on each database they are for."""
     if "database" in metafunc.fixturenames:
-        is_on_both = metafunc.definition.path.parent.name in _ON_BOTH
-        databases = getattr(metafunc.module, "DATABASES", BOTH if is_on_both else BOTH[:1])
-        if databases != BOTH[:1]:
-            metafunc.parametrize("database", databases, indirect=True)
+        folder = metafunc.definition.path.parent.name
+        databases = getattr(metafunc.module, "DATABASES", BOTH if folder in _ON_BOTH else BOTH[:1])
+        if databases == BOTH[:1]:
+            return
+        is_soak = databases == BOTH and folder not in _REPOSITORIES
+        postgresql = pytest.param("postgresql", marks=pytest.mark.soak) if is_soak else "postgresql"
+        chosen = [postgresql if database == "postgresql" else database for database in databases]
+        metafunc.parametrize("database", chosen, indirect=True)
 
 
 def pytest_configure() -> None:

@@ -1,7 +1,4 @@
-"""Several servers on one PostgreSQL: kills and freezes cost no turn, no job and no document; what one does the others respect.
-
-The campaign's long form is in `bench/campaigns.py`.
-"""
+"""Several servers on one PostgreSQL: kills and freezes cost no turn, no job and no document; what one does the others respect."""
 
 import asyncio
 import threading
@@ -26,6 +23,7 @@ from ricordo.storage import jobs, runs
 from ricordo.storage.postgres import PostgresStore, open_postgres
 from ricordo.storage.store import Transaction
 from tests.agents.stage import LIMIT, Gate, Held, Hooks, Stage, soon, text_of
+from tests.campaigns.sizes import short_and_long
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.cluster import Size, run_campaign
@@ -69,11 +67,17 @@ async def answering(stage: Stage, agent: str, gate: Gate, line: str, otid: str) 
 
 @pytest.mark.campaign
 @pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
-async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(tmp_path: Path) -> None:
-    report = await run_campaign(tmp_path, Size(turns=60, kills=2, every=0.8, clients=8, hurries=True))
+@pytest.mark.parametrize(
+    "size",
+    short_and_long(Size(turns=60, kills=2, every=0.8, clients=8, hurries=True), Size(turns=2_000, kills=20, every=5)),
+)
+async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(
+    tmp_path: Path, size: Size
+) -> None:
+    report = await run_campaign(tmp_path, size)
     print(report)
     # The campaign itself checks everything; this is that it was one.
-    assert report.broken >= report.kills >= 2
+    assert report.broken >= report.kills >= size.kills
     assert report.interrupted > 0
     assert report.answered > 15
 

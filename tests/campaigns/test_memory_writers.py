@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns.sizes import short_and_long
 from tests.support.memory_writers import SHARED, run_campaign
 
 pytestmark = pytest.mark.campaign
 
 
-async def test_writers_in_two_processes_lose_nothing(tmp_path: Path) -> None:
-    report = await run_campaign(tmp_path, writers=6, edits=8)
-    assert report.versions == len(SHARED) + 1 + 6 * 8
+@pytest.mark.parametrize(("writers", "edits"), short_and_long((6, 8), (50, 200)))
+async def test_writers_in_two_processes_lose_nothing(tmp_path: Path, writers: int, edits: int) -> None:
+    report = await run_campaign(tmp_path, writers=writers, edits=edits)
+    print(report)
+    assert report.versions == len(SHARED) + 1 + writers * edits

@@ -1,0 +1,11 @@
+"""The two sizes of a campaign: a short one in every run, and a long one that `make soak` runs."""
+
+from typing import Any
+
+import pytest
+
+
+def short_and_long(short: Any, long: Any) -> list[Any]:
+    """The values of a parameter, or of several as a tuple, in both sizes."""
+    sizes = [size if isinstance(size, tuple) else (size,) for size in (short, long)]
+    return [pytest.param(*sizes[0], id="short"), pytest.param(*sizes[1], id="long", marks=pytest.mark.soak)]
