@@ -13,7 +13,7 @@ from ricordo.llm.registry import Models
 from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.plugins import Plugins
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
 from ricordo.settings import Settings
@@ -71,7 +71,7 @@ class Runtime:
     is_stopping: bool = False
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
-    indexing: Indexing = field(init=False)
+    indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:
         async def load(organization_id: str) -> Sequence[OrganizationProvider]:
@@ -88,4 +88,4 @@ class Runtime:
         )
         embedders, place = self.models.embedders, settings.message_vectors
         self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
-        self.indexing = Indexing(self.store, embedders, self.indexes, messages_index=place)
+        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=place)

@@ -24,7 +24,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import index, partitions
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.flush import flush, pack_rows, write_rows
+from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
 from ricordo.storage import agents, archives
 from ricordo.storage.database import open_store
@@ -114,11 +115,11 @@ class Filler:
 
     async def _merge(self, kind: str, owner_id: str) -> bool:
         """One merge, as the job does it; False where nothing was left to merge."""
-        packed = await self._store.read(lambda tx: partitions.packed(tx, kind, owner_id))
+        packed = await self._store.read(lambda tx: pack_rows(tx, kind, owner_id))
         if packed is None:
             return False
         moment = time.monotonic()
-        await self._store.write(lambda tx: partitions.write_packed(tx, packed))
+        await self._store.write(lambda tx: write_rows(tx, packed))
         self.filled.slowest_merge = max(self.filled.slowest_merge, (time.monotonic() - moment) * 1000)
         return True
 
@@ -140,7 +141,7 @@ class Filler:
         texts = self._writer.texts(OTHERS_ROWS)
         for start in range(0, len(texts), BATCH):
             await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
-        while await self._store.write(lambda tx: partitions.flush(tx, kind, owner_id)):
+        while await self._store.write(lambda tx: flush(tx, kind, owner_id)):
             pass
         await self._embed(owner_id)
         return owner_id
@@ -153,7 +154,7 @@ class Filler:
         """Give the space its vectors, as the job does; False where no embedding model is installed."""
         if not embedded.is_installed():
             return False
-        work = Indexing(self._store, Only(), {})  # type: ignore[arg-type]
+        work = Indexer(self._store, Only(), {})  # type: ignore[arg-type]
         await work.embed(Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
         return True
 

@@ -23,7 +23,7 @@ from bench.search.subjects import Author
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.search import flush, partitions
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import NAME, PgVectorIndex
 from ricordo.search.pgvector_builder import Plan
 from ricordo.search.records import POSTING_CHUNK
@@ -120,7 +120,7 @@ class Loader:
     async def _vectors(self) -> None:
         archive_id, model = self._load.archive_id, Only()
         index = _Noting(self._store, Kept(Path(self._load.folder), self._load.rows))
-        work = Indexing(self._store, model, {NAME: index})  # type: ignore[arg-type]
+        work = Indexer(self._store, model, {NAME: index})  # type: ignore[arg-type]
         job = Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id})
         with self._timed("embedding"):
             await work.embed(job, lambda done, total: _tell("embedded", done, total))

@@ -24,8 +24,9 @@ from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import partitions
+from ricordo.search.flush import flush
 from ricordo.search.index import PassageFilter
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
 from ricordo.storage import archives
 from ricordo.storage.database import open_store
@@ -114,13 +115,13 @@ class Switch:
         for start in range(0, len(texts), BATCH):
             some = list(texts[start : start + BATCH])
             await self._store.write(lambda tx, some=some, at=start: insert_passages(tx, archive.id, some, at))  # type: ignore[misc]
-        while await self._store.write(lambda tx: partitions.flush(tx, "passages", archive.id)):
+        while await self._store.write(lambda tx: flush(tx, "passages", archive.id)):
             pass
         return archive.id
 
     async def _embed(self, archive_id: str, models: Models) -> None:
         """What the job does; with another default than before it changes the model."""
-        work = Indexing(self._store, models, {})  # type: ignore[arg-type]
+        work = Indexer(self._store, models, {})  # type: ignore[arg-type]
         await work.embed(
             Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}), lambda _done, _total: None
         )

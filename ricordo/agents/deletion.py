@@ -14,7 +14,6 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
-from ricordo.search.dropping import drop_portion, models_of
 from ricordo.storage import conversations, deletion, runs, usage
 from ricordo.storage.deletion import Kind
 from ricordo.storage.store import Transaction
@@ -88,7 +87,9 @@ def purge_portion(tx: Transaction, kind: Kind, id: str, newest: int = 0, counts:
         return deletion.purge_messages(tx, id, newest, before_purge, counts)
     if not deletion.is_hidden(tx, kind, id):
         return False
-    return drop_portion(tx, id) or deletion.purge(tx, deletion.OWNERS[kind], "id", [id], _keep_spent, counts)
+    return partitions.purge_portion(tx, id) or deletion.purge(
+        tx, deletion.OWNERS[kind], "id", [id], _keep_spent, counts
+    )
 
 
 def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
@@ -110,10 +111,10 @@ def _keep_spent(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:
     """Delete the vectors of an agent or archive from an outside index, where they are in one."""
-    models = await runtime.store.read(lambda tx: models_of(tx, owner_id)) if runtime.indexes else []
+    models = await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id)) if runtime.indexes else []
     if not models:
         return
-    home = await runtime.store.read(lambda tx: partitions.home_of(tx, owner_id))
+    home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
     outside = runtime.indexes.get((home.vector_db if home else None) or runtime.indexing.messages_index or "")
     if outside is not None:
         for model in models:

@@ -17,8 +17,7 @@ from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search import partitions
 from ricordo.search.partitions import EMBED, SWEEP
-from ricordo.search.rebuild import REEMBED, REINDEX
-from ricordo.search.rebuild_jobs import reembed, reindex
+from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.schedule import FLUSH
 from ricordo.storage import run_events, usage
 from ricordo.storage.store import Transaction
@@ -29,7 +28,7 @@ SWEPT_EVERY = 600.0
 async def postponed(runtime: Runtime, job: Job) -> bool:
     """Postpone the job to the next day where it would spend tokens of a budget that is nearly used up; return whether it was."""
     owner_id = job.payload["owner_id"]
-    home = await runtime.store.read(lambda tx: partitions.home_of(tx, owner_id))
+    home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
     handle = runtime.indexing.wanted_model(home.embedding) if home else None
     if handle is None or not isinstance(runtime.models.embedders.get(handle), RemoteEmbedder):
         return False

@@ -18,10 +18,10 @@ from sqlalchemy import cast as cast_to
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.search import fusion, scoring
-from ricordo.search.cache import memory_of
+from ricordo.search.cache import cache_of
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similar
-from ricordo.search.partition_view import Bools, View, join_views, view_of
+from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
 from ricordo.search.query import Conditions, Found, Hit, Query
 from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
 from ricordo.search.records import Documents, read_documents
@@ -80,14 +80,14 @@ class _Search:
         snapshot = read_index(tx, owners, terms)
         self._partitions = snapshot.partitions
         self._rows = rows = {partition.owner_id: partition for partition in snapshot.partitions}
-        memory = memory_of(tx)
+        cache = cache_of(tx)
         self._owners = [owner for owner in owners if owner in rows or owner in snapshot.buffers]
         views = [
-            view_of(memory, row := rows.get(owner), _records(row, snapshot.documents), snapshot.buffers.get(owner, []))
+            view_of(cache, row := rows.get(owner), _records(row, snapshot.documents), snapshot.buffers.get(owner, []))
             for owner in self._owners
         ]
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
-        self.view = join_views(memory, self._owners, views)
+        self.view = join_views(cache, self._owners, views)
         self._postings = snapshot.postings
 
     def posting(self, term: str) -> Posting:
@@ -239,7 +239,7 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
     return Similar(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
 
 
-def _newest(view: View, may: Bools | None, limit: int) -> list[Hit]:
+def _newest(view: PartitionView, may: Bools | None, limit: int) -> list[Hit]:
     best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, limit)
     return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 

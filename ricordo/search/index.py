@@ -17,7 +17,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.search import schedule, write_buffer
 from ricordo.search.query import Conditions, Found, Hit, Query, SearchMode
-from ricordo.search.write_buffer import Entry
+from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import messages as messages_table
@@ -144,7 +144,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
     tags = tags_of(tx, ids)
 
-    def entry(row: Any) -> Entry:
+    def entry(row: Any) -> IndexEntry:
         return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
 
     for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
@@ -184,22 +184,22 @@ def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: i
     return engine.find(tx, wanted.archive_ids, query, conditions, limit)
 
 
-def message_entry(row: Mapping[str, Any]) -> Entry:
+def message_entry(row: Mapping[str, Any]) -> IndexEntry:
     """How a message is indexed, by the values of its row."""
     speaker, thread = row["name"] or "", row["conversation_id"]
-    return Entry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
+    return IndexEntry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
 
 
 def passage_entry(
     id: str, text: str, created_at: int, user_id: str | None, tags: tuple[str, ...], thread: str | int
-) -> Entry:
+) -> IndexEntry:
     """How a passage is indexed; passages of one thread count as parts of one text."""
     said = _SPEAKER.match(text)
-    return Entry(id, text, created_at, thread, user_id, speaker=said[1] if said else "", labels=tags)
+    return IndexEntry(id, text, created_at, thread, user_id, speaker=said[1] if said else "", labels=tags)
 
 
-def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[Entry]]:
-    grouped: dict[tuple[str, str], list[Entry]] = {}
+def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[IndexEntry]]:
+    grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for row in rows:
         grouped.setdefault((row.owner_id, row.organization_id), []).append(entry(row))
     return grouped
@@ -210,7 +210,7 @@ def _put(
     kind: Kind,
     owner_id: str,
     organization_id: str,
-    entries: Sequence[Entry],
+    entries: Sequence[IndexEntry],
     *,
     is_deleted: bool = False,
 ) -> None:

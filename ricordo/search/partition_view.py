@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ricordo.search import growing, scoring
-from ricordo.search.cache import Memory
-from ricordo.search.reader import PartitionRow, decoded, joined_postings, keep_documents, some_of
+from ricordo.search import scoring
+from ricordo.search.cache import IndexCache
+from ricordo.search.reader import PartitionRow, cache_documents, decoded, joined_postings, some_of
 from ricordo.search.records import (
     POSTING,
     Documents,
@@ -36,7 +36,7 @@ _BESIDE = 48 + 5 * MOST_SPREADS
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PartitionView:
     """All documents of a partition that may be found, by position; `buffer` holds the postings of those that are not flushed yet.
 
     None has another role than `roles`. `spreads` are of terms asked for that many hold; they go with the view.
@@ -78,11 +78,10 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedView:
     """A view, and what it was made of: so many flushed documents, and rows of the buffer by their numbers.
 
     `partition` is None before the first flush. `is_plain` says that each of these rows is one more document, in their order.
-    `columns` is what more are appended to.
     """
 
     partition: int | None
@@ -90,29 +89,30 @@ class _Kept:
     flushed: int
     rows: tuple[int, ...]
     is_plain: bool
-    view: View
-    columns: growing.Columns | None = None
+    view: PartitionView
 
 
-def view_of(memory: Memory, partition: PartitionRow | None, records: Documents, buffer: Sequence[Any]) -> View:
+def view_of(
+    cache: IndexCache, partition: PartitionRow | None, records: Documents, buffer: Sequence[Any]
+) -> PartitionView:
     """The view of one partition, from its flushed documents and the rows of its buffer."""
     place = ("view", partition.owner_id if partition else buffer[0].name)
     number, generation = (partition.seq, partition.generation) if partition else (None, 0)
     rows = tuple([row.partition for row in buffer])
-    known: _Kept | None = memory.get(place)
+    known: _CachedView | None = cache.partitions.get(place)
     if known and (known.partition not in (number, None) or known.generation != generation):
         known = None
     if known and (known.flushed, known.rows) == (len(records), rows):
         return known.view
-    view, is_plain, columns = (known and _continued(known, records, buffer, rows)) or _made(records, buffer)
-    kept = _Kept(number, generation, len(records), rows, is_plain, view, columns)
-    memory.put(place, kept, view.records.nbytes + _BESIDE * len(view.records))
+    view, is_plain = (known and _continued(known, records, buffer, rows)) or _made(records, buffer)
+    kept = _CachedView(number, generation, len(records), rows, is_plain, view)
+    cache.partitions.put(place, kept, view.records.nbytes + _BESIDE * len(view.records))
     if partition:
-        keep_documents(memory, partition, view.records[: len(records)])
+        cache_documents(cache, partition, view.records[: len(records)])
     return view
 
 
-def _made(flushed: Documents, buffer: Sequence[Any]) -> tuple[View, bool, growing.Columns | None]:
+def _made(flushed: Documents, buffer: Sequence[Any]) -> tuple[PartitionView, bool]:
     rows = [unpack(row.partition, row.number, row.data) for row in buffer]
     came: dict[int, BufferRow] = {}
     deleted: set[int] = set()
@@ -126,14 +126,14 @@ def _made(flushed: Documents, buffer: Sequence[Any]) -> tuple[View, bool, growin
     alive = records["alive"] == 1
     if deleted:
         alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
-    view = View(records, scoring.documents_of(records, alive), _postings(added, len(flushed)), _roles(records))
-    return view, len(added) == len(rows), None
+    view = PartitionView(records, scoring.documents_of(records, alive), _postings(added, len(flushed)), _roles(records))
+    return view, len(added) == len(rows)
 
 
 def _continued(
-    known: _Kept, flushed: Documents, buffer: Sequence[Any], numbers: tuple[int, ...]
-) -> tuple[View, bool, growing.Columns | None] | None:
-    """What was known with the documents that came since; None where more happened than that."""
+    known: _CachedView, flushed: Documents, buffer: Sequence[Any], numbers: tuple[int, ...]
+) -> tuple[PartitionView, bool] | None:
+    """The cached view with the documents that came since; None where more happened than that."""
     view, count = known.view, len(flushed)
     overlap = min(count, len(view.records))
     taken = overlap - known.flushed
@@ -147,16 +147,15 @@ def _continued(
     if any(row.is_deleted for row in rows) or len(held | {row.document for row in rows}) < len(held) + len(rows):
         return None
     new = joined([flushed[overlap:], document_records(rows)])
-    columns, documents, records = known.columns, view.documents, view.records
+    documents, records = view.documents, view.records
     if len(new):
-        grown = growing.extended(documents, columns or growing.columns_of(documents, records), new)
-        if grown is None:
-            return None
-        documents, columns, records = grown
+        records = joined([records, new])
+        alive = np.append(view.alive, np.ones(len(new), dtype=np.bool_))
+        documents = scoring.documents_of(records, alive)
     postings = _beyond(view.buffer, count) if taken else dict(view.buffer)
     for term, found in _postings(rows, len(records) - len(rows)).items():
         postings[term] = joined([postings[term], found]) if term in postings else found
-    return View(records, documents, postings, view.roles | _roles(new)), known.is_plain, columns
+    return PartitionView(records, documents, postings, view.roles | _roles(new)), known.is_plain
 
 
 def _roles(records: Documents) -> frozenset[str]:
@@ -188,14 +187,14 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.frombuffer(b"".join([array.tobytes() for array in held]), dtype=held[0].dtype)
 
 
-def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> View:
+def join_views(cache: IndexCache, owners: Sequence[str], views: Sequence[PartitionView]) -> PartitionView:
     """Several partitions as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
     place = ("joined views", tuple(owners))
-    known = memory.get(place)
+    known = cache.partitions.get(place)
     if known and all(before is view for before, view in zip(known[0], views, strict=True)):
-        same: View = known[1]
+        same: PartitionView = known[1]
         return same
     starts = np.cumsum([0, *(len(view.records) for view in views)])
     records = joined([read_documents(b""), *(view.records for view in views)])
@@ -205,10 +204,10 @@ def join_views(memory: Memory, owners: Sequence[str], views: Sequence[View]) -> 
         for term, postings in view.buffer.items():
             placed = moved(postings, start)
             buffer[term] = joined([buffer[term], placed]) if term in buffer else placed
-    together = View(
+    together = PartitionView(
         records, scoring.documents_of(records, alive), buffer, frozenset[str]().union(*(view.roles for view in views))
     )
-    memory.put(place, (tuple(views), together), records.nbytes + _BESIDE * len(records))
+    cache.partitions.put(place, (tuple(views), together), records.nbytes + _BESIDE * len(records))
     return together
 
 

@@ -5,12 +5,13 @@ All of a search happens in one transaction, so a flush beside it is seen whole o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, union_all
 
-from ricordo.search.cache import Known, Memory, memory_of
+from ricordo.search.cache import CachedPosting, IndexCache, cache_of
 from ricordo.search.records import (
     DOCUMENT_CHUNK,
     MOST_TIMES,
@@ -25,8 +26,8 @@ from ricordo.storage.search_tables import search_buffer, search_documents, searc
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import jobs
 
-# Of a search through more partitions than so many, terms are not remembered: there would be too many of them.
-MOST_REMEMBERED = 8
+# The terms of a search through more partitions than this are not cached: there would be too many of them.
+_MOST_CACHED = 8
 
 _Json = jobs.c.payload.type
 _OWNERS = each(bindparam("owners", type_=_Json))
@@ -90,12 +91,12 @@ _CHANGED = union_all(
         search_postings.c.chunk >= bindparam("postings_since"),
     ),
 )
-_NOWHERE = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_))
+NO_POSTING = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition as its row says it is now. `vectors` is how many of its documents are embedded, with the model `embedding`."""
+    """A partition's row as a search reads it. `vectors` is how many of its documents are embedded, by the model `embedding`."""
 
     owner_id: str
     seq: int
@@ -107,9 +108,9 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one search reads: the partitions there are, the rows of their buffers by owner, flushed documents and postings.
+    """What one search reads: partitions, the rows of their buffers by owner, flushed documents and postings.
 
-    `documents` go by the number of the partition, `postings` by that and the term; a term that stands nowhere has none.
+    `documents` go by the number of the partition, `postings` by that and the term; a term that is in no document has none.
     """
 
     partitions: list[PartitionRow] = field(default_factory=list)
@@ -120,13 +121,13 @@ class Snapshot:
 
 def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> Snapshot:
     """The partitions of these owners with their buffers and documents, and the postings of these terms: two statements at most."""
-    memory = memory_of(tx)
-    remembers = len(owners) <= MOST_REMEMBERED
-    known = memory.terms.known(owners, terms) if remembers else {}
-    asked = [term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)]
+    cache = cache_of(tx)
+    keys = product(owners, terms) if len(owners) <= _MOST_CACHED else ()
+    known: dict[tuple[str, str], CachedPosting] = {key: found for key in keys if (found := cache.terms.get(key))}
+    missing = [term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)]
     snapshot = Snapshot()
     chunks: dict[tuple[int, str], dict[int, bytes]] = {}
-    for row in tx.all(_INDEX, {"owners": list(owners), "terms": asked}):
+    for row in tx.all(_INDEX, {"owners": list(owners), "terms": missing}):
         if row.part == _PARTITIONS:
             snapshot.partitions.append(
                 PartitionRow(row.name, row.partition, row.number, row.generation, row.vectors, row.embedding)
@@ -138,16 +139,16 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     for rows in snapshot.buffers.values():
         rows.sort(key=lambda row: row.partition)
     new = {
-        (partition.owner_id, term): _known(partition, decoded(chunks.get((partition.seq, term), {})))
+        (partition.owner_id, term): _cached(partition, decoded(chunks.get((partition.seq, term), {})))
         for partition in snapshot.partitions
-        for term in asked
+        for term in missing
     }
     known |= new
-    stale = _stale(snapshot.partitions, known)
-    snapshot.documents = _documents_of(memory, snapshot.partitions)
-    new |= _read_changes(tx, memory, snapshot, stale)
-    if remembers:
-        memory.terms.keep(new)
+    snapshot.documents = {partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions}
+    new |= _read_changes(tx, cache, snapshot, _stale(snapshot.partitions, known))
+    if len(owners) <= _MOST_CACHED:
+        for key, cached in new.items():
+            cache.terms.put(key, cached, cached.nbytes)
     known |= new
     for partition in snapshot.partitions:
         for term in terms:
@@ -157,15 +158,15 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     return snapshot
 
 
-def keep_documents(memory: Memory, partition: PartitionRow, records: Documents) -> None:
-    """Remember these as the flushed documents of the partition."""
-    memory.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
+def cache_documents(cache: IndexCache, partition: PartitionRow, records: Documents) -> None:
+    """Cache these as the flushed documents of the partition."""
+    cache.partitions.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
     """The postings in these chunks of one term, which come in any order."""
     if not chunks:
-        return _NOWHERE
+        return NO_POSTING
     records = read_postings(b"".join(chunks[number] for number in sorted(chunks)))
     times = records["times"]
     return Posting(records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED)
@@ -173,13 +174,13 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
     """Postings one after the other, as one term's."""
-    held = [part for part in parts if len(part.positions)]
-    if len(held) < 2:
-        return held[0] if held else _NOWHERE
+    filled = [part for part in parts if len(part.positions)]
+    if len(filled) < 2:
+        return filled[0] if filled else NO_POSTING
     return Posting(
-        np.concatenate([part.positions for part in held]),
-        np.concatenate([part.times for part in held]),
-        np.concatenate([part.named for part in held]),
+        np.concatenate([part.positions for part in filled]),
+        np.concatenate([part.times for part in filled]),
+        np.concatenate([part.named for part in filled]),
     )
 
 
@@ -190,51 +191,51 @@ def some_of(posting: Posting, chosen: Any) -> Posting:
     )
 
 
-def _known(partition: PartitionRow, posting: Posting) -> Known:
-    return Known(partition.seq, partition.generation, partition.documents, posting)
+def _before(posting: Posting, position: int) -> Posting:
+    return some_of(posting, slice(0, int(np.searchsorted(posting.positions, position))))
 
 
-def _up_to(known: Known, documents: int) -> Posting:
+def _cached(partition: PartitionRow, posting: Posting) -> CachedPosting:
+    return CachedPosting(partition.seq, partition.generation, partition.documents, posting)
+
+
+def _up_to(known: CachedPosting, documents: int) -> Posting:
     """Without what was flushed after the snapshot: another search may have seen more."""
-    if known.documents <= documents:
-        return known.posting
-    return some_of(known.posting, slice(0, int(np.searchsorted(known.posting.positions, documents))))
+    return known.posting if known.documents <= documents else _before(known.posting, documents)
 
 
 def _stale(
-    partitions: Sequence[PartitionRow], known: Mapping[tuple[str, str], Known]
-) -> dict[tuple[PartitionRow, str], Known]:
-    """What is remembered of terms and is not all that there is now; without any postings where it is of no use."""
-    stale: dict[tuple[PartitionRow, str], Known] = {}
+    partitions: Sequence[PartitionRow], known: Mapping[tuple[str, str], CachedPosting]
+) -> dict[tuple[PartitionRow, str], CachedPosting]:
+    """The cached postings that are not all there is now; without any positions where they are of no use."""
+    stale: dict[tuple[PartitionRow, str], CachedPosting] = {}
     rows = {partition.owner_id: partition for partition in partitions}
     for (owner, term), before in known.items():
         partition = rows.get(owner)
         if partition is None:
             continue
         if (before.partition, before.generation) != (partition.seq, partition.generation):
-            stale[partition, term] = Known(partition.seq, partition.generation, 0, _NOWHERE)
+            stale[partition, term] = CachedPosting(partition.seq, partition.generation, 0, NO_POSTING)
         elif before.documents < partition.documents:
             stale[partition, term] = before
     return stale
 
 
-def _documents_of(memory: Memory, partitions: Sequence[PartitionRow]) -> dict[int, Documents]:
-    """The flushed documents of each partition as far as they are remembered, by its number."""
-    known: dict[int, Documents] = {}
-    for partition in partitions:
-        generation, records = memory.get(("documents", partition.seq)) or (None, read_documents(b""))
-        known[partition.seq] = records[: partition.documents] if generation == partition.generation else records[:0]
-    return known
+def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
+    """The flushed documents of a partition as far as they are cached."""
+    generation, records = cache.partitions.get(("documents", partition.seq)) or (None, read_documents(b""))
+    documents: Documents = records[: partition.documents] if generation == partition.generation else records[:0]
+    return documents
 
 
 def _read_changes(
-    tx: Transaction, memory: Memory, snapshot: Snapshot, terms: Mapping[tuple[PartitionRow, str], Known]
-) -> dict[tuple[str, str], Known]:
+    tx: Transaction, cache: IndexCache, snapshot: Snapshot, terms: Mapping[tuple[PartitionRow, str], CachedPosting]
+) -> dict[tuple[str, str], CachedPosting]:
     """Bring documents and terms up to date with one statement, if anything is missing; returns the terms it read on."""
     documents = {s.seq: s for s in snapshot.partitions if len(snapshot.documents[s.seq]) < s.documents}
     if not (documents or terms):
         return {}
-    since = min((len(snapshot.documents[partition]) // DOCUMENT_CHUNK for partition in documents), default=_NEVER)
+    since = min((len(snapshot.documents[seq]) // DOCUMENT_CHUNK for seq in documents), default=_NEVER)
     postings_since = min((known.documents // POSTING_CHUNK for known in terms.values()), default=_NEVER)
     values = {
         "partitions": sorted({*documents, *(partition.seq for partition, _ in terms)}),
@@ -251,12 +252,10 @@ def _read_changes(
         before = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
         records = np.concatenate([before, read_documents(data)])[: partition.documents]
         snapshot.documents[partition.seq] = records
-        keep_documents(memory, partition, records)
-    read: dict[tuple[str, str], Known] = {}
-    first = postings_since * POSTING_CHUNK
+        cache_documents(cache, partition, records)
+    read: dict[tuple[str, str], CachedPosting] = {}
     for (partition, term), known in terms.items():
-        kept = some_of(known.posting, slice(0, int(np.searchsorted(known.posting.positions, first))))
-        read[partition.owner_id, term] = _known(
-            partition, joined_postings([kept, decoded(chunks.get((partition.seq, term), {}))])
-        )
+        kept = _before(known.posting, postings_since * POSTING_CHUNK)
+        added = decoded(chunks.get((partition.seq, term), {}))
+        read[partition.owner_id, term] = _cached(partition, joined_postings([kept, added]))
     return read

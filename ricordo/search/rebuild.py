@@ -1,27 +1,31 @@
-"""Building the index of a partition anew behind the one that serves, from the messages and passages themselves.
+"""Rebuilding the index of a partition while it is searched: words and vectors, or vectors alone.
 
-The new index grows under a name of its own, and at the end takes the owner's in one transaction. What is written meanwhile waits in
-the owner's buffer: flushes are held off by the job's key. Of that buffer the rows go which the new index has seen already.
+The new index grows under a name of its own, from the messages and passages themselves, and at the end takes the owner's name in
+one transaction. What is written meanwhile waits in the owner's write buffer: the job's key keeps flushes off. Of that buffer the
+rows are deleted that the new index has seen already. Both are jobs: they may be killed anywhere and run again.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, delete, func, select, tuple_, union_all, update
+from sqlalchemy import bindparam, func, select, tuple_, union_all, update
 
-from ricordo.domain.job import Job
+from ricordo.domain.job import Job, Report
+from ricordo.errors import Conflict
 from ricordo.search import partitions, write_buffer
-from ricordo.search.dropping import drop_portion
 from ricordo.search.index import message_entry, passage_entry, tags_of
-from ricordo.search.query import Batch
-from ricordo.search.write_buffer import Entry
+from ricordo.search.partitions import PartitionOwner
+from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
-from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
+from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, archives, messages, passages
 from ricordo.storage.tables import jobs as jobs_table
+
+if TYPE_CHECKING:
+    from ricordo.search.indexer import Indexer
 
 REINDEX = "search.reindex"
 REEMBED = "search.reembed"
@@ -72,9 +76,8 @@ _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.is_single,
 )
 _JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
-_DROP_SEEN = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_IDS))
 # Whoever deletes an owner changes its row first, so holding that keeps it from being deleted.
-_OWNER_HELD = {
+_OWNER_LOCKED = {
     kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
     for kind, table in (("messages", agents), ("passages", archives))
 }
@@ -83,20 +86,23 @@ _RENAME = (
     .where(search_partitions.c.owner_id == bindparam("from_name"))
     .values(owner_id=bindparam("to_name"), generation=bindparam("new_generation"))
 )
-_RENAME_MODEL = (
-    update(search_vectors)
-    .where(
-        search_vectors.c.partition == bindparam("in_partition"), search_vectors.c.embedding == bindparam("from_name")
-    )
-    .values(embedding=bindparam("to_name"))
+_CONVERSATIONS = (
+    select(search_documents.c.data)
+    .join(search_partitions, search_partitions.c.seq == search_documents.c.partition)
+    .where(search_partitions.c.owner_id == bindparam("owner_id"))
 )
+_BUFFER = select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data).where(
+    search_buffer.c.owner_id == bindparam("owner_id")
+)
+# Before every document: the earliest time and number there are.
+_START = (-(2**63), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
     """Documents to index, the rows of the owner's buffer that they make needless, and where the next portion begins."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[IndexEntry]
     seen: Sequence[int]
     after: tuple[int, int]
 
@@ -134,13 +140,28 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
     return int(rows[0].documents)
 
 
-def threads_of(tx: Transaction, owner_id: str) -> Mapping[int, int]:
-    """The threads of passages, as the present index says them; messages say theirs themselves."""
-    if partitions.kind_of(owner_id) == "messages":
-        return {}
-    from ricordo.search import threads
+def threads_of(tx: Transaction, owner_id: str) -> dict[int, int]:
+    """The threads of passages by document, as the present index has them: only there is known which were stored together.
 
-    return threads.threads_of(tx, owner_id)
+    What cannot be read is left out: an index is rebuilt when it is damaged, too. Messages have their conversations themselves.
+    """
+    from ricordo.search.records import DOCUMENT, read_documents
+
+    found: dict[int, int] = {}
+    if partitions.kind_of(owner_id) == "messages":
+        return found
+    for row in tx.all(_CONVERSATIONS, {"owner_id": owner_id}):
+        if len(row.data) % DOCUMENT.itemsize == 0:
+            records: Any = read_documents(row.data)
+            found |= zip(records["number"].tolist(), records["thread"].tolist(), strict=True)
+    for row in tx.all(_BUFFER, {"owner_id": owner_id}):
+        try:
+            waiting = write_buffer.unpack(row.seq, row.document, row.data)
+        except Exception:  # noqa: S112 - whatever damaged bytes lead to
+            continue
+        if not waiting.is_deleted:
+            found[waiting.document] = waiting.thread
+    return found
 
 
 def read_portion(tx: Transaction, owner_id: str, after: tuple[int, int], threads: Mapping[int, int]) -> Portion | None:
@@ -167,51 +188,101 @@ def add_portion(tx: Transaction, owner_id: str, portion: Portion) -> None:
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:
     """Delete some of an index that was not finished, or that serves no more; tells whether there is more to delete."""
-    return drop_portion(tx, new_name(owner_id)) or drop_portion(tx, old_name(owner_id))
+    return partitions.purge_portion(tx, new_name(owner_id)) or partitions.purge_portion(tx, old_name(owner_id))
 
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     """Let the new index serve, unless its owner is deleted; `seen` are the rows of the buffer that it holds already."""
-    tx.lock(_OWNER_HELD[partitions.kind_of(owner_id)], {"owner_id": owner_id})
-    home = partitions.home_of(tx, owner_id)
-    if home is None or home.organization_id == DELETED:
+    tx.lock(_OWNER_LOCKED[partitions.kind_of(owner_id)], {"owner_id": owner_id})
+    owner = partitions.owner_of(tx, owner_id)
+    if owner is None or owner.organization_id == DELETED:
         return
     old = partitions.lock_partition(tx, owner_id)
     generation = old.generation + 1 if old else 1
-    tx.run(_DROP_SEEN, {"ids": list(seen)})
+    write_buffer.delete_rows(tx, seen)
     for name, becomes in ((owner_id, old_name(owner_id)), (new_name(owner_id), owner_id)):
         tx.run(_RENAME, {"from_name": name, "to_name": becomes, "new_generation": generation})
 
 
-def serving_model(tx: Transaction, owner_id: str) -> str | None:
-    """The model whose vectors the partition is searched by."""
-    partition = partitions.partition_of(tx, owner_id)
-    return partition.embedding if partition else None
+async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
+    """Index all documents of the partition anew, with their vectors, and let that take the place of what serves."""
+    store, owner_id = indexer.store, str(job.payload["owner_id"])
+    await _drop_remains(indexer, owner_id)
+    owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
+    if owner is None:
+        return
+    handle = indexer.wanted_model(owner.embedding)
+    documents = await store.read(lambda tx: count_documents(tx, owner_id))
+    total = documents * (2 if handle else 1)
+    seen = await _build(indexer, owner_id, total, report)
+    if handle:
+        await _embed(indexer, owner, owner_id, handle, lambda done, _: report(min(documents + done, total), total))
+    await store.write(lambda tx: take_over(tx, owner_id, seen))
+    await _drop_remains(indexer, owner_id)
+    report(total, total)
 
 
-def add_new_vectors(
-    tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[float]], size: int, handle: str
-) -> bool:
-    """Store vectors of a batch under the model's new name; True where they were the last, and took the place of the old ones.
+async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
+    """Make all vectors of the partition anew; the old ones serve until the last is made."""
+    from ricordo.search.vector_store import drop_vectors, replace_vectors
 
-    Raises Conflict as `indexed.add_vectors` does.
-    """
-    if not partitions.add_vectors(tx, batch, vectors, size):
-        return False
-    from ricordo.search import vector_store
+    store, owner_id = indexer.store, str(job.payload["owner_id"])
+    owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
+    handle = indexer.wanted_model(owner.embedding) if owner else None
+    if owner is None or handle is None:
+        return
+    await store.write(lambda tx: drop_vectors(tx, owner_id, new_name(handle)))
+    partition = await store.read(lambda tx: partitions.partition_of(tx, owner_id))
+    if partition is None or partition.embedding is None:
+        # None serve, so there is nothing to stand behind.
+        await store.write(lambda tx: drop_vectors(tx, owner_id, handle))
+        await indexer.embed(job, report)
+        return
+    index, is_done = indexer.index_of(owner), False
+    while not is_done and (batch := await indexer.next_batch(owner_id, new_name(handle))):
+        vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
+        try:
+            is_done = await store.write(lambda tx, b=batch, v=vectors, s=size: replace_vectors(tx, b, v, s, handle))  # type: ignore[misc]
+        except Conflict:
+            continue  # somebody tidied these vectors away, as some that no model of ours has: they are begun anew
+        report(min(batch.start + len(batch.documents), batch.total), batch.total)
 
-    partition = partitions.lock_partition(tx, batch.owner_id)
-    partitions.delete_vectors(tx, partition, handle)
-    tx.run(_RENAME_MODEL, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": handle})
-    vector_store.serve(tx, partition, handle, partition.vectors)
-    return True
+
+async def _build(indexer: "Indexer", owner_id: str, total: int, report: Report) -> list[int]:
+    """Fill the new index with words; returns the rows of the owner's buffer that it holds already."""
+    store, done, after = indexer.store, 0, _START
+    seen: list[int] = []
+    threads = await store.read(lambda tx: threads_of(tx, owner_id))
+    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, threads)):  # type: ignore[misc]
+        await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
+        seen += portion.seen
+        done += len(portion.entries)
+        after = portion.after
+        report(min(done, total), total)
+    return seen
 
 
-def _messages(rows: Sequence[Any]) -> list[Entry]:
+async def _embed(indexer: "Indexer", owner: PartitionOwner, owner_id: str, handle: str, report: Report) -> None:
+    """Give vectors to all documents of the new index."""
+    from ricordo.search.vector_store import add_vectors
+
+    index = indexer.index_of(owner)
+    while batch := await indexer.next_batch(new_name(owner_id), handle):
+        vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
+        await indexer.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
+        report(batch.start + len(batch.documents), batch.total)
+
+
+async def _drop_remains(indexer: "Indexer", owner_id: str) -> None:
+    while await indexer.store.write(lambda tx: drop_remains(tx, owner_id)):
+        pass
+
+
+def _messages(rows: Sequence[Any]) -> list[IndexEntry]:
     return [message_entry(row._asdict()) for row in rows]
 
 
-def _passages(tx: Transaction, rows: Sequence[Any], threads: Mapping[int, int]) -> list[Entry]:
+def _passages(tx: Transaction, rows: Sequence[Any], threads: Mapping[int, int]) -> list[IndexEntry]:
     tags = tags_of(tx, [row.id for row in rows])
     return [
         passage_entry(

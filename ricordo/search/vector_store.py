@@ -1,21 +1,45 @@
-"""Storing vectors behind a search that goes on: which documents have none yet, adding theirs, and changing to another model."""
+"""Storage of vectors: which documents have none yet, their texts, adding vectors, and the change to another model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, delete, func, literal, null, select, update
 
 from ricordo.errors import Conflict
+from ricordo.search.partitions import lock_partition, partition_of
 from ricordo.search.query import Batch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vectors import VECTOR
 from ricordo.storage.repository import Appending
 from ricordo.storage.search_tables import search_documents, search_partitions, search_vectors
-from ricordo.storage.store import Transaction
+from ricordo.storage.store import Transaction, each
+from ricordo.storage.tables import messages, passages
 
-_PARTITION = select(search_partitions).where(search_partitions.c.owner_id == bindparam("owner_id"))
-_PARTITION_HELD = _PARTITION.with_for_update()
+_IDS = each(bindparam("ids", type_=messages.c.parts.type))
+_TEXTS = {
+    "messages": select(
+        messages.c.seq,
+        messages.c.text,
+        messages.c.name,
+        messages.c.created_at,
+        messages.c.role,
+        messages.c.conversation_id.label("thread"),
+        messages.c.user_id,
+        null().label("tags"),
+    ).where(messages.c.seq.op("IN")(_IDS)),
+    "passages": select(
+        passages.c.seq,
+        passages.c.text,
+        literal("").label("name"),
+        passages.c.created_at,
+        literal("").label("role"),
+        literal("").label("thread"),
+        passages.c.user_id,
+        passages.c.tags,
+    ).where(passages.c.seq.op("IN")(_IDS)),
+}
 # Vectors are stored in the order of positions, so the last chunk tells how many there are.
 _LAST_STORED = (
     select(search_vectors.c.chunk, search_vectors.c.dimensions, func.length(search_vectors.c.data).label("size"))
@@ -33,6 +57,16 @@ _SOME_DOCUMENTS = (
     .order_by(search_documents.c.chunk)
 )
 _APPEND = Appending(search_vectors)
+_DELETE = delete(search_vectors).where(
+    search_vectors.c.partition == bindparam("partition"), search_vectors.c.embedding == bindparam("embedding")
+)
+_RENAME = (
+    update(search_vectors)
+    .where(
+        search_vectors.c.partition == bindparam("in_partition"), search_vectors.c.embedding == bindparam("from_name")
+    )
+    .values(embedding=bindparam("to_name"))
+)
 _SERVE = (
     update(search_partitions)
     .where(search_partitions.c.seq == bindparam("partition"))
@@ -42,9 +76,22 @@ _SERVE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddableDocument:
+    """A message or passage as it is embedded, with what outside indexes filter by."""
+
+    number: int
+    text: str
+    created_at: int
+    role: str
+    thread: str
+    user_id: str | None
+    tags: tuple[str, ...]
+
+
 def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Batch | None:
     """The next documents to embed with this model; None where all flushed ones have their vectors."""
-    partition = tx.first(_PARTITION, {"owner_id": owner_id})
+    partition = partition_of(tx, owner_id)
     if partition is None:
         return None
     start = _stored(tx, partition.seq, embedding)[0]
@@ -61,7 +108,7 @@ def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[fl
     A partition's first model serves from its first vector on, a later one takes over when it has them all. Raises Conflict where
     someone else stored them meanwhile, or where the model's vectors have changed their size.
     """
-    partition = tx.first(_PARTITION_HELD, {"owner_id": batch.owner_id})
+    partition = lock_partition(tx, batch.owner_id)
     stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
     if partition is None or stored != batch.start or (stored and dimensions != size):
         raise Conflict("These vectors do not continue what is stored. Go on from there, or drop the vectors first.")
@@ -78,6 +125,49 @@ def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[fl
     if serves:
         serve(tx, partition, batch.embedding, count)
     return serves
+
+
+def documents_of(tx: Transaction, batch: Batch) -> list[EmbeddableDocument]:
+    """The documents of a batch that are still there. A message is embedded with the name of who said it."""
+    rows = tx.all(_TEXTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]})
+    return [
+        EmbeddableDocument(
+            row.seq,
+            f"{row.name}: {row.text}" if row.name else row.text,
+            row.created_at,
+            row.role,
+            row.thread,
+            row.user_id,
+            tuple(row.tags or ()),
+        )
+        for row in rows
+    ]
+
+
+def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
+    """Delete the vectors of one model. If it serves, searches go on with words alone until there are new ones."""
+    partition = lock_partition(tx, owner_id)
+    if partition is None:
+        return
+    tx.run(_DELETE, {"partition": partition.seq, "embedding": model})
+    if partition.embedding == model:
+        serve(tx, partition, None, 0)
+
+
+def replace_vectors(
+    tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[float]], size: int, model: str
+) -> bool:
+    """Store vectors of a batch under another name; once they are complete, put them in the place of this model's, and return True.
+
+    Raises Conflict as `add_vectors` does.
+    """
+    if not add_vectors(tx, batch, vectors, size):
+        return False
+    partition = lock_partition(tx, batch.owner_id)
+    tx.run(_DELETE, {"partition": partition.seq, "embedding": model})
+    tx.run(_RENAME, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": model})
+    serve(tx, partition, model, partition.vectors)
+    return True
 
 
 def serve(tx: Transaction, partition: Any, embedding: str | None, count: int) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sqlalchemy import bindparam, select
 
 from ricordo.search import fusion
-from ricordo.search.cache import memory_of
+from ricordo.search.cache import cache_of
 from ricordo.search.reader import PartitionRow
 from ricordo.search.records import VECTOR_CHUNK
 from ricordo.storage.search_tables import search_vectors
@@ -146,13 +146,13 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
 
 def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[int, Vectors]:
     """The vectors of each partition that has some, by its number. Only what came since the last search is read, if anything did."""
-    memory = memory_of(tx)
+    cache = cache_of(tx)
     current: dict[int, Vectors] = {}
     stale: dict[int, Vectors | None] = {}
     for partition in partitions:
         if not (partition.embedding and partition.vectors):
             continue
-        known = memory.get(("vectors", partition.seq))
+        known = cache.partitions.get(("vectors", partition.seq))
         if known and known[0] == (partition.generation, partition.embedding) and len(known[1]) <= partition.vectors:
             if len(known[1]) == partition.vectors:
                 current[partition.seq] = known[1]
@@ -164,7 +164,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[in
         wanted = [partition for partition in partitions if partition.seq in stale]
         for partition, new in _read_on(tx, wanted, stale):
             vectors = current[partition.seq] = vectors_from(new, stale[partition.seq])
-            memory.put(
+            cache.partitions.put(
                 ("vectors", partition.seq), ((partition.generation, partition.embedding), vectors), vectors.nbytes
             )
     return current

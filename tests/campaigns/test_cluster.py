@@ -17,7 +17,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import NotFound
-from ricordo.search import index, partitions
+from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.storage import jobs, runs
 from ricordo.storage.postgres import PostgresStore, open_postgres
@@ -28,6 +28,7 @@ from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.cluster import Size, run_campaign
 from tests.support.postgres import server
+from tests.support.search import flush
 from tests.support.server_process import CAN_FORK
 
 DATABASES = ("postgresql",)
@@ -161,9 +162,9 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(store, *(make.message(agent, f"pear number{n}") for n in range(3)))
     with Held(store, "SELECT search_partitions") as late:
-        merging = asyncio.create_task(store.write(lambda tx: partitions.flush(tx, "messages", agent.id)))
+        merging = asyncio.create_task(store.write(lambda tx: flush(tx, "messages", agent.id)))
         await late.reached()
-        assert await other.write(lambda tx: partitions.flush(tx, "messages", agent.id)) == len(said)
+        assert await other.write(lambda tx: flush(tx, "messages", agent.id)) == len(said)
         late.release()
         # Where there was no space yet, the second may meet the first: the job is tried again.
         await asyncio.wait([merging])

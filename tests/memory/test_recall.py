@@ -12,7 +12,7 @@ from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
 from ricordo.memory.recall import FoundMessage, Recall
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations
 from ricordo.storage.store import Store
@@ -34,7 +34,7 @@ class Library:
         self.embedder = ScriptedEmbedder()
         self.embedders.add(self.embedder)
         self.recall = Recall(store, self.embedders)
-        self.indexing = Indexing(store, self.embedders, {})
+        self.indexing = Indexer(store, self.embedders, {})
 
     async def index(self, kind: str, owner_id: str) -> None:
         """Merge and embed all there is."""

@@ -1,28 +1,25 @@
-"""What is remembered of terms stays within its bounds."""
+"""Caches stay within their limits."""
 
-import numpy as np
+from operator import itemgetter
 
-from ricordo.search.cache import Known, Terms
-from ricordo.search.scoring import Posting
-
-
-def known(count: int) -> Known:
-    positions = np.arange(count, dtype=np.int64)
-    return Known(1, 0, count, Posting(positions, np.ones(count, dtype=np.uint8), np.zeros(count, dtype=np.bool_)))
+from ricordo.search.cache import SizedCache
 
 
-def test_the_least_used_terms_are_forgotten_where_there_are_too_many() -> None:
-    terms = Terms(10_000)
+def test_the_least_recently_used_are_dropped_where_there_are_too_many() -> None:
+    cache = SizedCache(600)
     for number in range(8):
-        terms.keep({("agent", f"word {number}"): known(100)})
-        terms.known(["agent"], ["word 0"])
-    left = terms.known(["agent"], [f"word {number}" for number in range(8)])
-    assert {term for _, term in left} == {"word 0", "word 3", "word 4", "word 5", "word 6", "word 7"}
+        cache.put(("agent", f"word {number}"), number, 100)
+        cache.get(("agent", "word 0"))
+    left = [number for number in range(8) if cache.get(("agent", f"word {number}")) is not None]
+    assert left == [0, 3, 4, 5, 6, 7]
+    cache.put(("agent", "word 7"), 70, 550)
+    assert [cache.get(("agent", f"word {number}")) for number in (0, 7)] == [None, 70]
 
 
-def test_a_term_larger_than_all_the_room_is_not_kept() -> None:
-    terms = Terms(10_000)
-    terms.keep({("agent", "the"): known(5_000)})
-    assert terms.known(["agent"], ["the"]) == {}
-    terms.keep({("agent", "tea"): known(10)})
-    assert terms.known(["agent", "other"], ["tea", "rain"]).keys() == {("agent", "tea")}
+def test_what_is_used_together_is_never_dropped_for_its_own() -> None:
+    cache = SizedCache(100, group=itemgetter(1))
+    cache.put(("vectors", 1), "one", 60)
+    cache.put(("documents", 2), "two", 60)
+    assert cache.get(("vectors", 1)) is None
+    cache.put(("view", 2), "view", 90)
+    assert (cache.get(("documents", 2)), cache.get(("view", 2))) == ("two", "view")

@@ -1,19 +1,23 @@
-"""Taking documents out of a partition in small writes: nothing of them is left, and nothing else is lost, even after a kill."""
+"""Deletion from the index in small writes: nothing of what was deleted is left, and nothing else is lost, even after a kill."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from ricordo.search import index, partitions, removing
+from ricordo.search import index
+from ricordo.search.deletion import next_deletion
 from ricordo.search.index import MessageFilter
+from ricordo.search.partitions import PORTION, models_of, partition_of, purge_portion
 from ricordo.search.query import Query
+from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make
+from tests.support.search import flush
 
 AGENT = make.agent(id="agent-1")
+TABLES = ("search_partitions", "search_buffer", "search_documents", "search_postings", "search_terms", "search_vectors")
 
 
 async def filled(store: SqliteStore, count: int = 40) -> list[str]:
@@ -26,7 +30,7 @@ async def filled(store: SqliteStore, count: int = 40) -> list[str]:
 
 
 def flush_all(tx: Transaction) -> None:
-    while partitions.flush(tx, "messages", AGENT.id):
+    while flush(tx, "messages", AGENT.id):
         pass
 
 
@@ -42,17 +46,17 @@ async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
 
 
 async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
-    """Do it, but not more than so many writes; returns how many there were."""
+    """Delete them from the index, but with no more than so many writes; returns how many there were."""
     writes = 0
-    while leaving := await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096)):
-        for step in leaving.steps():
-            made = await store.read(step.make)
-            assert made is not None
-            state: Any = made.state
-            for write in made.writes:
+    while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
+        for step in deletion.steps():
+            prepared = await store.read(lambda tx, d=deletion, s=step: d.prepare(tx, s))  # type: ignore[misc]
+            assert prepared is not None
+            state, made = prepared
+            for write in made:
                 if writes == most_writes:
                     return writes
-                state = await store.write(lambda tx, s=state, w=write: removing.write(tx, AGENT.id, s, w))  # type: ignore[misc]
+                state = await store.write(lambda tx, d=deletion, s=state, w=write: d.write(tx, s, w))  # type: ignore[misc]
                 assert state is not None
                 writes += 1
     return writes
@@ -84,7 +88,7 @@ async def test_what_was_deleted_leaves_nothing_and_the_rest_is_found(store: Sqli
     assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
     assert await hits(store, "tea") == set(ids[25:])
     assert await hits(store, "only7") == set()
-    partition = await store.read(lambda tx: partitions.partition_of(tx, AGENT.id))
+    partition = await store.read(lambda tx: partition_of(tx, AGENT.id))
     assert (partition.documents, partition.deleted) == (40, 25)
     assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_buffer"))) == []
 
@@ -98,7 +102,7 @@ async def test_killed_after_any_write_it_is_done_again_to_the_same_end(store: Sq
     await take_out(store)
     assert await hits(store, "rain") == set(ids[25:])
     assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
-    partition = await store.read(lambda tx: partitions.partition_of(tx, AGENT.id))
+    partition = await store.read(lambda tx: partition_of(tx, AGENT.id))
     assert partition.deleted == 25
 
 
@@ -106,9 +110,9 @@ async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(st
     ids = await filled(store)
     await make.stored_messages(store, make.message(AGENT, "Tea in the buffer", id="message-new"))
     await forget(store, ["message-new", ids[0]])
-    leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
-    assert leaving is not None
-    assert len(leaving.rows) == 1
+    deletion = await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096))
+    assert deletion is not None
+    assert len(deletion.rows) == 1
     await take_out(store)
     await store.write(flush_all)
     assert await hits(store, "tea") == set(ids[1:])
@@ -133,12 +137,51 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
 async def test_nothing_is_written_where_the_partition_changed_since_it_was_read(store: SqliteStore) -> None:
     ids = await filled(store)
     await forget(store, ids[:3])
-    leaving = await store.read(lambda tx: removing.leaving(tx, AGENT.id, 4096))
-    assert leaving is not None
-    step = next(leaving.steps())
-    made = await store.read(step.make)
-    assert made is not None
+    deletion = await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096))
+    assert deletion is not None
+    step = next(deletion.steps())
+    prepared = await store.read(lambda tx: deletion.prepare(tx, step))
+    assert prepared is not None
+    state, writes = prepared
     await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET generation = generation + 1")))
-    assert await store.write(lambda tx: removing.write(tx, AGENT.id, made.state, made.writes[0])) is None
+    assert await store.write(lambda tx: deletion.write(tx, state, writes[0])) is None
     await take_out(store)
     assert await hits(store, "tea") == set(ids[3:])
+
+
+async def rows(store: SqliteStore) -> dict[str, int]:
+    """How many rows each table of the index has."""
+    counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in TABLES)  # noqa: S608
+    return {row.name: row.n for row in await store.read(lambda tx: tx.all(text(counts)))}
+
+
+async def stored_partition(store: SqliteStore) -> str:
+    """The owner of a partition that is partly flushed, with vectors and a buffer."""
+    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
+    new = [make.passage(archive, f"tea number {number}") for number in range(PORTION + 50)]
+    await store.write(lambda tx: index.insert_passages(tx, archive, new))
+    await store.write(lambda tx: flush(tx, "passages", archive.id, 30))
+    batch = await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10))
+    assert batch is not None
+    vectors = {number: [1.0, 0.0] for number in batch.documents if number is not None}
+    await store.write(lambda tx: add_vectors(tx, batch, vectors, 2))
+    return archive.id
+
+
+async def test_a_partition_is_purged_whole_and_in_portions_and_the_others_stay(store: SqliteStore) -> None:
+    await stored_partition(store)
+    before = await rows(store)
+    assert 0 not in before.values()
+    owner_id = await stored_partition(store)
+    assert await store.read(lambda tx: models_of(tx, owner_id)) == ["scripted/embedder"]
+
+    steps = 1
+    while await store.write(lambda tx: purge_portion(tx, owner_id)):
+        steps += 1
+        after = await rows(store)
+        assert all(before[name] <= after[name] for name in TABLES)
+
+    assert steps > len(TABLES)
+    assert await rows(store) == before
+    assert await store.read(lambda tx: models_of(tx, owner_id)) == []
+    assert not await store.write(lambda tx: purge_portion(tx, "archive-unknown"))

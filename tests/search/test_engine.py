@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message
 from ricordo.search import fusion, index, partition_view, scoring
 from ricordo.search.engine import _from_outside
-from ricordo.search.flush import flush
 from ricordo.search.index import Found, MessageFilter, Query, insert_messages
 from ricordo.search.records import document_records, occurrences
 from ricordo.search.words import query_terms
-from ricordo.search.write_buffer import Entry, pack, unpack
+from ricordo.search.write_buffer import IndexEntry, pack, unpack
 from ricordo.storage import conversations, messages
 from ricordo.storage.store import Store, Transaction
 from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START
+from tests.support.search import flush
 
 WORDS = ("tea", "rain", "Lisbon", "violin", "bread", "harbour", "snow")
 NAMES = (None, "Anna", "Bert Lisbon")
@@ -89,7 +89,9 @@ filters = st.builds(
 def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) -> list[tuple[int, float]]:
     """The best of these messages and their scores, from their texts alone: no blob, no buffer, no cache."""
     rows = [
-        unpack(0, m.seq, pack(Entry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or "")))
+        unpack(
+            0, m.seq, pack(IndexEntry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or ""))
+        )
         for m in kept
     ]
     if not rows:

@@ -9,7 +9,6 @@ from sqlalchemy import func, select
 
 from ricordo.domain.passage import Passage
 from ricordo.search import index
-from ricordo.search.flush import flush
 from ricordo.search.index import (
     Hit,
     MessageFilter,
@@ -24,6 +23,7 @@ from ricordo.storage.search_tables import search_buffer, search_postings, search
 from ricordo.storage.store import Store, Transaction
 from tests.support import make
 from tests.support.clock import START
+from tests.support.search import flush
 
 # None of them is a stop word in any language: three words with two "dog" count as Danish, where that means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")

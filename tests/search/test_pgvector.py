@@ -22,7 +22,7 @@ from ricordo.llm.registry import Models
 from ricordo.memory.recall import Recall
 from ricordo.search import partitions, pgvector, pgvector_builder
 from ricordo.search.index import PassageFilter, insert_passages
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import PgVectorIndex, index_of
 from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, Place, Plan
 from ricordo.search.vector_index import VectorFilter, VectorRecord
@@ -465,7 +465,7 @@ async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: Postgre
     ).embedders
     embedders.add(ScriptedEmbedder())
     available = await index_of(store)
-    indexing, recall = Indexing(store, embedders, available), Recall(store, embedders, available)
+    indexing, recall = Indexer(store, embedders, available), Recall(store, embedders, available)
     state = await make.stored_agent(store)
     texts = [f"note {n} on tea" for n in range(60)]
     archive = make.archive("Outside", vector_db="pgvector")

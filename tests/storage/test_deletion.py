@@ -12,13 +12,13 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
-from ricordo.search.flush import flush
 from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives, conversations, deletion, messages, runs
 from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
+from tests.support.search import flush
 
 TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_partitions", "search_buffer")
 INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors")

@@ -56,6 +56,7 @@ from ricordo.tools.toolbox import Toolbox
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.postgres import name_in, server
+from tests.support.search import flush
 
 DATABASES = ("postgresql",)
 LIMIT = 10  # seconds
@@ -448,7 +449,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     state = await make.stored_agent(store)
     agent_id = state.agent.id
     await make.stored_messages(store, make.message(state.agent, "A secret."))
-    await store.write(lambda tx: partitions.flush(tx, "messages", agent_id))
+    await store.write(lambda tx: flush(tx, "messages", agent_id))
     portion = await store.read(lambda tx: rebuild.read_portion(tx, agent_id, (-1, 0), {}))
     assert portion
     await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))
@@ -465,7 +466,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
         while await other.write(lambda tx: purge_portion(tx, "agent", agent_id)):
             pass
 
-    real = partitions.home_of
+    real = partitions.owner_of
     monkeypatch.setattr(partitions, "home_of", home_of)
     taking_over = asyncio.create_task(store.write(lambda tx: rebuild.take_over(tx, agent_id, [])))
     assert await asyncio.to_thread(looked.wait, LIMIT)

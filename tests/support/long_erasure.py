@@ -22,7 +22,6 @@ from ricordo.llm.registry import Models
 from ricordo.memory import user_memory
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
-from ricordo.search import partitions
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations, jobs
@@ -30,6 +29,7 @@ from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.tools.toolbox import Toolbox
 from tests.support import make
+from tests.support.search import flush
 
 NEEDLE = "needle"
 _FILES_ANEW = "scrub"
@@ -125,7 +125,7 @@ async def _fill(store: SqliteStore, size: Size) -> None:
             ]
             await store.write(lambda tx, filed=filed, to=archive: insert_passages(tx, to, filed))  # type: ignore[misc]
         for kind, owner in (("messages", state.agent.id), ("passages", archive.id)):
-            while await store.write(lambda tx, kind=kind, owner=owner: partitions.flush(tx, kind, owner)):  # type: ignore[misc]
+            while await store.write(lambda tx, kind=kind, owner=owner: flush(tx, kind, owner)):  # type: ignore[misc]
                 pass
     # Merges of a running server are done by its worker, and there is none here.
     await store.write(_end_merges)

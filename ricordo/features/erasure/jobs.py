@@ -23,7 +23,7 @@ from ricordo.features.erasure.files import erase_files, without_password
 from ricordo.features.erasure.models import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
-from ricordo.search.cache import Memory
+from ricordo.search.cache import IndexCache
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.deletion import Kind
@@ -63,7 +63,7 @@ class ErasureWork:
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
             # The words of the index that this process caches go too; a search reads them again.
-            await self._store.write(lambda tx: tx.cache.pop(Memory, None))
+            await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             left = await scrub(self._store, touched)
 
             def finish(tx: Transaction, erasure: Erasure) -> None:

@@ -21,8 +21,8 @@ from ricordo.features.erasure.service import find_receipt, forget
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import Draft, propose
-from ricordo.search import partitions
 from ricordo.search.index import insert_messages, insert_passages
+from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage import (
     archives,
     blocks,
@@ -41,6 +41,7 @@ from tests.agents.stage import Stage
 from tests.conftest import BOTH
 from tests.support import make
 from tests.support.canaries import canary, in_tables
+from tests.support.search import flush
 
 DATABASES = BOTH
 _ERASE, _SWEEP = HANDLERS
@@ -427,10 +428,10 @@ async def test_outside_indexes_are_told_of_an_archive_that_two_of_her_agents_sha
     def share(tx: Transaction) -> None:
         archives.attach(tx, agents[1], archive.id)
         tx.run(text("UPDATE archives SET vector_db = 'outside'"))
-        partitions.flush(tx, "passages", archive.id)
-        batch = partitions.next_batch(tx, archive.id, "some/model", 10)
+        flush(tx, "passages", archive.id)
+        batch = next_batch(tx, archive.id, "some/model", 10)
         assert batch is not None
-        partitions.add_vectors(tx, batch, {}, 1)
+        add_vectors(tx, batch, {}, 1)
 
     await stage.store.write(share)
     await forget(runtime, Scope(), "ada", with_agents=True)
@@ -447,10 +448,10 @@ async def test_outside_indexes_are_told_also_of_what_was_being_embedded(stage: S
     runtime.indexing = replace(runtime.indexing, indexes=runtime.indexes, messages_index="outside")
 
     def embed(tx: Transaction) -> tuple[int, ...]:
-        partitions.flush(tx, "messages", agent_id)
-        batch = partitions.next_batch(tx, agent_id, "some/model", 10)
+        flush(tx, "messages", agent_id)
+        batch = next_batch(tx, agent_id, "some/model", 10)
         assert batch is not None
-        partitions.add_vectors(tx, batch, {}, 1)
+        add_vectors(tx, batch, {}, 1)
         return tuple(number for number in batch.documents if number is not None)
 
     numbers = await stage.store.write(embed)

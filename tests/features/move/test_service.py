@@ -25,7 +25,7 @@ from ricordo.llm.registry import Models
 from ricordo.memory.proposals import Draft, propose
 from ricordo.memory.recall import Recall
 from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import database, jobs, messages, runs
@@ -134,11 +134,11 @@ async def hash_in(settings: Settings) -> str:
     return await asyncio.to_thread(read)
 
 
-def recalling(store: Store, folder: Path) -> tuple[Indexing, Recall]:
+def recalling(store: Store, folder: Path) -> tuple[Indexer, Recall]:
     settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
     embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
     embedders.add(ScriptedEmbedder())
-    return Indexing(store, embedders, {}), Recall(store, embedders)
+    return Indexer(store, embedders, {}), Recall(store, embedders)
 
 
 async def fill(settings: Settings) -> str:

@@ -16,8 +16,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.search import index, partitions, rebuild
 from ricordo.search.index import MessageFilter, delete_passage, insert_passages
-from ricordo.search.index_jobs import Indexing
-from ricordo.search.rebuild_jobs import reembed, reindex
+from ricordo.search.indexer import Indexer
+from ricordo.search.rebuild import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
 from ricordo.storage.paging import Page
 from ricordo.storage.search_tables import (
@@ -29,7 +29,7 @@ from ricordo.storage.search_tables import (
     search_vectors,
 )
 from ricordo.storage.store import Store, Transaction
-from tests.search.test_index_jobs import Library, unheard
+from tests.search.test_indexer import Library, unheard
 from tests.support import make
 
 TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
@@ -155,7 +155,7 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
         async def write(self, work):  # type: ignore[no-untyped-def]
             return await store.write(work)
 
-    meddling = Indexing(Meddling(), shelf.embedders, {})  # type: ignore[arg-type]
+    meddling = Indexer(Meddling(), shelf.embedders, {})  # type: ignore[arg-type]
     await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": archive.id}), unheard)
     for _ in range(2):
         rows = await shelf.recall.passages("", index.PassageFilter((archive.id,)), 100)
@@ -255,7 +255,7 @@ async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
 
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
     await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
-    assert await shelf.store.read(lambda tx: partitions.home_of(tx, shelf.agent_id)) is None
+    assert await shelf.store.read(lambda tx: partitions.owner_of(tx, shelf.agent_id)) is None
     assert await shelf.partitions() == {shelf.archive.id}
     rows = await shelf.store.read(lambda tx: tx.all(select(search_buffer.c.owner_id).distinct()))
     assert {row.owner_id for row in rows} <= {shelf.archive.id}

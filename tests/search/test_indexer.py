@@ -14,12 +14,12 @@ from ricordo.errors import ModelError
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
 from ricordo.memory.recall import FoundPassage, Recall
-from ricordo.search import index, index_jobs, partitions
+from ricordo.search import index, indexer, partitions
+from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
-from ricordo.search.index_jobs import Indexing
+from ricordo.search.indexer import Indexer
 from ricordo.search.schedule import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.search.vector_index import VectorFilter, VectorRecord
-from ricordo.search.write_buffer import BufferRow, unpack
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
@@ -75,7 +75,7 @@ class Library:
         self.embedders.add(self.embedder)
         self.embedders.add(self.other)
         self.outside = Outside()
-        self.indexing = Indexing(store, self.embedders, {"qdrant": self.outside})
+        self.indexing = Indexer(store, self.embedders, {"qdrant": self.outside})
         self.recall = Recall(store, self.embedders, {"qdrant": self.outside})
 
     async def flush(self, owner_id: str) -> None:
@@ -146,15 +146,13 @@ async def test_a_flush_waits_for_more_rows_while_they_come_in_few_at_a_time(libr
 async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
-    first, second = [
-        await library.store.read(lambda tx: partitions.packed(tx, "passages", archive.id)) for _ in range(2)
-    ]
+    first, second = [await library.store.read(lambda tx: pack_rows(tx, "passages", archive.id)) for _ in range(2)]
     assert first is not None
     assert second is not None
-    assert await library.store.write(lambda tx: partitions.write_packed(tx, first))
-    assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
+    assert await library.store.write(lambda tx: write_rows(tx, first))
+    assert not await library.store.write(lambda tx: write_rows(tx, second))
     await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "milk")]))
-    assert not await library.store.write(lambda tx: partitions.write_packed(tx, second))
+    assert not await library.store.write(lambda tx: write_rows(tx, second))
     await library.flush(archive.id)
     assert {hit.passage.text for hit in await library.find(archive.id, "milk")} >= {"milk"}
     found = await library.recall.passages("tea coffee milk", PassageFilter((archive.id,)), 9, "fts")
@@ -186,7 +184,7 @@ async def test_every_document_is_embedded_once(library: Library) -> None:
     await library.embed(archive.id)
     await library.embed(archive.id)
     assert sorted(text for call in library.embedder.asked for text in call) == sorted(texts)
-    assert max(len(call) for call in library.embedder.asked) <= index_jobs.EMBEDDED_AT_ONCE
+    assert max(len(call) for call in library.embedder.asked) <= indexer.EMBEDDED_AT_ONCE
     assert [hit.passage.text for hit in await library.find(archive.id, "note 417")][:1] == ["note 417"]
 
 
@@ -211,7 +209,7 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
     library.embedder.embed = first  # type: ignore[method-assign]
     library.embedder.asked.clear()
     await library.embed(archive.id)
-    assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - index_jobs.EMBEDDED_AT_ONCE
+    assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - indexer.EMBEDDED_AT_ONCE
 
 
 async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Library) -> None:
@@ -347,29 +345,3 @@ async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualC
     await library.indexing.sweep(Job(partitions.SWEEP, LOCAL_ORGANIZATION), unheard)
     assert [job.payload["owner_id"] for job in await library.waiting(FLUSH)] == [state.agent.id]
     assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [archive.id]
-
-
-async def test_a_flush_looks_only_at_what_it_packs_for_what_must_leave_an_outside_index(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = await make.stored_agent(library.store)
-    archive = make.archive("Outside", vector_db="qdrant")
-    await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
-    new = [make.passage(archive, text) for text in ("jasmine tea", "a walk")]
-    await library.store.write(lambda tx: insert_passages(tx, archive, new))
-    await library.flush(archive.id)
-    await library.embed(archive.id)
-    later = [make.passage(archive, f"note {number}") for number in range(600)]
-    await library.store.write(lambda tx: insert_passages(tx, archive, later))
-    await library.store.write(lambda tx: index.unindex_passages(tx, [new[0].id]))
-    looked_at: list[int] = []
-
-    def unpacked(seq: int, document: int, data: bytes) -> BufferRow:
-        looked_at.append(seq)
-        return unpack(seq, document, data)
-
-    monkeypatch.setattr(partitions, "unpack", unpacked)
-    await library.flush(archive.id)
-    # Once before the deleted one is taken out, and once before the others are packed.
-    assert len(looked_at) == 601 + 600
-    assert len(library.outside.held[archive.id, "scripted/embedder"]) == 1

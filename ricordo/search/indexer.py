@@ -1,0 +1,228 @@
+"""The jobs behind the index: they flush write buffers, delete what was deleted, and embed what has no vectors yet.
+
+Each step is a short transaction that leaves the index whole: whoever is killed in between continues where it was. Models and
+outside indexes are called between transactions.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ricordo.domain.job import Job, Report
+from ricordo.errors import Conflict, ModelError, NotFound
+from ricordo.llm.chat import Embedder
+from ricordo.llm.embedding.registry import Embedders
+from ricordo.search import partitions, write_buffer
+from ricordo.search.partitions import PartitionOwner
+from ricordo.search.query import Batch
+from ricordo.search.vector_index import VectorIndex, VectorRecord
+from ricordo.storage.jobs import FencedStore
+from ricordo.storage.store import Store
+
+if TYPE_CHECKING:  # these need numpy, which a start does not wait for
+    from ricordo.search.deletion import Deletion, Step
+    from ricordo.search.vector_store import EmbeddableDocument
+
+log = logging.getLogger(__name__)
+EMBEDDED_AT_ONCE = 256
+SWEPT_AT_ONCE = 500
+# So many rows of a write buffer are looked at together for deletions.
+DELETIONS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """The parts that keep an index in order. `messages_index` names the outside index for the vectors of messages, if any.
+
+    `pause` is how many seconds a flush waits, after its first rows, for more of them to come.
+    """
+
+    store: Store
+    embedders: Embedders
+    indexes: Mapping[str, VectorIndex]
+    messages_index: str | None = None
+    pause: float = 1.0
+
+    def fenced(self, job: Job) -> "Indexer":
+        """The same, for this job alone: once it was taken over or cancelled, its writes raise LeaseLost and change nothing."""
+        return replace(self, store=FencedStore(self.store, job))
+
+    async def flush(self, job: Job, report: Report) -> None:
+        """Delete what was deleted and flush the rest of a partition's buffer, then ask for the vectors of what was flushed."""
+        from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
+
+        kind, owner_id = job.payload["kind"], job.payload["owner_id"]
+        done = 0
+        while True:
+            if deleted := await self._delete_documents(owner_id):
+                done += deleted
+                report(done, done)
+                continue
+            waiting = await self.store.read(lambda tx: write_buffer.count(tx, owner_id))
+            if done and 0 < waiting < FLUSHED_AT_ONCE:
+                # While many come in, many together cost less than a few at a time, and hold up those who write less often.
+                await asyncio.sleep(self.pause)
+            if packed := await self.store.read(lambda tx: pack_rows(tx, kind, owner_id)):
+                if await self.store.write(lambda tx, packed=packed: write_rows(tx, packed)):  # type: ignore[misc]
+                    done += len(packed.rows)
+                    report(done, done)
+            elif not waiting:
+                break
+        if self.embedders.default_handle():
+            await self.store.write(lambda tx: partitions.add_embed_job(tx, job.organization_id, owner_id))
+
+    async def embed(self, job: Job, report: Report) -> None:
+        """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
+        from ricordo.search.vector_store import add_vectors, drop_vectors
+
+        owner_id = job.payload["owner_id"]
+        owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
+        handle = self.wanted_model(owner.embedding) if owner else None
+        if owner is None or handle is None:
+            return
+        index = self.index_of(owner)
+        while batch := await self.next_batch(owner_id, handle):
+            vectors, size = await self.vectors_for(batch, owner_id, handle, index)
+            try:
+                await self.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
+            except Conflict:
+                # Another server was quicker, or the model's vectors have another size than those it made before.
+                if await self.next_batch(owner_id, handle) == batch:
+                    log.warning("the model's vectors changed their size: embedding anew", extra={"embedding": handle})
+                    await self.store.write(lambda tx: drop_vectors(tx, owner_id, handle))
+            report(min(batch.start + len(batch.documents), batch.total), batch.total)
+        partition = await self.store.read(lambda tx: partitions.partition_of(tx, owner_id))
+        models = await self.store.read(lambda tx: partitions.models_of(tx, owner_id))
+        for model in models if partition and partition.embedding else ():
+            if model != partition.embedding:
+                if index:
+                    await index.drop(owner_id, model)
+                await self.store.write(lambda tx, model=model: drop_vectors(tx, owner_id, model))  # type: ignore[misc]
+
+    async def sweep(self, _job: Job, report: Report) -> None:
+        """Add jobs for the flushes and vectors that partitions lack, as after a kill or a change of settings."""
+        after = ""
+        while ids := await self.store.read(lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)):  # type: ignore[misc]
+            await self.store.write(lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model))  # type: ignore[misc]
+            after = ids[-1]
+        report(1, 1)
+
+    def wanted_model(self, embedding: str | None) -> str | None:
+        """The handle of the model for a partition whose owner names this one: that, where it can be used here, else the default."""
+        if self.embedders.default_handle() is None:
+            return None
+        try:
+            return self.embedders.get(embedding).handle if embedding else self.embedders.default_handle()
+        except NotFound:
+            return self.embedders.default_handle()
+
+    def index_of(self, owner: PartitionOwner | None) -> VectorIndex | None:
+        """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
+        return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
+
+    async def next_batch(self, owner_id: str, handle: str) -> Batch | None:
+        """The next documents of a partition to embed with this model; None where all have their vectors."""
+        from ricordo.search.vector_store import next_batch
+
+        return await self.store.read(lambda tx: next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
+
+    async def vectors_for(
+        self, batch: Batch, owner_id: str, handle: str, index: VectorIndex | None
+    ) -> tuple[dict[int, Sequence[float]], int]:
+        """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
+        from ricordo.search.vector_store import documents_of
+
+        documents = await self.store.read(lambda tx: documents_of(tx, batch))
+        vectors = await _embedded(self.embedders.get(handle), documents)
+        if index is None:
+            # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
+            size = len(next(iter(vectors.values()), None) or (await self.embedders.get(handle).embed([""]))[0])
+            return vectors, size
+        await index.upsert(owner_id, handle, [_record(d, vectors[d.number]) for d in documents if d.number in vectors])
+        # The vectors lie elsewhere; here it is only noted how far they go.
+        return {}, 1
+
+    async def _delete_documents(self, owner_id: str) -> int:
+        """Take deleted documents out of a partition; returns how many rows of its buffer said that they were."""
+        from ricordo.search.deletion import next_deletion
+
+        deletion = await self.store.read(lambda tx: next_deletion(tx, owner_id, DELETIONS_AT_ONCE))
+        if deletion is None:
+            return 0
+        if self.indexes and (
+            index := self.index_of(await self.store.read(lambda tx: partitions.owner_of(tx, owner_id)))
+        ):
+            # First, while the rows of the buffer are there: an outside index must not keep what was deleted.
+            for model in await self.store.read(lambda tx: partitions.models_of(tx, owner_id)):
+                await index.remove(owner_id, model, deletion.documents)
+        for step in deletion.steps():
+            if not await self._do(deletion, step):
+                break
+        return len(deletion.rows)
+
+    async def _do(self, deletion: "Deletion", step: "Step") -> bool:
+        """Do one step of a deletion; False where the partition was rebuilt or purged, and all of it begins anew."""
+        while prepared := await self.store.read(lambda tx: deletion.prepare(tx, step)):
+            state, writes = prepared
+            for write in writes:
+                after = await self.store.write(lambda tx, s=state, w=write: deletion.write(tx, s, w))  # type: ignore[misc]
+                if after is None:
+                    break
+                state = after
+            else:
+                return True
+        return False
+
+
+async def _embedded(embedder: Embedder, documents: Sequence["EmbeddableDocument"]) -> dict[int, Sequence[float]]:
+    """The vectors by document, without those of texts that the model's provider refuses: these are found by their words.
+
+    Raises ModelError where it is not a text that is refused, but all that this model is asked.
+    """
+    if not documents:
+        return {}
+    try:
+        return await _all_embedded(embedder, documents)
+    except ModelError as error:
+        if error.kind != "llm_bad_request":
+            raise
+    # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
+    await embedder.embed(["words"], purpose="document")
+    return await _embedded_by_halves(embedder, documents)
+
+
+async def _embedded_by_halves(
+    embedder: Embedder, documents: Sequence["EmbeddableDocument"]
+) -> dict[int, Sequence[float]]:
+    if len(documents) == 1:
+        log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number})
+        return {}
+    half = len(documents) // 2
+    vectors: dict[int, Sequence[float]] = {}
+    for part in (documents[:half], documents[half:]):
+        try:
+            vectors |= await _all_embedded(embedder, part)
+        except ModelError as error:
+            if error.kind != "llm_bad_request":
+                raise
+            vectors |= await _embedded_by_halves(embedder, part)
+    return vectors
+
+
+async def _all_embedded(embedder: Embedder, documents: Sequence["EmbeddableDocument"]) -> dict[int, Sequence[float]]:
+    vectors = await embedder.embed([document.text for document in documents], purpose="document")
+    return {document.number: vector for document, vector in zip(documents, vectors, strict=True)}
+
+
+def _record(document: "EmbeddableDocument", vector: Sequence[float]) -> VectorRecord:
+    return VectorRecord(
+        document.number,
+        vector,
+        document.created_at,
+        document.role,
+        document.thread,
+        document.user_id or "",
+        document.tags,
+    )
