@@ -17,7 +17,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.layout import import_folder
-from ricordo.features.git.remote import GitRemotes
+from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
 from ricordo.memory import user_memory

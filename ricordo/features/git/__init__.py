@@ -16,7 +16,7 @@ class GitPlugin:
 
     def memory_remotes(self) -> list[Any]:
         """Git repositories."""
-        from ricordo.features.git.remote import GitRemotes
+        from ricordo.features.git.sync import GitRemotes
 
         return [GitRemotes()]
 

@@ -1,6 +1,6 @@
 """Open proposals as branches `agent/{label}/{id}`: one commit on top of the version that each was made from.
 
-A branch's commit depends on what is stored alone, so that whoever makes it again makes the same.
+A branch's commit depends on what is stored alone, so that every server makes the same.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ PREFIX = b"refs/heads/agent/"
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class ProposalBranch:
     """A proposal as a branch: its name, and the objects of its commit, which is the last of them."""
 
     proposal: Proposal
@@ -30,45 +30,38 @@ class Branch:
         return self.objects[-1].id
 
 
-def open_branches(tx: Transaction, chain_id: str) -> list[Branch]:
+def open_branches(tx: Transaction, chain_id: str) -> list[ProposalBranch]:
     """The branches of the proposals of a chain that wait."""
     return [_branch(tx, one) for one in proposals.waiting(tx, chain_id)]
 
 
-def settle_merged(tx: Transaction, chain_id: str, by: Actor) -> int:
-    """Mark the proposals as approved whose commits the owner merged elsewhere; returns how many there were."""
+def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
+    """Mark the proposals as approved whose commits the owner merged elsewhere."""
     chain = versions.lock(tx, chain_id)
-    merged = [branch for branch in open_branches(tx, chain_id) if queries.pushed(tx, chain_id, branch.commit)]
-    for branch in merged if chain else ():
-        settled = replace(
-            branch.proposal,
-            status="approved",
-            resolved_at=tx.clock.now(),
-            resolved_by=by.id,
-            note="Merged at a remote",
-            result=chain.head if chain else None,
-        )
-        proposals.settle(tx, settled)
-    return len(merged)
+    for branch in open_branches(tx, chain_id) if chain else ():
+        if not queries.pushed(tx, chain_id, branch.commit):
+            continue
+        now, note = tx.clock.now(), "Merged at a remote"
+        approved = replace(branch.proposal, status="approved", resolved_at=now, resolved_by=by.id, note=note)
+        proposals.settle(tx, replace(approved, result=chain.head if chain else None))
 
 
-def _branch(tx: Transaction, proposal: Proposal) -> Branch:
+def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
     base = proposal.base or queries.head_at(tx, proposal.chain_id, proposal.created_at)
     number = (history.number_of(tx, proposal.chain_id, base) or 0) if base else 0
     files = dict(history.begin(tx, proposal.chain_id, number).files)
     files.pop(proposal.label, None)
     made: list[GitObject] = []
     if proposal.value is not None:
-        text = git_object("blob", proposal.value.encode())
+        made.append(git_object("blob", proposal.value.encode()))
         files[proposal.new_label or proposal.label] = blob_id(proposal.value)
-        made.append(text)
     tree = tree_of(files)
     made += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
     parents = (base,) if base else ()
     body = commit_body(tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal))
     made.append(git_object("commit", body))
     name = PREFIX + f"{_ref_name(proposal.label)}/{proposal.id}".encode()
-    return Branch(proposal, name, tuple(made))
+    return ProposalBranch(proposal, name, tuple(made))
 
 
 def _message(proposal: Proposal) -> str:

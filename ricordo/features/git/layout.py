@@ -5,7 +5,7 @@ imported, which puts its blocks and proposes its diffs.
 """
 
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.formats.service import from_toml, to_toml
-from ricordo.features.git.objects import git_object
-from ricordo.features.git.repository import add_objects, open_repository
+from ricordo.features.git.objects import GitObject, git_object
 from ricordo.memory import schemas, user_memory
 from ricordo.memory.proposals import Draft, propose
 from ricordo.storage import blocks, history, proposals
@@ -35,15 +34,7 @@ _MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A memory in this layout: its files by path, and when it changed last (microseconds)."""
-
-    files: Mapping[str, bytes]
-    changed_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedFolder:
     """What came of an import: the labels that were put, the ids of proposals, and why each of the other files was left out."""
 
     blocks: tuple[str, ...]
@@ -51,8 +42,10 @@ class Imported:
     faults: Mapping[str, str]
 
 
-def shown(tx: Transaction, scope: Scope, chain_id: str, owner: Actor, schema_folder: Path) -> Shown:
-    """The user's memory in this layout, with the proposals that wait."""
+def toml_commit(
+    tx: Transaction, scope: Scope, chain_id: str, owner: Actor, schema_folder: Path
+) -> tuple[GitObject, ...]:
+    """The objects of the branch's commit, which is the last of them; the same memory gives the same commit."""
     files = {
         f"{_BLOCKS}/{block.label}.toml": to_toml(block.label, block.value, _schema(block, schema_folder)).encode()
         for block in blocks.of_user(tx, scope, owner.id)
@@ -60,27 +53,26 @@ def shown(tx: Transaction, scope: Scope, chain_id: str, owner: Actor, schema_fol
     waiting = proposals.waiting(tx, chain_id)
     files |= {f"{_DIFFS}/{one.id}.json": orjson.dumps(_diff(one, owner), option=orjson.OPT_INDENT_2) for one in waiting}
     newest = history.page(tx, chain_id, limit=1)
-    return Shown(files, max([one.created_at for one in newest] + [one.created_at for one in waiting], default=0))
+    changed_at = max([one.created_at for one in newest] + [one.created_at for one in waiting], default=0)
+    texts = {path: git_object("blob", content) for path, content in files.items()}
+    tree, trees = _trees(texts)
+    body = commit_body(tree, (), signature(_RICORDO), changed_at, "Memory as TOML\n")
+    return (*texts.values(), *trees, git_object("commit", body))
 
 
-def commit(repository: Path, memory: Shown) -> bytes:
-    """Make the branch's commit in a repository; the same memory gives the same commit."""
+def _trees(texts: Mapping[str, GitObject]) -> tuple[bytes, list[GitObject]]:
     from dulwich.index import commit_tree
+    from dulwich.object_store import MemoryObjectStore
 
-    with closing(open_repository(repository)) as opened:
-        texts = {path: git_object("blob", content) for path, content in memory.files.items()}
-        add_objects(opened, tuple({text.id: text for text in texts.values()}.values()))
-        entries = [(path.encode(), text.id.hex().encode(), _FILE) for path, text in texts.items()]
-        tree = commit_tree(opened.object_store, entries)  # type: ignore[arg-type]
-        body = commit_body(bytes.fromhex(tree.decode()), (), signature(_RICORDO), memory.changed_at, "Memory as TOML\n")
-        made = git_object("commit", body)
-        add_objects(opened, (made,))
-    return made.id
+    made = MemoryObjectStore()
+    entries: Any = [(path.encode(), text.id.hex().encode(), _FILE) for path, text in texts.items()]
+    root = commit_tree(made, entries)
+    return bytes.fromhex(root.decode()), [git_object("tree", made[id].as_raw_string()) for id in made]
 
 
 async def import_folder(
     store: Store, scope: Scope, user_name: str, folder: Path, by: Actor, schema_folder: Path
-) -> Imported:
+) -> ImportedFolder:
     """Put the blocks of a folder in this layout into a user's memory, and propose its diffs, each file alone.
 
     Raises Invalid where there are no such files.
@@ -102,7 +94,7 @@ async def import_folder(
                 proposed.append(made)
         except (RicordoError, OSError, ValueError) as error:
             faults[name] = str(error)
-    return Imported(tuple(put), tuple(proposed), faults)
+    return ImportedFolder(tuple(put), tuple(proposed), faults)
 
 
 def _read(path: Path) -> str:

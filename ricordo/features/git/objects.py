@@ -39,8 +39,8 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a tree: a file, a folder or something else, by its mode as git writes it."""
+class TreeEntry:
+    """One entry of a tree: a file, a folder or something else, by its mode as git writes it."""
 
     mode: bytes
     name: bytes
@@ -50,6 +50,9 @@ class Entry:
 def git_object(kind: Kind, body: bytes) -> GitObject:
     """The object with this body."""
     return GitObject(kind, object_id(kind, body), body)
+
+
+EMPTY_TREE = git_object("tree", b"")
 
 
 def read_commit(body: bytes) -> Commit:
@@ -69,7 +72,7 @@ def read_commit(body: bytes) -> Commit:
     return Commit(id, bytes.fromhex(found[1].decode()), parents, message, body)
 
 
-def read_tree(body: bytes) -> Iterator[Entry]:
+def read_tree(body: bytes) -> Iterator[TreeEntry]:
     """The entries of a tree in their order. Raises Invalid where it is cut off."""
     place = 0
     while place < len(body):
@@ -77,5 +80,5 @@ def read_tree(body: bytes) -> Iterator[Entry]:
         end = body.find(b"\0", space)
         if space < 0 or end < 0 or end + ID_SIZE >= len(body):
             raise Invalid("A tree of this push is malformed. Check the repository with `git fsck`.")
-        yield Entry(body[place:space], body[space + 1 : end], body[end + 1 : end + 1 + ID_SIZE])
+        yield TreeEntry(body[place:space], body[space + 1 : end], body[end + 1 : end + 1 + ID_SIZE])
         place = end + 1 + ID_SIZE

@@ -1,28 +1,35 @@
-"""Packs that come in a push, read within bounds: whatever is sent, no more memory is taken than was allowed before.
+"""Packs that come in a push, read by dulwich within bounds: whatever is sent, no more memory is taken than was allowed before.
 
-A pack names the size of each object before the object; nothing is unpacked beyond it, and nothing larger than the bounds at all.
+A pack names the size of each object before the object. Each size is checked before anything is unpacked.
 """
 
 import hashlib
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ricordo.domain.git_objects import Kind
 from ricordo.errors import Invalid, TooLong
 from ricordo.features.git.objects import ID_SIZE, GitObject, git_object
 
+if TYPE_CHECKING:
+    from dulwich.pack import UnpackedObject
+
 Find = Callable[[bytes], GitObject | None]
 _KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}
 _TAG, _BY_OFFSET, _BY_ID = 4, 6, 7
 _HEADER = 12
-_MORE, _LOW_7, _LOW_4 = 0x80, 0x7F, 0x0F
-_LONGEST_NUMBER = 63  # bits; a longer one is no size, and would take ever longer to read
+# Seven bits a byte. A longer number is no size, and would take ever longer to read.
+_NUMBER = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
+_sha1 = partial(hashlib.sha1, usedforsecurity=False)
 _BROKEN = "The pack that was sent is damaged. Push again; if that does not help, check the repository with `git fsck`."
 
 
 class Lacking(Invalid):
-    """A push counts on something that is not here."""
+    """A push refers to something that is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +43,10 @@ class Bounds:
 BOUNDS = Bounds()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One object as it lies in the pack: whole, or as what differs from the one at an offset or with an id."""
-
-    offset: int
-    type: int
-    base: int | bytes | None
-    data: bytes
-
-
 def read_pack(pack: bytes, find: Find, bounds: Bounds = BOUNDS) -> dict[bytes, GitObject]:
-    """The objects of a pack by id; `find` gives those that it counts on without sending them.
+    """The objects of a pack by id; `find` gives those that it refers to without sending them.
 
-    Raises Invalid where it is damaged, Lacking where it refers to something unknown, TooLong where it would burst the bounds.
+    Raises Invalid where it is damaged, Lacking where it refers to something unknown, TooLong where it exceeds the bounds.
     """
     if not pack:
         return {}
@@ -57,134 +54,91 @@ def read_pack(pack: bytes, find: Find, bounds: Bounds = BOUNDS) -> dict[bytes, G
     count = int.from_bytes(pack[8:_HEADER], "big")
     if trailer < _HEADER or pack[:4] != b"PACK" or pack[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):
         raise Invalid(_BROKEN)
-    if hashlib.sha1(pack[:trailer], usedforsecurity=False).digest() != pack[trailer:]:
+    if _sha1(pack[:trailer]).digest() != pack[trailer:]:
         raise Invalid(_BROKEN)
     if count > bounds.objects:
         raise TooLong(
             f"This push holds {count} objects, of which {bounds.objects} are allowed at once. Push older commits first, as in "
             "`git push origin HEAD~100:main`."
         )
-    return _resolve(_entries(memoryview(pack)[:trailer], count, bounds), find, bounds)
+    return _resolve(_unpack(pack, count, bounds), find, bounds)
 
 
-def _entries(pack: memoryview, count: int, bounds: Bounds) -> list[_Entry]:
-    entries: list[_Entry] = []
+def _unpack(pack: bytes, count: int, bounds: Bounds) -> "list[UnpackedObject]":
+    from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
+    from dulwich.pack import unpack_object_at
+
+    found = []
     place, left = _HEADER, bounds.bytes
     for _ in range(count):
-        offset = place
-        type_, size, place = _head(pack, place)
-        base: int | bytes | None = None
-        if type_ == _BY_OFFSET:
-            back, place = _distance(pack, place)
-            base = offset - back
-        elif type_ == _BY_ID:
-            base = bytes(pack[place : place + ID_SIZE])
-            place += ID_SIZE
-        elif type_ == _TAG:
+        digits, end = _number(pack, place)
+        kind, size = digits[0] >> 4 & 7, digits[0] & 15 | _value(digits[1:]) << 4
+        if kind == _TAG:
             raise Invalid("This push holds a tag, which memory has no place for. Push branches only.")
-        elif type_ not in _KINDS:
+        if kind not in (*_KINDS, _BY_OFFSET, _BY_ID):
             raise Invalid(_BROKEN)
-        left = _spend(left, size, bounds)
-        data, place = _inflate(pack, place, size)
-        entries.append(_Entry(offset, type_, base, data))
-    if place != len(pack):
+        if kind == _BY_OFFSET:
+            _number(pack, end)
+        if size > left:
+            raise TooLong(f"This push unpacks to more than {bounds.bytes} bytes. Push fewer commits at once.")
+        left -= size
+        try:
+            one, place = unpack_object_at(pack, place, _sha1)
+        except (ApplyDeltaError, AssertionError, zlib.error):
+            raise Invalid(_BROKEN) from None
+        found.append(one)
+    if place != len(pack) - ID_SIZE:
         raise Invalid(_BROKEN)
-    return entries
+    return found
 
 
-def _head(pack: memoryview, place: int) -> tuple[int, int, int]:
-    first = _byte(pack, place)
-    size, place = _number(pack, place + 1, first & _LOW_4, 4) if first & _MORE else (first & _LOW_4, place + 1)
-    return first >> 4 & 7, size, place
-
-
-def _number(data: memoryview, place: int, number: int = 0, shift: int = 0) -> tuple[int, int]:
-    """A number that begins at a place, seven bits a byte, the lowest first; and the place behind it."""
-    while shift <= _LONGEST_NUMBER:
-        byte = _byte(data, place)
-        number |= (byte & _LOW_7) << shift
-        place, shift = place + 1, shift + 7
-        if not byte & _MORE:
-            return number, place
-    raise Invalid(_BROKEN)
-
-
-def _distance(pack: memoryview, place: int) -> tuple[int, int]:
-    byte = _byte(pack, place)
-    distance = byte & _LOW_7
-    while byte & _MORE:
-        place += 1
-        byte = _byte(pack, place)
-        distance = (distance + 1 << 7) | (byte & _LOW_7)
-        if distance > len(pack):
-            raise Invalid(_BROKEN)
-    return distance, place + 1
-
-
-def _byte(pack: memoryview, place: int) -> int:
-    if place >= len(pack):
-        raise Invalid(_BROKEN)
-    return pack[place]
-
-
-def _spend(left: int, size: int, bounds: Bounds) -> int:
-    if size > left:
-        raise TooLong(f"This push unpacks to more than {bounds.bytes} bytes. Push fewer commits at once.")
-    return left - size
-
-
-def _inflate(pack: memoryview, place: int, size: int) -> tuple[bytes, int]:
-    unpacker = zlib.decompressobj()
-    data = b""
-    try:
-        # In pieces, as the rest of what goes in is copied each time; one byte more than was announced shows a lie.
-        while not unpacker.eof and place < len(pack) and len(data) <= size:
-            piece = pack[place : place + max(size // 2, 256)]
-            data += unpacker.decompress(piece, size + 1 - len(data))
-            while unpacker.unconsumed_tail and not unpacker.eof and len(data) <= size:
-                data += unpacker.decompress(unpacker.unconsumed_tail, size + 1 - len(data))
-            place += len(piece) - len(unpacker.unused_data)
-    except zlib.error:
-        raise Invalid(_BROKEN) from None
-    if not unpacker.eof or len(data) != size:
-        raise Invalid(_BROKEN)
-    return data, place
-
-
-def _resolve(entries: list[_Entry], find: Find, bounds: Bounds) -> dict[bytes, GitObject]:
+def _resolve(unpacked: "list[UnpackedObject]", find: Find, bounds: Bounds) -> dict[bytes, GitObject]:
     found: dict[bytes, GitObject] = {}
     at: dict[int, GitObject] = {}
-    pending: dict[int | bytes, list[_Entry]] = {}
+    pending: dict[int | bytes, list[UnpackedObject]] = {}
     left = bounds.bytes
-    waiting = entries[::-1]
+    waiting = unpacked[::-1]
     while waiting:
-        entry = waiting.pop()
-        if entry.base is None:
-            made = git_object(_KINDS[entry.type], entry.data)
+        one = waiting.pop()
+        offset = one.offset or 0
+        data = b"".join(one.decomp_chunks)
+        if one.delta_base is None:
+            made = git_object(_KINDS[one.pack_type_num], data)
         else:
-            base = at.get(entry.base) if isinstance(entry.base, int) else found.get(entry.base) or find(entry.base)
+            key = one.delta_base if isinstance(one.delta_base, bytes) else offset - one.delta_base
+            base = at.get(key) if isinstance(key, int) else found.get(key) or find(key)
             if base is None:  # it comes later
-                pending.setdefault(entry.base, []).append(entry)
+                pending.setdefault(key, []).append(one)
                 continue
-            made = git_object(base.kind, _applied(base.body, entry.data, left))
+            made = git_object(base.kind, _applied(base.body, data, left))
             left -= len(made.body)
-        at[entry.offset] = found[made.id] = made
-        waiting += pending.pop(entry.offset, []) + pending.pop(made.id, [])
+        at[offset] = found[made.id] = made
+        waiting += pending.pop(offset, []) + pending.pop(made.id, [])
     if pending:
         raise Lacking("This push counts on objects that are not here. Fetch first, then push again.")
     return found
 
 
 def _applied(base: bytes, delta: bytes, left: int) -> bytes:
-    from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
+    from dulwich.errors import ApplyDeltaError
     from dulwich.pack import apply_delta
 
-    place = size = 0
-    for _ in range(2):  # the size of the base, then that of the result
-        size, place = _number(memoryview(delta), place)
-    if size > left:
+    _, place = _number(delta, 0)  # the size of the base, then that of the result
+    if _value(_number(delta, place)[0]) > left:
         raise TooLong("This push unpacks to more than is allowed at once. Push fewer commits at once.")
     try:
         return b"".join(apply_delta(base, delta))
     except (ApplyDeltaError, AssertionError):
         raise Invalid(_BROKEN) from None
+
+
+def _number(data: bytes, place: int) -> tuple[bytes, int]:
+    """The bytes of a number, and the place behind it."""
+    found = _NUMBER.match(data, place)
+    if found is None:
+        raise Invalid(_BROKEN)
+    return found[0], found.end()
+
+
+def _value(digits: bytes) -> int:
+    return sum((digit & 127) << 7 * place for place, digit in enumerate(digits))

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ricordo.domain.block import DEFAULT_LIMIT, require_label
-from ricordo.domain.git_objects import SUFFIX, fits_git, object_id, path_of, tree_of
+from ricordo.domain.git_objects import SUFFIX, fits_git, path_of, tree_of
 from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, Stale
 from ricordo.features.git.adoption import Adoption, MainCommit
-from ricordo.features.git.objects import FILE, FOLDER, Commit, GitObject, git_object, read_commit, read_tree
+from ricordo.features.git.objects import EMPTY_TREE, FILE, FOLDER, Commit, GitObject, TreeEntry, read_commit, read_tree
 from ricordo.features.git.packs import Find, Lacking
 from ricordo.storage.versions import Change
 
 MOST_COMMITS = 500
 MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
-_MOST_ENTRIES = 500_000  # lines of trees that are read; a small push can name one folder many times
+_MOST_ENTRIES = 500_000  # entries of trees that are read; a small push can name one folder many times
 _DEEPEST = 255  # characters of a path, as of a label
 _TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
 _TOO_LARGE = "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
@@ -28,19 +28,15 @@ _ODD_FILES = {
     b"120000": "a link. Commit the text itself",
     b"160000": "a submodule. Commit its texts, or remove it",
 }
-_EMPTY_TREE = object_id("tree", b"")
 
 
 class Refused(Invalid):
     """A push that is refused, with a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
-        shown = [
-            *faults[:_MOST_FAULTS],
-            *([f"{len(faults) - _MOST_FAULTS} more."] if len(faults) > _MOST_FAULTS else []),
-        ]
-        super().__init__(" ".join(shown))
-        self.faults = tuple(shown)
+        left_out = len(faults) - _MOST_FAULTS
+        self.faults = (*faults[:_MOST_FAULTS], *([f"{left_out} more."] if left_out > 0 else []))
+        super().__init__(" ".join(self.faults))
 
 
 @dataclass(slots=True)
@@ -64,30 +60,38 @@ class Push:
         """
         order = self._new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
-        before = self.files_of(self._commit(tip).tree) if tip else {}
-        adopted = []
+        before = self.files_of(tip) if tip else {}
+        commits = []
         for commit in main:
-            files = self.files_of(commit.tree)
-            adopted.append(MainCommit(commit, tuple(self._changes(before, files))))
+            files = self.files_of(commit.id)
+            commits.append(MainCommit(commit, tuple(self._changes(before, files))))
             before = files
-        of_main = {commit.id for commit in main}
-        beside = [commit for commit in order if commit.id not in of_main]
-        for commit in beside:
-            for label, blob in self.files_of(commit.tree).items():
-                self.text_of(blob, label)
-        for commit in order:
-            self._check_message(commit)
-        if sum(len(one.changes) for one in adopted) > MOST_CHANGES:
+        merged = [commit for commit in order if commit not in main]
+        texts = [self._texts_of(commit) for commit in merged]
+        if sum(len(one.changes) for one in commits) > MOST_CHANGES:
             self._fault(f"This push changes more than {MOST_CHANGES} texts. Push older commits first.")
-        self.require_faultless()
-        return Adoption(tip, tuple(adopted), *self._of_side_branches(beside))
+        self._require_faultless(order)
+        all_texts = {blob: text for one in texts for blob, text in one.items()}
+        return Adoption(tip, tuple(commits), self._commits_with_trees(merged), tuple(all_texts.values()))
 
-    def tree_of(self, commit: bytes) -> bytes:
-        """The id of the tree of a commit that is new or here already."""
-        return self._commit(commit).tree
+    def new_commits(self, tip: bytes) -> list[Commit]:
+        """The commits that the push brings below this one, parents first, with it as the last; none where it is here already.
 
-    def files_of(self, tree: bytes) -> dict[str, bytes]:
-        """The ids of a tree's texts by the labels of their blocks; what cannot be a block is a fault."""
+        Raises Refused where one of them has a fault.
+        """
+        order = self._new_commits(tip)
+        self._require_faultless(order)
+        return order
+
+    def changes(self, before: bytes, after: bytes) -> list[Change]:
+        """What changes between two commits, both new or here already, as changes of blocks. Raises Refused."""
+        found = list(self._changes(self.files_of(before), self.files_of(after)))
+        self._require_faultless()
+        return found
+
+    def files_of(self, commit: bytes) -> dict[str, bytes]:
+        """The ids of a commit's texts by the labels of their blocks; what cannot be a block is a fault."""
+        tree = self._commit(commit).tree
         if tree not in self._files:
             faults_before = len(self._faults)
             found = dict(self._walk(tree, ""))
@@ -111,26 +115,6 @@ class Push:
             self._checked.add((blob, label))
             self._check_text(text, label)
         return text
-
-    def changes(self, before: bytes, after: bytes) -> list[Change]:
-        """What changes between the trees of two commits, both new or here already, as changes of blocks."""
-        return list(self._changes(self.files_of(self.tree_of(before)), self.files_of(self.tree_of(after))))
-
-    def new_commits(self, tip: bytes) -> list[Commit]:
-        """The commits that the push brings below this one, parents first, with it as the last; none where it is here already.
-
-        Raises Refused where one of them has a fault.
-        """
-        order = self._new_commits(tip)
-        for commit in order:
-            self._check_message(commit)
-        self.require_faultless()
-        return order
-
-    def require_faultless(self) -> None:
-        """Raise Refused if anything was found to be wrong."""
-        if self._faults:
-            raise Refused(list(self._faults))
 
     def _new_commits(self, tip: bytes) -> list[Commit]:
         order: list[Commit] = []
@@ -158,9 +142,7 @@ class Push:
         return self._commits[id]
 
     def _object(self, id: bytes, kind: str) -> GitObject:
-        found = self.new.get(id) or self.find(id)
-        if found is None and id == _EMPTY_TREE:
-            found = git_object("tree", b"")
+        found = self.new.get(id) or self.find(id) or (EMPTY_TREE if id == EMPTY_TREE.id else None)
         if found is None or found.kind != kind:
             raise Lacking(
                 f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."
@@ -173,58 +155,60 @@ class Push:
             self._entries += 1
             if self._entries > _MOST_ENTRIES:
                 raise Refused([_TOO_LARGE])
-            try:
-                path = folder + entry.name.decode()
-            except UnicodeDecodeError:
-                self._fault(f"{folder}{entry.name!r}: a file's name must be UTF-8.")
-                continue
-            if entry.name in names or b"/" in entry.name:
-                self._fault(
-                    f"{path}: a tree holds this name twice, or with a slash in it. Check with `git fsck --strict`."
-                )
-            elif len(path) > _DEEPEST + len(SUFFIX):
-                self._fault(f"{path[:80]}…: a label has {_DEEPEST} characters at most.")
+            path = folder + entry.name.decode(errors="replace")
+            if fault := self._fault_of_entry(entry, path, names):
+                self._fault(fault)
             elif entry.mode == FOLDER:
                 yield from self._walk(entry.id, f"{path}/")
-            elif entry.mode != FILE:
-                what = _ODD_FILES.get(entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}")
-                self._fault(f"{path}: only plain files can be memory (mode 100644); this is {what}.")
-            elif not path.endswith(SUFFIX):
-                self._fault(f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it.")
             else:
-                label = path.removesuffix(SUFFIX)
-                try:
-                    yield self._checked_label(label), entry.id
-                except Invalid as error:
-                    self._fault(f"{path}: {error}")
+                yield path.removesuffix(SUFFIX), entry.id
             names.add(entry.name)
 
-    def _checked_label(self, label: str) -> str:
+    def _fault_of_entry(self, entry: TreeEntry, path: str, names: set[bytes]) -> str | None:
+        """Why an entry of a tree cannot be a block or a folder of blocks; `names` are those before it."""
+        try:
+            entry.name.decode()
+        except UnicodeDecodeError:
+            return f"{path}: a file's name must be UTF-8."
+        if entry.name in names or b"/" in entry.name:
+            return f"{path}: a tree holds this name twice, or with a slash in it. Check with `git fsck --strict`."
+        if len(path) > _DEEPEST + len(SUFFIX):
+            return f"{path[:80]}…: a label has {_DEEPEST} characters at most."
+        if entry.mode == FOLDER:
+            return None
+        if entry.mode != FILE:
+            what = _ODD_FILES.get(entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}")
+            return f"{path}: only plain files can be memory (mode 100644); this is {what}."
+        if not path.endswith(SUFFIX):
+            return f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
+        label = path.removesuffix(SUFFIX)
         if label in self.limits:
-            return label  # What is there already was a label when it was made.
+            return None  # what is there already was a label when it was made
         if not fits_git(label):
-            raise Invalid(
-                f'"{label}" means something of its own to git, or ends a folder in {SUFFIX}. Choose other words.'
-            )
-        return require_label(label)
+            return f'{path}: "{label}" means something of its own to git, or ends a folder in {SUFFIX}. Choose other words.'
+        try:
+            require_label(label)
+        except Invalid as error:
+            return f"{path}: {error}"
+        return None
 
     def _changes(self, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[Change]:
-        gone = {label: blob for label, blob in before.items() if label not in after}
-        come = {label: blob for label, blob in after.items() if label not in before}
-        by_blob = {blob: label for label, blob in gone.items()}
+        old = {label: blob for label, blob in before.items() if label not in after}
+        new = {label: blob for label, blob in after.items() if label not in before}
+        by_blob = {blob: label for label, blob in old.items()}
         # The same text under another name is the same block, renamed.
-        renamed = {label: by_blob.pop(blob) for label, blob in come.items() if blob in by_blob}
-        for label in sorted(gone.keys() - set(renamed.values())):
+        renamed = {label: by_blob.pop(blob) for label, blob in new.items() if blob in by_blob}
+        for label in sorted(old.keys() - set(renamed.values())):
             yield Change(label, None, before=None)
         for label in sorted(renamed):
-            text = self.text_of(come[label], label)
+            text = self.text_of(new[label], label)
             yield Change(label, text, before=text, old_label=renamed[label])
-        for label in sorted(come.keys() - renamed.keys()):
-            yield Change(label, self.text_of(come[label], label), before=None)
+        for label in sorted(new.keys() - renamed.keys()):
+            yield Change(label, self.text_of(new[label], label), before=None)
         for label in sorted(before.keys() & after.keys()):
             if before[label] != after[label]:
-                old, new = self.text_of(before[label], label), self.text_of(after[label], label)
-                yield Change(label, new, before=old)
+                was = self.text_of(before[label], label)
+                yield Change(label, self.text_of(after[label], label), before=was)
 
     def _check_text(self, text: str, label: str) -> None:
         path = path_of(label)
@@ -236,44 +220,45 @@ class Push:
                 f"{path}: {len(text)} characters, but the block's limit is {limit}. Shorten the text or raise the limit."
             )
         if (clean := redact(text, is_strict=True).text) != text:
-            place = next(
-                (place for place, (one, other) in enumerate(zip(text, clean, strict=False)) if one != other), 0
-            )
+            place = next((place for place, (a, b) in enumerate(zip(text, clean, strict=False)) if a != b), 0)
             self._fault(
                 f"{path}, line {_line(text, place)}: this looks like a password or key, which memory does not keep. Take it out "
                 "of the commit."
             )
 
-    def _check_message(self, commit: Commit) -> None:
-        if redact(commit.message, is_strict=True).kinds:
-            self._fault(
-                f"The message of commit {commit.id.hex()[:10]} holds what looks like a password or key. Amend it."
-            )
+    def _texts_of(self, commit: Commit) -> dict[bytes, str]:
+        return {blob: self.text_of(blob, label) for label, blob in self.files_of(commit.id).items()}
 
-    def _of_side_branches(self, beside: Iterable[Commit]) -> tuple[tuple[GitObject, ...], tuple[str, ...]]:
-        """Their commits and all their trees, and their texts."""
-        raw: dict[bytes, GitObject] = {}
-        texts: dict[bytes, str] = {}
-        for commit in beside:
-            raw[commit.id] = GitObject("commit", commit.id, commit.body)
+    def _commits_with_trees(self, commits: Iterable[Commit]) -> tuple[GitObject, ...]:
+        found: dict[bytes, GitObject] = {}
+        for commit in commits:
+            found[commit.id] = GitObject("commit", commit.id, commit.body)
             waiting = [commit.tree]
             while waiting:
                 tree = self._object(waiting.pop(), "tree")
-                raw[tree.id] = tree
-                waiting += [entry.id for entry in read_tree(tree.body) if entry.mode == FOLDER and entry.id not in raw]
-            texts |= {blob: self.text_of(blob, label) for label, blob in self.files_of(commit.tree).items()}
-        return tuple(raw.values()), tuple(texts.values())
+                found[tree.id] = tree
+                folders = (entry.id for entry in read_tree(tree.body) if entry.mode == FOLDER)
+                waiting += [id for id in folders if id not in found]
+        return tuple(found.values())
 
     def _fault(self, sentence: str) -> None:
         self._faults[sentence] = None
+
+    def _require_faultless(self, commits: Iterable[Commit] = ()) -> None:
+        """Raise Refused if anything was found to be wrong, also with the messages of these commits."""
+        for commit in commits:
+            if redact(commit.message, is_strict=True).kinds:
+                self._fault(
+                    f"The message of commit {commit.id.hex()[:10]} holds what looks like a password or key. Amend it."
+                )
+        if self._faults:
+            raise Refused(list(self._faults))
 
 
 def _main_line(order: Sequence[Commit], tip: bytes | None, new_tip: bytes) -> list[Commit]:
     """The way from the tip to the new one, by first parents as far as they lead there. Raises Stale where there is none."""
     commits = {commit.id: commit for commit in order}
-    reaching = {tip}
-    if tip is None:
-        reaching |= commits.keys()
+    reaching = {tip} if tip is not None else {None, *commits}
     for commit in order:  # parents come first
         if any(parent in reaching for parent in commit.parents):
             reaching.add(commit.id)

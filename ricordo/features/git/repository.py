@@ -1,62 +1,98 @@
 """A bare git repository of each chain, with the very ids of its versions: what is cloned and fetched from.
 
 It is a cache in `<data>/repositories/<chain id>.git`: brought up to date before it is read, deleted at any time without loss, and
-made anew where it is missing, damaged or in too many pieces. A branch moves only after all it needs is there, so a kill at any
+rebuilt where it is missing, damaged or in too many pieces. A branch moves only after all it needs is there, so a kill at any
 point leaves a repository that is merely behind.
 """
 
 import asyncio
+import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from filelock import AsyncFileLock, Timeout
 
-from ricordo.domain.git_objects import object_id
-from ricordo.errors import NotFound, Unavailable
+from ricordo.domain.git_objects import Kind, object_id
+from ricordo.errors import NotFound, RicordoError, Unavailable
 from ricordo.features.git import history
 from ricordo.features.git.history import Portion
-from ricordo.features.git.objects import GitObject
+from ricordo.features.git.objects import EMPTY_TREE, GitObject, read_commit, read_tree
 from ricordo.storage import chain_files
 from ricordo.storage.store import Store
 
 if TYPE_CHECKING:
+    from dulwich.pack import UnpackedObject
     from dulwich.repo import Repo
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 BRANCH = b"refs/heads/main"
 _MOST_PACKS = 40
-_KIND_NUMBERS = {"commit": 1, "tree": 2, "blob": 3}
-_EMPTY_TREE = GitObject("tree", object_id("tree", b""), b"")
+_KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}
+_NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
-    """Where the repository of a chain is, if it has one."""
+    """The path of the repository of a chain, if it has one."""
     return data_dir / chain_files.FOLDER / f"{chain_id}.git"
+
+
+async def read_repository(store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]) -> T:
+    """What `work` reads in a thread from a chain's repository, brought up to date; where that is damaged it is rebuilt, once.
+
+    Any error that is not the repository's fault is raised as it came. Raises NotFound, Unavailable.
+    """
+    path = await refreshed(store, data_dir, chain_id)
+    before = await asyncio.to_thread(_identity, path)
+    try:
+        return await asyncio.to_thread(work, path)
+    except Exception as error:
+        is_other = await asyncio.to_thread(_identity, path) != before  # it was rebuilt meanwhile
+        # A client's own fault is no reason to read every object.
+        is_thorough = not isinstance(error, RicordoError)
+        if not is_other and not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=is_thorough):
+            raise
+    return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
+
+
+async def rebuilt_if_damaged(store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True) -> bool:
+    """Rebuild the repository if it is damaged; tells whether it was. Call it after an error that damage would explain."""
+    path = repository_path(data_dir, chain_id)
+    if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
+        return False
+    log.warning("a repository for git is damaged; it is made anew", extra={"chain": chain_id})
+    await asyncio.to_thread(chain_files.delete_chain_files, data_dir, chain_id)
+    await refreshed(store, data_dir, chain_id)
+    return True
+
+
+def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
+    """Whether the files of a repository are not what was written; thoroughly: or something of its history is missing."""
+    try:
+        with closing(open_repository(path)) as repository:
+            for pack in repository.object_store.packs:
+                pack.data.check()
+                pack.index.check()
+            return is_thorough and not _is_whole(repository)
+    except Exception:  # damaged files fail in many ways
+        return True
 
 
 async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
     """The path of the chain's repository, brought up to its last version. Raises NotFound, Unavailable."""
     path = repository_path(data_dir, chain_id)
     tip = await store.read(lambda tx: history.tip(tx, chain_id))
-    if await asyncio.to_thread(_is_at, path, tip):
+    if tip is not None and tip == await asyncio.to_thread(_tip, path):
         return path
-    async with _held(path):
+    async with _locked(data_dir, chain_id):
         tip = await store.read(lambda tx: history.tip(tx, chain_id))
-        known = await asyncio.to_thread(_cached_tip, path)
+        known = await asyncio.to_thread(_tip, path)
         if known is None or known != tip:
             await _catch_up(store, path, chain_id, known)
     return path
-
-
-def branch_tip(path: Path, branch: bytes = BRANCH) -> bytes | None:
-    """The commit that the branch of a repository names; None where there is none, or no repository that can be read."""
-    with suppress(OSError, ValueError, KeyError), closing(open_repository(path)) as repository:
-        id = repository.refs[branch]  # type: ignore[index]
-        if id in repository.object_store:
-            return bytes.fromhex(id.decode())
-    return None
 
 
 def open_repository(path: Path) -> "Repo":
@@ -78,92 +114,22 @@ def make_repository(path: Path) -> None:
     Repo.init_bare(str(path), default_branch=b"main").close()
 
 
-def add_portion(path: Path, portion: Portion, branch: bytes = BRANCH) -> None:
+def add_portion(path: Path, portion: Portion) -> None:
     """Store a portion in a repository as one pack, and then let the branch name its last commit."""
     with closing(open_repository(path)) as repository:
-        add_objects(repository, portion.objects)
+        repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
         if portion.head is not None:
-            repository.refs[branch] = portion.head.hex().encode()  # type: ignore[index,assignment]
+            repository.refs[BRANCH] = portion.head.hex().encode()  # type: ignore[index,assignment]
 
 
-def add_objects(repository: "Repo", objects: tuple[GitObject, ...]) -> None:
-    """Store objects in a repository as one pack."""
+def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
+    """Objects as dulwich writes them into a pack."""
     from dulwich.pack import UnpackedObject
 
-    records = (
-        UnpackedObject(_KIND_NUMBERS[made.kind], sha=made.id, decomp_chunks=[made.body], decomp_len=len(made.body))
+    return [
+        UnpackedObject(_NUMBERS[made.kind], sha=made.id, decomp_chunks=[made.body], decomp_len=len(made.body))
         for made in objects
-    )
-    repository.object_store.add_pack_data(len(objects), records)
-
-
-async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None) -> None:
-    number = None
-    if known is not None and await asyncio.to_thread(_packs, path) < _MOST_PACKS:
-        number = await store.read(lambda tx: history.number_of(tx, chain_id, known))
-    if number is None:
-        draft = _draft(path)
-        await asyncio.to_thread(_begin, draft)
-        async for portion in history.portions(store, chain_id):
-            await asyncio.to_thread(add_portion, draft, portion)
-        await asyncio.to_thread(_put_in_place, draft, path)
-        return
-    async for portion in history.portions(store, chain_id, number):
-        await asyncio.to_thread(add_portion, path, portion)
-
-
-def _is_at(path: Path, tip: bytes | None) -> bool:
-    return tip is not None and _cached_tip(path) == tip
-
-
-def _cached_tip(path: Path) -> bytes | None:
-    # The library needs less of a repository than git does.
-    return branch_tip(path) if (path / "HEAD").exists() else None
-
-
-def _packs(path: Path) -> int:
-    return sum(1 for _ in (path / "objects" / "pack").glob("*.pack"))
-
-
-def _begin(draft: Path) -> None:
-    _remove(draft)
-    make_repository(draft)
-    with closing(open_repository(draft)) as repository:
-        # A memory whose blocks are all deleted names it, and so may the first commit of a push.
-        add_objects(repository, (_EMPTY_TREE,))
-
-
-def _put_in_place(draft: Path, path: Path) -> None:
-    old = _old(path)
-    _remove(old)
-    with suppress(FileNotFoundError):
-        path.rename(old)
-    draft.rename(path)
-    _remove(old)
-
-
-@asynccontextmanager
-async def _held(path: Path) -> AsyncIterator[None]:
-    """Let no other request, of this server or of one that shares the folder, change the repository."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        async with AsyncFileLock(path.with_suffix(".lock"), timeout=chain_files.PATIENCE, thread_local=False):
-            yield
-    except Timeout:
-        raise Unavailable("This memory is being prepared for git by another request. Try again in a minute.") from None
-
-
-def _draft(path: Path) -> Path:
-    return path.with_suffix(".new")
-
-
-def _old(path: Path) -> Path:
-    return path.with_suffix(".old")
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(path)
+    ]
 
 
 def find_object(repository: "Repo", id: bytes) -> GitObject | None:
@@ -172,7 +138,89 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:
         return None
-    names = {number: name for name, number in _KIND_NUMBERS.items()}
-    if kind not in names:
+    if kind not in _KINDS:
         raise NotFound(f"{id.hex()} is no commit, tree or text.")
-    return GitObject(names[kind], id, body)  # type: ignore[arg-type]
+    return GitObject(_KINDS[kind], id, body)
+
+
+async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None) -> None:
+    number = None
+    if known is not None and await asyncio.to_thread(_packs, path) < _MOST_PACKS:
+        number = await store.read(lambda tx: history.number_of(tx, chain_id, known))
+    if number is not None:
+        async for portion in history.portions(store, chain_id, number):
+            await asyncio.to_thread(add_portion, path, portion)
+        return
+    draft = path.with_suffix(".new")
+    await asyncio.to_thread(_begin, draft)
+    async for portion in history.portions(store, chain_id):
+        await asyncio.to_thread(add_portion, draft, portion)
+    await asyncio.to_thread(_put_in_place, draft, path)
+
+
+def _tip(path: Path) -> bytes | None:
+    """The commit that the branch names; None where there is none, or no repository that can be read."""
+    with suppress(OSError, ValueError, KeyError):
+        (path / "HEAD").stat()  # the library needs less of a repository than git does
+        with closing(open_repository(path)) as repository:
+            id = repository.refs[BRANCH]  # type: ignore[index]
+            if id in repository.object_store:
+                return bytes.fromhex(id.decode())
+    return None
+
+
+def _packs(path: Path) -> int:
+    return sum(1 for _ in (path / "objects" / "pack").glob("*.pack"))
+
+
+def _begin(draft: Path) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    make_repository(draft)
+    # A memory whose blocks are all deleted names the empty tree, and so may the first commit of a push.
+    add_portion(draft, Portion((EMPTY_TREE,)))
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    old = path.with_suffix(".old")
+    shutil.rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        path.rename(old)
+    draft.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
+    """Let no other request, of this server or of one that shares the folder, change the repository."""
+    lock = chain_files.lock_path(data_dir, chain_id)
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        async with AsyncFileLock(lock, timeout=chain_files.PATIENCE, thread_local=False):
+            yield
+    except Timeout:
+        raise Unavailable("This memory is being prepared for git by another request. Try again in a minute.") from None
+
+
+def _is_whole(repository: "Repo") -> bool:
+    if BRANCH not in repository.refs:  # type: ignore[operator]
+        return True  # of a memory without versions; any other is rebuilt before it is read
+    seen: set[bytes] = set()
+    waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
+    while waiting:
+        id = waiting.pop()
+        if id in seen:
+            continue
+        seen.add(id)
+        found = find_object(repository, id)
+        if found is None or object_id(found.kind, found.body) != id:
+            return False
+        if found.kind == "commit":
+            commit = read_commit(found.body)
+            waiting += [commit.tree, *commit.parents]
+        elif found.kind == "tree":
+            waiting += [entry.id for entry in read_tree(found.body)]
+    return True
+
+
+def _identity(path: Path) -> int:
+    return path.stat().st_ino if path.exists() else 0

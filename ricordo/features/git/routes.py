@@ -28,9 +28,8 @@ from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
 from ricordo.features.git.clone import copy_whole
 from ricordo.features.git.protocol import FLUSH, PACK, in_band, line, push_advertisement, push_report, read_push
-from ricordo.features.git.receiver import Outcome, Pusher, receive
-from ricordo.features.git.repair import read_healing
-from ricordo.features.git.repository import BRANCH, open_repository
+from ricordo.features.git.receiver import Pusher, PushOutcome, receive
+from ricordo.features.git.repository import BRANCH, open_repository, read_repository
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.store import Transaction
@@ -64,7 +63,7 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
         return _answer(service, "advertisement", push_advertisement(refs))
     if chain is None or chain.head is None:
         return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + FLUSH)
-    told = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
+    told = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
     return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + told)
 
 
@@ -76,7 +75,7 @@ async def read(here: Here, user_id: str) -> Response:
     if chain is None or chain.head is None:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
     work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
-    answer = await read_healing(here.store, here.runtime.settings.data_dir, chain.id, work)
+    answer = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, work)
     return StreamingResponse(_pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH)
 
 
@@ -88,7 +87,7 @@ async def write(here: Here, user_id: str) -> Response:
     if not request.commands:  # git asks whether it may, before it sends much
         return _answer(_WRITE, "result", b"")
     settings = here.runtime.settings
-    outcomes: list[Outcome] = []
+    outcomes: list[PushOutcome] = []
     fault = None
     try:
         if not is_whole:
@@ -98,8 +97,8 @@ async def write(here: Here, user_id: str) -> Response:
             outcomes = await receive(here.store, settings.data_dir, chain, pusher, request.commands, request.pack)
     except RicordoError as error:
         fault = str(error)
-        outcomes = [Outcome(command.branch, fault) for command in request.commands]
-        outcomes[0] = replace(outcomes[0], said=(fault,))
+        outcomes = [PushOutcome(command.branch, fault) for command in request.commands]
+        outcomes[0] = replace(outcomes[0], told=(fault,))
     return _answer(_WRITE, "result", b"".join(push_report(outcomes, request.capabilities, fault)))
 
 
@@ -203,7 +202,7 @@ def _serve(
     failure: Exception | None = None
     with closing(open_repository(path)) as repository:
         protocol = ReceivableProtocol(BytesIO(body).read, write)
-        offered: Any = _Offered(repository, _WANTED.findall(body), lacking)
+        offered: Any = _OfferedRepository(repository, _WANTED.findall(body), lacking)
         backend = DictBackend({"/": offered})
         handler = UploadPackHandler(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
         try:
@@ -212,13 +211,13 @@ def _serve(
             failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
         except Exception as error:
             failure = error
-            # It would hold on to files that could not be closed.
+            # Its frames hold files that could not be closed otherwise.
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
         raise failure
 
 
-class _Offered:
+class _OfferedRepository:
     """A repository that gives its branches, and also what they named when the client asked for them a moment ago.
 
     What a client lacks is known where it is `lacking`, and is found by walking the history else.

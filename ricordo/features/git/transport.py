@@ -1,21 +1,23 @@
-"""The way to a repository elsewhere: a bare one in a folder of this machine, or one at an http address.
+"""Git repositories elsewhere: a bare one in a folder of this machine, or one at an http address.
 
-An address is spoken to only where all machines behind its name are public ones (unless the operator allows others), at the very
-number that was checked, and redirects are not followed.
+A server is connected to only where all machines behind its name are public (unless the operator allows others), at the very IP
+address that was checked, and redirects are not followed.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
+from ricordo.features.git.objects import GitObject
 from ricordo.features.git.packs import BOUNDS
-from ricordo.features.git.repository import make_repository, open_repository
+from ricordo.features.git.repository import make_repository, open_repository, packed
 from ricordo.features.remotes.service import PRIVATE, require_folder
 from ricordo.llm.addresses import connect, require_callable
 
@@ -29,8 +31,7 @@ _CONNECT = 10.0  # seconds to wait for a machine
 _TIMEOUT = 60.0  # and then for the next sign of life
 _LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
 _ZERO = b"0" * 40
-_SCHEMES = ("http://", "https://")
-Refs = dict[bytes, bytes]
+Refs = Mapping[bytes, bytes]
 
 
 class Moved(Exception):
@@ -38,8 +39,8 @@ class Moved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a repository is, an absolute folder or an address, and what it takes to get in: a name and a password or token.
+class GitAddress:
+    """An absolute folder or an http address, and a name and a password or token for it.
 
     `allow_private` and `folders` are what the operator allows: private addresses, and folders of this machine.
     """
@@ -53,7 +54,7 @@ class Place:
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder of this machine."""
-        return not self.address.startswith(_SCHEMES)
+        return not self.address.startswith(("http://", "https://"))
 
     def require_usable(self) -> None:
         """Raise Invalid where it can be no remote."""
@@ -65,21 +66,21 @@ class Place:
             require_folder(Path(self.address), self.folders)
 
 
-def branches(place: Place) -> Refs:
+def branches(address: GitAddress) -> dict[bytes, bytes]:
     """The branches of the remote and the commits they name (20 bytes); a folder that is not there is made. Raises Unavailable."""
-    if place.is_folder and not Path(place.address).exists():
-        make_repository(Path(place.address))
+    if address.is_folder and not Path(address.address).exists():
+        make_repository(Path(address.address))
 
-    def ask(client: "GitClient", path: str) -> Refs:
+    def ask(client: "GitClient", path: str) -> dict[bytes, bytes]:
         refs = client.get_refs(path.encode()).refs
         if getattr(client, "dumb", False):
             raise Unavailable("The remote does not speak git's smart protocol. Check the address.")
         return {name: bytes.fromhex(id.decode()) for name, id in refs.items() if id and name.startswith(b"refs/heads/")}
 
-    return _ask(place, ask)
+    return _ask(address, ask)
 
 
-def fetch(place: Place, wanted: bytes, repository: Path) -> bytes:
+def fetch(address: GitAddress, wanted: bytes, repository: Path) -> bytes:
     """A pack with the commit and all that the repository here lacks of it. Raises Unavailable, TooLong."""
     pack = bytearray()
 
@@ -99,11 +100,17 @@ def fetch(place: Place, wanted: bytes, repository: Path) -> bytes:
             client.fetch_pack(path.encode(), want, here.get_graph_walker(), take)
         return bytes(pack)
 
-    return _ask(place, ask)
+    return _ask(address, ask)
 
 
-def push(place: Place, repository: Path, seen: Refs, wanted: Mapping[bytes, bytes | None]) -> None:
-    """Let branches of the remote name these commits of the repository here, None: no such branch.
+def push(
+    address: GitAddress,
+    repository: Path,
+    seen: Refs,
+    wanted: Mapping[bytes, bytes | None],
+    extra: Collection[GitObject] = (),
+) -> None:
+    """Let branches of the remote name these commits, None: no such branch; they are in the repository here or `extra`.
 
     Raises Moved where one of them is not what was seen, Unavailable where the remote refuses.
     """
@@ -118,41 +125,43 @@ def push(place: Place, repository: Path, seen: Refs, wanted: Mapping[bytes, byte
                         raise Moved
                 return {name: id.hex().encode() if id else _ZERO for name, id in wanted.items()}
 
-            def pack(have: Collection[Any], want: Any, **options: Any) -> Any:
-                # What others have there, and we do not, tells us nothing of what they lack.
-                return here.generate_pack_data({id for id in have if id in here.object_store}, want, **options)
+            def pack(have: Collection[Any], want: Collection[Any], **options: Any) -> Any:
+                # What others have there, and we do not, says nothing of what they lack.
+                known, lacking = ({id for id in ids if id in here.object_store} for ids in (have, want))
+                count, records = here.generate_pack_data(known, lacking, **options)
+                return count + len(extra), chain(records, packed(extra))
 
             result = client.send_pack(path.encode(), update, pack)
-        if refused := {name: said for name, said in (result.ref_status or {}).items() if said}:
-            name, said = next(iter(refused.items()))
-            raise Unavailable(f"The remote refused the branch {name.decode(errors='replace')}: {said}")
+        if refused := {name: message for name, message in (result.ref_status or {}).items() if message}:
+            name, message = next(iter(refused.items()))
+            raise Unavailable(f"The remote refused the branch {name.decode(errors='replace')}: {message}")
 
-    _ask(place, ask)
+    _ask(address, ask)
 
 
-def _ask(place: Place, ask: Callable[["GitClient", str], T]) -> T:
-    """What a client of the place answers, its errors in our words."""
+def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
+    """What a client of the repository answers, its errors in our words."""
     from dulwich.client import HTTPUnauthorized, LocalGitClient, Urllib3HttpGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 
-    place.require_usable()
+    address.require_usable()
     try:
-        if place.is_folder:
-            return ask(LocalGitClient(), place.address)
-        url = urlsplit(place.address)
-        with closing(_pool(place)) as pool, _limited(pool) as clock:
+        if address.is_folder:
+            return ask(LocalGitClient(), address.address)
+        url = urlsplit(address.address)
+        with closing(_pool(address)) as pool:
             client = Urllib3HttpGitClient(
                 f"{url.scheme}://{url.netloc}",
                 pool_manager=pool,
-                username=place.username if place.password else None,
-                password=place.password,
+                username=address.username if address.password else None,
+                password=address.password,
                 timeout=_TIMEOUT,
                 quiet=True,
             )
             try:
                 return ask(client, url.path)
             except Exception as error:
-                if clock.is_over:
+                if pool.is_over:
                     raise Unavailable(
                         f"The remote took longer than {_LONGEST:g} seconds. It is tried again."
                     ) from error
@@ -165,42 +174,20 @@ def _ask(place: Place, ask: Callable[["GitClient", str], T]) -> T:
         raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
 
 
-class _Clock:
-    is_over = False
-
-
-@contextmanager
-def _limited(pool: Any) -> Iterator[_Clock]:
-    """Breaks the pool's connections once an exchange took too long."""
-    clock = _Clock()
-
-    def end() -> None:
-        clock.is_over = True
-        pool.break_off()
-
-    timer = threading.Timer(_LONGEST, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield clock
-    finally:
-        timer.cancel()
-
-
-def _pool(place: Place) -> Any:
+def _pool(address: GitAddress) -> Any:
     import urllib3
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     class Checked(HTTPConnection):
-        """Connects to the number that was checked, whatever its name means a moment later."""
+        """Connects to the IP address that was checked, whatever its name means a moment later."""
 
         def connect(self) -> None:
             super().connect()
             pool.sockets.append(self.sock)  # with TLS another than the one below, which it took the place of
 
         def _new_conn(self) -> "socket":
-            opened = connect(self.host, self.port, _CONNECT, allow_private=place.allow_private, setting=PRIVATE)
+            opened = connect(self.host, self.port, _CONNECT, allow_private=address.allow_private, setting=PRIVATE)
             pool.sockets.append(opened)
             return opened
 
@@ -214,13 +201,21 @@ def _pool(place: Place) -> Any:
         ConnectionCls = CheckedTls
 
     class Pool(urllib3.PoolManager):
-        """Follows no redirect, which would lead to an address nobody checked, and uses no proxy."""
+        """Follows no redirect, which would lead to an address that was not checked, and uses no proxy."""
 
-        answers: list[Any]
-        sockets: list[Any]
+        def __init__(self) -> None:
+            super().__init__(headers={"User-Agent": "git/ricordo"})
+            self.pool_classes_by_scheme = {"http": Plain, "https": Tls}
+            self.answers: list[Any] = []
+            self.sockets: list[Any] = []
+            self.is_over = False
+            self.timer = threading.Timer(_LONGEST, self.break_off)
+            self.timer.daemon = True
+            self.timer.start()
 
         def break_off(self) -> None:
-            """Let whoever reads or writes find the connection at its end."""
+            """Shut the connections down, so that reads and writes on them end: the exchange took too long."""
+            self.is_over = True
             for opened in list(self.sockets):
                 with suppress(OSError, AttributeError):
                     opened.shutdown(SHUT_RDWR)
@@ -231,12 +226,11 @@ def _pool(place: Place) -> Any:
             return answer
 
         def close(self) -> None:
-            """Close every connection, also of answers that nobody read to their end."""
+            """Close every connection, also of answers that were not read to their end."""
+            self.timer.cancel()
             for answer in self.answers:
                 answer.close()
             self.clear()
 
-    pool = Pool(headers={"User-Agent": "git/ricordo"})
-    pool.answers, pool.sockets = [], []
-    pool.pool_classes_by_scheme = {"http": Plain, "https": Tls}
+    pool = Pool()
     return pool

@@ -8,7 +8,7 @@ from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Invalid
 from ricordo.features.git.layout import import_folder
-from ricordo.features.git.remote import GitRemotes
+from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.memory.user_memory import PutOptions, open_memory, propose_edit, put
 from ricordo.settings import Settings

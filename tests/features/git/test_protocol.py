@@ -4,7 +4,7 @@ import pytest
 
 from ricordo.errors import Invalid
 from ricordo.features.git.protocol import line, push_advertisement, push_report, read_push
-from ricordo.features.git.receiver import Command, Outcome
+from ricordo.features.git.receiver import PushCommand, PushOutcome
 
 MAIN, ONE, TWO = b"refs/heads/main", b"\x11" * 20, b"\x22" * 20
 
@@ -19,9 +19,9 @@ def test_a_push_is_read() -> None:
     )
     request = read_push(body)
     assert request.commands == (
-        Command(ONE, TWO, MAIN),
-        Command(None, TWO, b"refs/heads/propose/x"),
-        Command(ONE, None, b"refs/tags/y"),
+        PushCommand(ONE, TWO, MAIN),
+        PushCommand(None, TWO, b"refs/heads/propose/x"),
+        PushCommand(ONE, None, b"refs/tags/y"),
     )
     assert request.capabilities == {b"report-status", b"side-band-64k", b"agent=git/2"}
     assert request.pack == b"PACK..."
@@ -57,7 +57,7 @@ def test_what_there_is_stands_before_a_push() -> None:
 
 
 def test_what_became_of_a_push_is_told_in_two_bands_or_in_one() -> None:
-    outcomes = [Outcome(MAIN, None, ("Done.",)), Outcome(b"refs/tags/x", "No\n tags", ("One.", "Two."))]
+    outcomes = [PushOutcome(MAIN, None, ("Done.",)), PushOutcome(b"refs/tags/x", "No\n tags", ("One.", "Two."))]
     report = line(b"unpack ok\n") + line(b"ok refs/heads/main\n") + line(b"ng refs/tags/x No tags\n") + b"0000"
     assert b"".join(push_report(outcomes, frozenset())) == report
     told = b"".join(push_report(outcomes, frozenset({b"side-band-64k"})))

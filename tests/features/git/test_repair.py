@@ -1,16 +1,15 @@
 """A damaged repository is made anew, once and told of; whatever else goes wrong is raised as it came."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ricordo.domain.scope import Actor, Scope
-from ricordo.features.git import repair as healing
 from ricordo.features.git.objects import git_object
-from ricordo.features.git.receiver import Command, Pusher, receive
-from ricordo.features.git.repair import is_damaged, read_healing
-from ricordo.features.git.repository import BRANCH, refreshed
+from ricordo.features.git.receiver import PushCommand, Pusher, receive
+from ricordo.features.git.repository import BRANCH, is_damaged, read_repository, refreshed
 from ricordo.memory.user_memory import open_memory, put
 from ricordo.storage import blocks
 from ricordo.storage.chain_files import delete_chain_files
@@ -50,8 +49,8 @@ class World:
         except AssertionError as error:
             raise KeyError("gone") from error
 
-    async def healing(self, work: healing.Callable[[Path], object]) -> object:
-        return await read_healing(self.store, self.folder, self.owned.chain.id, work)
+    async def healing(self, work: Callable[[Path], object]) -> object:
+        return await read_repository(self.store, self.folder, self.owned.chain.id, work)
 
 
 @pytest.fixture
@@ -88,9 +87,9 @@ async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str,
     file.chmod(0o600)
     content[place] ^= 1
     file.write_bytes(content)
-    assert is_damaged(world.path, thoroughly=False)
+    assert is_damaged(world.path, is_thorough=False)
     file.write_bytes(content[:-20])
-    assert is_damaged(world.path, thoroughly=False)
+    assert is_damaged(world.path, is_thorough=False)
 
 
 async def test_an_error_of_our_own_is_not_hidden_and_costs_no_repository(
@@ -146,7 +145,7 @@ async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: Wo
         % (tree.id.hex().encode(), old.hex().encode(), who, who),
     )
     sent = pack(entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first)))
-    command = Command(old, commit.id, BRANCH)
+    command = PushCommand(old, commit.id, BRANCH)
     (outcome,) = await receive(world.store, world.folder, world.owned.chain, Pusher(Scope(), ADA), [command], sent)
     assert outcome.refusal is None
     found = await world.store.read(lambda tx: blocks.of_user(tx, Scope(), world.owned.user.id))

@@ -12,7 +12,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.git import sync as following
 from ricordo.features.git import transport
-from ricordo.features.git.remote import GitRemotes
+from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
 from ricordo.memory.approval import approve, reject
@@ -313,10 +313,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
 
     places = [
         *((transport, name) for name in ("branches", "fetch", "push")),
-        *(
-            (following, name)
-            for name in ("settle_merged", "open_branches", "_add", "_unpack", "joined", "make_repository")
-        ),
+        *((following, name) for name in ("approve_merged", "open_branches", "read_pack", "merged")),
         *((remotes, "note"), (PackBasedObjectStore, "add_pack_data")),
         *((DiskRefsContainer, name) for name in ("set_if_equals", "remove_if_equals")),
     ]

@@ -15,7 +15,7 @@ from dulwich.web import make_wsgi_chain
 
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.git import transport
-from ricordo.features.git.transport import Moved, Place
+from ricordo.features.git.transport import GitAddress, Moved
 from ricordo.llm import addresses
 from tests.support.git import fsck, git
 
@@ -87,7 +87,7 @@ def tip(repository: Path, revision: str = "main") -> bytes:
 
 def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
     app, url = elsewhere
-    place = Place(url, "ada", "a-token", allow_private=True)
+    place = GitAddress(url, "ada", "a-token", allow_private=True)
     assert transport.branches(place) == {}
     transport.push(place, here, {}, {MAIN: tip(here, "main~1"), b"refs/heads/agent/x": tip(here)})
     seen = transport.branches(place)
@@ -101,7 +101,7 @@ def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, s
 
 
 def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
-    place = Place(elsewhere[1], allow_private=True)
+    place = GitAddress(elsewhere[1], allow_private=True)
     transport.push(place, here, {}, {MAIN: tip(here, "main~1")})
     with pytest.raises(Moved):
         transport.push(place, here, {}, {MAIN: tip(here)})
@@ -111,7 +111,7 @@ def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere,
 def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch) -> None:
     app, url = elsewhere
     with pytest.raises(Invalid, match="no public address"):
-        transport.branches(Place(url))
+        transport.branches(GitAddress(url))
     # A public name that leads here.
     monkeypatch.setattr(
         addresses.socket,
@@ -119,7 +119,7 @@ def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], m
         lambda *_a, **_o: [(0, 0, 0, "", ("93.184.215.14", 80)), (0, 0, 0, "", ("127.0.0.1", 80))],
     )
     with pytest.raises(Invalid, match="RICORDO_ALLOW_PRIVATE_REMOTES"):
-        transport.branches(Place(url.replace("127.0.0.1", "git.example.org")))
+        transport.branches(GitAddress(url.replace("127.0.0.1", "git.example.org")))
     assert app.asked == []
 
 
@@ -128,7 +128,7 @@ def test_a_redirect_is_not_followed(elsewhere: tuple[Elsewhere, str], says: str)
     app, url = elsewhere
     app.says, app.to = says, url.replace("127.0.0.1", "localhost")
     with pytest.raises(Unavailable):
-        transport.branches(Place(url, "ada", "a-token", allow_private=True))
+        transport.branches(GitAddress(url, "ada", "a-token", allow_private=True))
     assert len(app.asked) == 1
 
 
@@ -147,7 +147,7 @@ def test_what_a_remote_says_instead_is_told_without_the_token(
     app, url = elsewhere
     app.says = says
     with pytest.raises(error, match=words) as raised:
-        transport.branches(Place(url, "ada", "a-token", allow_private=True))
+        transport.branches(GitAddress(url, "ada", "a-token", allow_private=True))
     assert "a-token" not in str(raised.value)
 
 
@@ -161,14 +161,14 @@ def test_a_remote_that_never_comes_to_an_end_is_left(
     began = time.monotonic()
 
     with pytest.raises(Unavailable, match="took longer than"):
-        transport.branches(Place(url, allow_private=True))
+        transport.branches(GitAddress(url, allow_private=True))
 
     assert time.monotonic() - began < 2
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
-        transport.branches(Place("http://127.0.0.1:9/x.git", allow_private=True))
+        transport.branches(GitAddress("http://127.0.0.1:9/x.git", allow_private=True))
     (tmp_path / "folder").mkdir()
     with pytest.raises(Unavailable, match="no git repository"):
-        transport.branches(Place(str(tmp_path / "folder"), folders=(tmp_path,)))
+        transport.branches(GitAddress(str(tmp_path / "folder"), folders=(tmp_path,)))
