@@ -56,7 +56,7 @@ def read_push(body: bytes) -> PushRequest:
             capabilities = frozenset(rest.split())
         if text.startswith(b"shallow "):
             continue  # what a shallow clone lacks is here
-        old, new, branch = (text.rstrip(b"\n").split(b" ", 2) + [b"", b""])[:3]
+        old, new, branch = [*text.rstrip(b"\n").split(b" ", 2), b"", b""][:3]
         if not branch.startswith(b"refs/") or b" " in branch:
             raise Invalid(_UNREADABLE)
         commands.append(PushCommand(_id(old), _id(new), branch))

@@ -181,7 +181,9 @@ class Push:
             return f"{path}: only plain files can be memory (mode 100644); this is {what}."
         if not path.endswith(SUFFIX):
             return f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
-        label = path.removesuffix(SUFFIX)
+        return self._fault_of_label(path.removesuffix(SUFFIX), path)
+
+    def _fault_of_label(self, label: str, path: str) -> str | None:
         if label in self.limits:
             return None  # what is there already was a label when it was made
         if not fits_git(label):
