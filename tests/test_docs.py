@@ -358,14 +358,6 @@ def test_the_house_in_the_readme_is_the_house() -> None:
     assert named == here
 
 
-def test_the_functions_on_the_message_path_exist() -> None:
-    text = (ROOT / "docs" / "message-path.md").read_text()
-    places = re.findall(r"`([a-z]+/[a-z_]+\.py): ([a-z_]+)`", text)
-    assert len(places) >= 7
-    for file, function in places:
-        assert re.search(rf"def {function}\b", (ROOT / "ricordo" / file).read_text()), f"{file} has no {function}"
-
-
 def test_the_plugin_in_the_docs_works(tmp_path: Path) -> None:
     """The example is installed as a package would be, and its tool is offered by the server."""
     (code,) = blocks((ROOT / "docs" / "plugins.md").read_text(), "python")

@@ -1,14 +1,9 @@
 """In whose name, and in what circumstances, a step of a turn edits memory; and what of memory it had before it."""
 
-from typing import Any
-
-from ricordo.agents.request import NewMessage, StepDraft, TurnContext, TurnRequest
+from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
-from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
-from ricordo.domain.scope import Actor
-from ricordo.memory.edit_context import EditContext
 from ricordo.memory.edit_guard import Guard, Sources, found_again_in, recalled_in
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
@@ -16,20 +11,6 @@ from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 
 DAY = 86_400 * SECOND
-
-
-def edit_context_of(runtime: Runtime, turn: TurnContext, step: StepDraft) -> EditContext:
-    """The agent, with what users said in this turn and whether the step's prompt held untrusted content."""
-    agent = turn.state.agent
-    return EditContext(
-        Actor("agent", agent.id, agent.name),
-        turn.run.id,
-        step.id,
-        is_untrusted=is_untrusted(turn),
-        expires_after=expiry_of(runtime.settings),
-        said=said_in(turn),
-        schemas=schemas_in(runtime.settings.data_dir),
-    )
 
 
 def memory_of(runtime: Runtime, turn: TurnContext) -> WorkingMemory:
@@ -81,14 +62,5 @@ def expiry_of(settings: Settings) -> int | None:
 
 def is_untrusted(turn: TurnContext) -> bool:
     """Whether the step's prompt holds untrusted content: a message, or a block whose text came from such."""
-    return any(message.is_untrusted for message in turn.window) or any(
-        block.is_untrusted for block in turn.state.blocks
-    )
-
-
-def lineage_of(turn: TurnContext) -> dict[str, Any]:
-    """What the step's prompt held of memory: the version of each block by the block's id, and the passages that were found."""
-    versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
-    found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
-    passages = [source for source in unique(found) if source.startswith("passage-")]
-    return {name: held for name, held in (("blocks", versions), ("passages", passages)) if held}
+    is_read = any(message.is_untrusted for message in turn.window)
+    return is_read or any(block.is_untrusted for block in turn.state.blocks)

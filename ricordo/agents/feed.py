@@ -6,7 +6,7 @@ saved messages again and then goes on.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from ricordo.domain.event import (
@@ -95,33 +95,29 @@ class Reader:
         """Everything from the start, to RunEnded or Failed. Leaving is not cancelling."""
         try:
             yield RunStarted(self.feed.run)
-            async for event in self:
-                yield event
+            while True:
+                # Whether the turn has ended is asked before reading again: what was saved until then is in what is read.
+                end = self.end
+                if self.is_behind:
+                    self.is_behind = False
+                    if missed := self._unseen(await self.feed.reread()):
+                        yield StepSaved(self.feed.run.id, None, missed)
+                elif self._queue:
+                    event = self._queue.popleft()
+                    if isinstance(event, StepSaved):
+                        if fresh := self._unseen(event.messages):
+                            yield replace(event, messages=fresh)
+                    elif not (isinstance(event, Delta) and event.message_id in self._seen):
+                        self._seen.update(_message_in(event))
+                        yield event
+                elif end:
+                    yield end
+                    return
+                else:
+                    self._has_more.clear()
+                    await self._has_more.wait()
         finally:
             self.feed.readers.discard(self)
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            # Whether the turn has ended is asked before reading again: what was saved until then is in what is read.
-            end = self.end
-            if self.is_behind:
-                self.is_behind = False
-                if missed := self._unseen(await self.feed.reread()):
-                    yield StepSaved(self.feed.run.id, None, missed)
-            elif self._queue:
-                event = self._queue.popleft()
-                if isinstance(event, StepSaved):
-                    if fresh := self._unseen(event.messages):
-                        yield replace(event, messages=fresh)
-                elif not (isinstance(event, Delta) and event.message_id in self._seen):
-                    self._seen.update(_message_in(event))
-                    yield event
-            elif end:
-                yield end
-                return
-            else:
-                self._has_more.clear()
-                await self._has_more.wait()
 
     def _shrink(self) -> None:
         merged: deque[Event] = deque()

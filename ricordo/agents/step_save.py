@@ -11,20 +11,23 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ricordo.agents.edit_context import edit_context_of, is_untrusted, lineage_of
+from ricordo.agents.edit_context import expiry_of, is_untrusted, said_in
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
 from ricordo.agents.step_decisions import NextAction
 from ricordo.agents.tracing import trace_of
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.event import Compacted, StepSaved
+from ricordo.domain.ids import unique
 from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Run, Step, StopReason, Trace, status_after
+from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edit_context import EditContext
+from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.summary import Summary
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
@@ -46,7 +49,8 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=is_untrusted(turn))
-        _save_messages(tx, turn, [message], run)
+        insert_messages(tx, [message])
+        _save_window(tx, turn, _with_delayed(turn, [message]), run, added=turn.unsaved + 1)
         return run, message
 
     turn.run, message = await _finish(runtime.store.write(save))
@@ -67,7 +71,16 @@ async def save_step(
     Without a reply these are the results of calls that an earlier turn asked for.
     """
     trace = trace_of(runtime, turn, step, reply, action.stop) if reply else None
-    edits = edit_context_of(runtime, turn, step)
+    agent, settings = turn.state.agent, runtime.settings
+    edits = EditContext(
+        Actor("agent", agent.id, agent.name),
+        turn.run.id,
+        step.id,
+        is_untrusted=is_untrusted(turn),
+        expires_after=expiry_of(settings),
+        said=said_in(turn),
+        schemas=schemas_in(settings.data_dir),
+    )
 
     def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
         now = tx.clock.now()
@@ -86,7 +99,8 @@ async def save_step(
         if action.heartbeat is not None:
             event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
             new.append(turn.run.new_message("user", (event,), now, step.id))
-        _save_messages(tx, turn, new, run)
+        insert_messages(tx, new)
+        _save_window(tx, turn, _with_delayed(turn, new), run, added=turn.unsaved + len(new))
         record = _record(turn, step, reply, run, edits, now) if reply else None
         if record:
             runs.insert_step(tx, record)
@@ -136,6 +150,7 @@ async def save_compaction(
     turn.run = await _finish(runtime.store.write(save))
     first = turn.window[turn.first : turn.first + 1]
     turn.window = window
+    turn.prompt_changed = False
     turn.first = window.index(first[0]) if first and first[0] in window else min(2, len(window))
     _count(turn, 1)
     return Compacted(turn.run.id, message, part.evicted, part.tokens_before, part.tokens_after)
@@ -155,29 +170,26 @@ async def _finish(write: Awaitable[T]) -> T:
 
 def _advance(turn: TurnContext, new: Sequence[Message]) -> None:
     """Bring the turn's state to what was saved."""
-    turn.window += new
-    if turn.delayed and any(message.role == "tool" for message in new):
-        turn.window += turn.delayed
+    turn.window = _with_delayed(turn, new)
+    if any(message.role == "tool" for message in new):
         turn.delayed = []
+    turn.prompt_changed = False
     _count(turn, turn.unsaved + len(new))
     turn.unsaved = 0
 
 
 def _count(turn: TurnContext, added: int) -> None:
-    conversation = turn.state.conversation
-    conversation = replace(conversation, message_count=conversation.message_count + added)
-    turn.state = replace(turn.state, conversation=conversation)
-    turn.prompt_changed = False
+    counted = turn.state.conversation.message_count + added
+    turn.state = replace(turn.state, conversation=replace(turn.state.conversation, message_count=counted))
 
 
-def _save_messages(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run) -> None:
-    insert_messages(tx, new)
-    # What was said beside an answer to waiting calls comes after their results.
-    delayed = turn.delayed if any(message.role == "tool" for message in new) else []
-    _save_window(tx, turn, [*turn.window, *new, *delayed], run, added=turn.unsaved + len(new))
+def _with_delayed(turn: TurnContext, new: Sequence[Message]) -> list[Message]:
+    """The window with new messages; what was said beside an answer to waiting calls comes after their results."""
+    return [*turn.window, *new, *(turn.delayed if any(message.role == "tool" for message in new) else ())]
 
 
 def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int) -> None:
+    """Save the in-context ids, with the system message where it changed, and what the run's end changes of the conversation."""
     if turn.prompt_changed:
         messages.rewrite(tx, turn.window[0])
     ended = None if run.ended_at is None else run
@@ -242,7 +254,11 @@ def _outcomes(
 
 
 def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edits: EditContext, now: int) -> Step:
+    """The step's record, with what of memory its prompt held: versions of blocks by id, and the passages that were found."""
     info = turn.model.info
+    versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
+    found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
+    passages = [source for source in unique(found) if source.startswith("passage-")]
     return Step(
         id=step.id,
         organization_id=run.organization_id,
@@ -261,6 +277,6 @@ def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edi
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
         step_ns=time.monotonic_ns() - step.began_ns,
-        memory=lineage_of(turn),
+        memory={name: held for name, held in (("blocks", versions), ("passages", passages)) if held},
         is_untrusted=edits.is_untrusted,
     )

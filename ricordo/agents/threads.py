@@ -17,7 +17,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
-from ricordo.prompt.assemble import SystemPrompt, system_prompt
+from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, runs, users

@@ -49,6 +49,7 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 
 
 async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
+    """The turn of this request: a new one, or that which took it before."""
     started = await start_turn(runtime, request)
     if isinstance(started, Repeated):
         return runtime.live.get(started.run_id) or PastTurn(runtime, request.scope, started.run_id)
@@ -121,7 +122,7 @@ class Turn:
         lease = asyncio.create_task(self._keep_lease())
         last: Event = Failed(run, "internal_error", "The turn could not be ended; the next message heals it.")
         try:
-            last = await self._run()
+            last = await self._run_to_end()
         except Exception:
             log.exception("a turn's end could not be saved", extra={"run": run.id})
         finally:
@@ -135,16 +136,20 @@ class Turn:
             except Exception:
                 log.exception("a plugin failed after a turn", extra={"run": run.id})
 
-    async def _run(self) -> Event:
+    async def _run_to_end(self) -> Event:
         """The turn's last event, once the loop has ended; the others are published."""
+        ended: RunEnded | None = None
         detail: str | None = None
         reason: StopReason = "error"
         kind, message = "internal_error", "The loop ended without ending its run."
         try:
             async for event in run_loop(self._runtime, self._context):
                 if isinstance(event, RunEnded):
-                    return event
-                self._feed.publish(event)
+                    ended = event
+                else:
+                    self._feed.publish(event)
+            if ended:
+                return ended
         except asyncio.CancelledError:
             reason = "error" if self._runtime.is_stopping else "cancelled"
             kind, message = "cancelled", "The turn was stopped before it had ended."

@@ -10,12 +10,12 @@ from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Call, Here, Paged, agent_json, answer, changed_agent, note
+from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
 from ricordo.api.models.base import Note
 from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
-from ricordo.api.turns import new_message
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings

@@ -12,6 +12,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Call, Here, Paged, answer, note
 from ricordo.api.errors import model_failure
+from ricordo.api.messages import message_view, stream_turn, turn_request, turn_response
 from ricordo.api.models.base import Note
 from ricordo.api.models.compaction import CompactRequest, CompactResponse
 from ricordo.api.models.conversations import (
@@ -24,7 +25,6 @@ from ricordo.api.models.conversations import (
 )
 from ricordo.api.models.messages import AnyMessage, TurnResponse
 from ricordo.api.routing import Routes
-from ricordo.api.turns import message_view, stream_turn, turn_request, turn_response
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.domain.agent import CompactionSettings, Conversation
 from ricordo.domain.message import CompactionPart, Message

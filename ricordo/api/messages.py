@@ -1,28 +1,50 @@
-"""Talking with an agent: send and get the whole answer, or stream it; list, cancel, begin anew."""
+"""Messages over HTTP: send and wait for the whole answer, or stream it; list, cancel, begin anew.
 
-from collections.abc import Callable
-from typing import Annotated
+A request body becomes a turn in `turn_request`, and a turn an answer in `turn_response` or `stream_turn`.
+"""
+
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any
 
 from fastapi import Body, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
-from ricordo.agents.turn import collect, run_turn
-from ricordo.api.call import Here, Paged, agent_json, answer
+from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.api.call import Call, Here, Paged, agent_json, answer
+from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.messages import AnyMessage, AsyncSendRequest, SendRequest, TurnResponse
-from ricordo.api.models.runs import RunResponse
+from ricordo.api.models.messages import (
+    AnyMessage,
+    ApprovalDecisionRequest,
+    AsyncSendRequest,
+    CallDecisionRequest,
+    ImageContent,
+    MessageRequest,
+    SendRequest,
+    TextContent,
+    TurnResponse,
+)
+from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.routing import Routes
-from ricordo.api.stored_streams import begin_recorded
-from ricordo.api.turns import STREAM, message_view, stream_turn, turn_request, turn_response
+from ricordo.api.run_stream import stream_of
+from ricordo.api.stored_streams import Resumption, begin_recorded
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.domain.message import Message
-from ricordo.errors import Conflict, NotFound, Unsupported
+from ricordo.api.wire.sse import sse_stream
+from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
+from ricordo.domain.model import ToolSchema
+from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 
 
 @router.post("/messages", response_model=TurnResponse)
@@ -96,6 +118,169 @@ async def reset(here: Here, agent_id: str) -> Response:
     return answer(agent_json(here, state))
 
 
+async def turn_request(
+    here: Call,
+    agent_id: str,
+    body: SendRequest,
+    conversation_id: str | None = None,
+    *,
+    is_background: bool = False,
+    callback: Mapping[str, Any] | None = None,
+) -> TurnRequest:
+    """The turn that a body asks for, in this conversation (None: the agent's default). Raises Unsupported and Invalid."""
+    body.refuse_unsupported()
+    if body.override_model:
+        models = await here.runtime.organization_providers.of(here.scope.organization_id)
+        await models.require(body.override_model)
+    if (body.messages is None) == (body.input is None):
+        raise Unsupported("Must specify either 'input' or 'messages'.")
+    sent = body.messages or ()
+    said = tuple(new_message(item) for item in sent if isinstance(item, MessageRequest))
+    approvals = [item for item in sent if isinstance(item, ApprovalDecisionRequest)]
+    if len(approvals) > 1:
+        raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
+    if body.input is not None:
+        said = (NewMessage("user", _parts(body.input)),)
+    return TurnRequest(
+        scope=here.scope,
+        agent_id=agent_id,
+        messages=said,
+        approval=_approval(approvals[0]) if approvals else None,
+        conversation_id=conversation_id,
+        max_steps=body.max_steps,
+        streams_tokens=body.stream_tokens,
+        client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
+        model=body.override_model,
+        system=body.override_system,
+        is_background=is_background,
+        callback=dict(callback or {}),
+        # Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
+        body_hash=blake2b(await here.request.body(), digest_size=16).hexdigest(),
+        is_retry=here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        request_config=message_view(body).to_json(),
+    )
+
+
+def message_view(body: SendRequest) -> MessageView:
+    """How the sender wants to read messages."""
+    types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
+    return MessageView(
+        body.use_assistant_message,
+        body.assistant_message_tool_name,
+        body.assistant_message_tool_kwarg,
+        types,
+        shows_summaries=body.include_compaction_messages,
+        shows_events=False,
+    )
+
+
+def turn_response(result: Answer, view: MessageView) -> Response:
+    """A turn that has ended, as one answer."""
+    if result.failure:
+        return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
+    run = result.run
+    return answer(
+        {
+            "messages": messages_to_wire(result.messages, view),
+            "stop_reason": StopReasonResponse.from_reason(run.stop_reason),
+            "usage": UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens),
+            "logprobs": None,
+            "turns": None,
+        }
+    )
+
+
+async def stream_turn(here: Call, agent_id: str, body: SendRequest, conversation_id: str | None = None) -> Response:
+    """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
+    request = await turn_request(here, agent_id, body, conversation_id, is_background=body.background)
+    view = message_view(body)
+    if body.background:
+        run = await begin_recorded(here.runtime, request, view)
+        return stream_of(here, run, Resumption(has_pings=body.include_pings))
+    turn = await run_turn(here.runtime, request)
+    keepalive, clock = here.runtime.settings.keepalive, here.store.clock
+    return sse_response(
+        sse_stream(
+            turn.events(),
+            view,
+            clock,
+            has_tokens=body.stream_tokens,
+            has_pings=body.include_pings,
+            keepalive=keepalive,
+        )
+    )
+
+
+def sse_response(chunks: AsyncIterator[bytes]) -> Response:
+    """Server-sent events that no proxy holds back."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
+
+
+def new_message(message: MessageRequest) -> NewMessage:
+    """A message as it comes in."""
+    return NewMessage(
+        message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
+    )
+
+
 def _keeps_some(view: MessageView) -> Callable[[Message], bool]:
     """Whether a stored message has any piece that the view wants; one that has none would make a page look like the last."""
     return lambda message: bool(message_to_wire(message, view))
+
+
+def _approval(body: ApprovalDecisionRequest) -> Approval:
+    if body.approvals:
+        return Approval(tuple(_decision(item) for item in body.approvals), otid=body.otid)
+    if body.approve is None:
+        raise Invalid("An approval needs approvals, one for each call that waits, or approve for all of them.")
+    return Approval(decision=Decision(body.approve, body.reason, body.approval_request_id), otid=body.otid)
+
+
+def _decision(item: CallDecisionRequest) -> Part:
+    if item.is_result:
+        return ToolReturnPart(
+            item.tool_call_id,
+            "",
+            item.status,
+            _returned(item.tool_return),
+            stdout=tuple(item.stdout or ()),
+            stderr=tuple(item.stderr or ()),
+        )
+    if item.approve is None:
+        raise Invalid(f"The answer to {item.tool_call_id} does not say approve: true or false.")
+    return ApprovalPart(item.tool_call_id, item.approve, item.reason)
+
+
+def _returned(value: str | list[TextContent | ImageContent] | None) -> str:
+    if isinstance(value, list):
+        return "\n".join(part.text for part in value if isinstance(part, TextContent))
+    return value or ""
+
+
+def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
+    name = tool.get("name")
+    parameters = tool.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(name, str) or not name or not isinstance(parameters, dict):
+        raise Invalid("Each of client_tools needs a name, and parameters that are a JSON schema of an object.")
+    return ToolSchema(name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters})
+
+
+def _parts(content: str | Sequence[TextContent | ImageContent]) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(_part(item) for item in content)
+
+
+def _part(item: TextContent | ImageContent) -> Part:
+    if isinstance(item, TextContent):
+        return TextPart(item.text)
+    source = item.source
+    if not (source.data or source.url):
+        raise Invalid("A picture needs data in base64, or the url where it lies.")
+    if source.data:
+        try:
+            b64decode(source.data, validate=True)
+        except ValueError as error:
+            raise Invalid(f"The data of the picture is not base64 ({error}). Encode the file's bytes.") from error
+    return ImagePart(source.media_type, source.data, source.url, source.detail)

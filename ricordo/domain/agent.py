@@ -83,7 +83,7 @@ class Agent:
 class Conversation:
     """One thread. `window` lists the ids of its in-context messages, the system message first.
 
-    `prompt_key` tells from what the stored system message was made (see prompt/assemble.py). The thread with `is_default` is the
+    `prompt_key` tells from what the stored system message was made (see prompt/system_prompt.py). That with `is_default` is the
     agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`.
     """
 

@@ -261,7 +261,6 @@ class OrganizationModels:
         return self._base.default_handle()
 
     def find(self, handle: str) -> tuple[_Provider, str] | None:
-        """Return the organization's own provider that the handle names, and the model's name."""
         name, _, model = handle.partition("/")
         provider = self._providers.providers_of(self._organization_id).get(name)
         return (provider, model) if provider and model else None

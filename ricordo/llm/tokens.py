@@ -33,8 +33,10 @@ _WIDE = re.compile(
 
 def text_tokens(text: str) -> int:
     """Tokens of a text."""
-    if text.isascii():
-        return (len(text) + 3) // 4
+    return (len(text) + 3) // 4 if text.isascii() else _wider_tokens(text)
+
+
+def _wider_tokens(text: str) -> int:
     ascii_length = len(text.encode("ascii", "ignore"))
     other = len(text) - ascii_length
     # Two bytes each in UTF-8: then none of them is wide, and the slow count can be saved.

@@ -89,34 +89,28 @@ def _blocks(section: MemorySection) -> str:
         return ""
     # Of every block, not of its own alone: else one could forge the end of another.
     tags = (*_IN_BLOCK, *(block.label for block in section.blocks))
-    rendered = "\n".join(_block(block, numbered, tags) for block in section.blocks)
-    return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
-
-
-def _block(block: Block, numbered: bool, tags: tuple[str, ...]) -> str:
-    rule = _RULE_LINES.get(block.rule, "")
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
-    return (
-        f"<{block.label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
-        f"<metadata>\n{rule}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
-        f"{warning}<value>\n{_value(block, numbered, tags)}</value>\n</{block.label}>\n"
-    )
-
-
-def _value(block: Block, numbered: bool, tags: tuple[str, ...]) -> str:
-    value = f"{block.value}\n"
-    if numbered:
-        lines = enumerate(block.value.split("\n"), 1)
-        value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
-    # Last of all, since a line's number can complete a tag: a block labelled "5" with `</` at the end of its fourth line.
-    return disarm(value, *tags)
+    parts: list[str] = []
+    for block in section.blocks:
+        value = f"{block.value}\n"
+        if numbered:
+            lines = enumerate(block.value.split("\n"), 1)
+            value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
+        parts.append(
+            f"<{block.label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
+            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}- chars_current={len(block.value)}\n"
+            # The value is disarmed last of all, since a line's number can complete a tag: a block labelled "5" with `</` at
+            # the end of its fourth line.
+            f"- chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.label}>\n"
+        )
+    rendered = "\n".join(parts)
+    return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
 
 
 def disarm(text: str, *tags: str) -> str:
     """Break closing tags of these names and of the prompt's sections in text that others wrote: `</value>` gets a `\\` inside."""
-    if "<" not in text and "\uff1c" not in text and "\ufe64" not in text:
-        return text
-    return _closing(tags).sub(r"\1\\\2", text)
+    has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
+    return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
 
 
 @lru_cache(maxsize=1024)

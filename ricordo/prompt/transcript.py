@@ -71,8 +71,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used: set[str] = set()
     other_ids: dict[str, str] = {}
     for given in messages:
-        if given.tool_calls:
-            given = _with_distinct_calls(given)  # noqa: PLW2901
+        if calls := given.tool_calls:
+            if len({call.call_id for call in calls}) < len(calls):
+                given = _with_distinct_calls(given)  # noqa: PLW2901
             reused = {call.call_id for call in given.tool_calls if not call.call_id or call.call_id in used}
             other_ids = {id: f"{id or 'call'}_{len(used)}" for id in reused}
         message = _with_other_ids(given, other_ids) if other_ids else given
@@ -97,9 +98,6 @@ def paired(messages: Iterable[Message]) -> list[Message]:
 
 
 def _with_distinct_calls(message: Message) -> Message:
-    ids = [call.call_id for call in message.tool_calls]
-    if len(set(ids)) == len(ids):
-        return message
     seen: set[str] = set()
     parts: list[Part] = []
     for number, part in enumerate(message.parts):

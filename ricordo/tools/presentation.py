@@ -6,6 +6,7 @@ changed in the user's own words. None of them ever reaches a tool. A property of
 and stays.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,6 +33,7 @@ _QUOTE_SCHEMA = {
     "description": "For a block with policy=explicit: the user's words of just now that ask for this, word for word. Without them "
     "the change is only proposed to the block's owner.",
 }
+_ADDED = re.compile(r"thinking|request_heartbeat|quote|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
 _DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
@@ -106,6 +108,10 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
 
     With the tool's own `schema` its properties are left alone, and what it does not know is taken out whatever the style.
     """
+    # Most calls hold none of them, and need not be read: only an escaped letter could hide a name.
+    is_formatted = call.name == SPEECH_TOOL and how.response_format
+    if not (is_formatted or _ADDED.search(call.arguments)):
+        return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
     arguments = _object(call.arguments)
     if arguments is None:
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
@@ -122,7 +128,7 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
     if QUOTE in arguments and call.name in how.quoting and (own is None or QUOTE not in own):
         quote = _text(arguments.pop(QUOTE))
         kept = _dumps(arguments)
-    if call.name == SPEECH_TOOL and how.response_format and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
+    if is_formatted and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
         kept = _dumps({**arguments, SPEECH_ARGUMENT: _text(arguments[SPEECH_ARGUMENT])})
     return ParsedCall(stored, thoughts, wants, kept, quote)
 

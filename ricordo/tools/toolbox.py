@@ -146,6 +146,7 @@ class Toolbox:
         return results
 
     async def _run_one(self, call: ToolCallPart, tool: Tool | None, context: ToolContext) -> ToolReturnPart:
+        """One result, cut to its limit, with what it quotes."""
         server_tool = self._tools.get(call.name)
         if tool is None or server_tool is None:
             names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
@@ -160,6 +161,7 @@ class Toolbox:
 
 
 async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:
+    """What the tool returns, or its failure as a result."""
     try:
         result = await server_tool.call(context, _read_arguments(call))
         if isinstance(result, str):

@@ -13,6 +13,7 @@ from ricordo.domain.event import (
     MessageRestarted,
     ReasoningDelta,
     RunEnded,
+    RunStarted,
     StepSaved,
     TextDelta,
     ToolCallDelta,
@@ -49,7 +50,7 @@ class Stored:
 
 async def told(reader: Reader) -> list[Event]:
     async def gather() -> list[Event]:
-        return [event async for event in reader]
+        return [event async for event in reader.events() if not isinstance(event, RunStarted)]
 
     return await soon(gather())
 

@@ -13,7 +13,7 @@ from ricordo.domain.message import TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
-from ricordo.prompt.assemble import system_prompt
+from ricordo.prompt.system_prompt import system_prompt
 from ricordo.search.index import insert_passages
 from ricordo.storage import blocks, proposals
 from ricordo.storage.paging import Page

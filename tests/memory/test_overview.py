@@ -6,7 +6,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.model import ToolSchema
 from ricordo.llm.tokens import tool_tokens, transcript_tokens
 from ricordo.memory.overview import overview
-from ricordo.prompt.assemble import system_prompt
+from ricordo.prompt.system_prompt import system_prompt
 from tests.support import make
 from tests.support.clock import START
 

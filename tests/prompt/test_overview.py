@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.prompt.assemble import system_prompt
 from ricordo.prompt.memory import Directory, MemorySection, OpenFile, render_memory
 from ricordo.prompt.overview import Sections, sections
+from ricordo.prompt.system_prompt import system_prompt
 from tests.support import make
 from tests.support.clock import START
 

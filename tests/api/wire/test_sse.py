@@ -322,12 +322,6 @@ def play(to: Reader | Feed, stored: Stored, messages: Sequence[Message]) -> None
             to.publish(event)
 
 
-async def _from_the_start(reader: Reader) -> AsyncGenerator[Event]:
-    yield RunStarted(RUN)
-    async for event in reader:
-        yield event
-
-
 def add_up(events: Sequence[Any]) -> dict[str, Any]:
     """Texts by message and kind, and the arguments of calls by their id."""
     sums: dict[str, Any] = {}
@@ -361,7 +355,7 @@ async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
     reader = Feed(RUN, stored).subscribe(capacity=8)
     play(reader, stored, messages)
 
-    events = await told(event_stream(), _from_the_start(reader))
+    events = await told(event_stream(), reader.events())
 
     assert stored.reads == 0
     assert len(events) <= 8 + len(["stop_reason", "usage_statistics", "[DONE]"])
@@ -374,7 +368,7 @@ async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_
     play(reader, stored, messages)
 
     beginnings: dict[str, str] = {}
-    async for event in reader:
+    async for event in reader.events():
         if isinstance(event, TextDelta):
             beginnings[event.message_id] = beginnings.get(event.message_id, "") + event.text
     for one in messages:
@@ -384,7 +378,7 @@ async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_
     stored = Stored()
     reader = Feed(RUN, stored).subscribe(capacity=3)
     play(reader, stored, messages)
-    events = await told(event_stream(), _from_the_start(reader))
+    events = await told(event_stream(), reader.events())
     assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
 
 
@@ -395,7 +389,7 @@ async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
         stored = Stored()
         reader = Feed(RUN, stored).subscribe(capacity=4)
         play(reader, stored, messages)
-        events = await told(event_stream(tokens=tokens), _from_the_start(reader))
+        events = await told(event_stream(tokens=tokens), reader.events())
         assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
         assert events[-1] == "[DONE]"
         assert stored.reads == 1
@@ -414,7 +408,7 @@ def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is
     async def read() -> dict[str, Any]:
         stored = Stored()
         reader = Feed(RUN, stored).subscribe(capacity=capacity)
-        reading = asyncio.create_task(told(event_stream(tokens=tokens), _from_the_start(reader)))
+        reading = asyncio.create_task(told(event_stream(tokens=tokens), reader.events()))
         for place, event in enumerate(turn_of(messages, stored, size)):
             reader.put(event)
             if place % breath == 0:
@@ -433,8 +427,8 @@ async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
     play(feed, stored, messages)
     late = feed.subscribe()
 
-    first = await told(event_stream(tokens=False), _from_the_start(early))
-    second = await told(event_stream(tokens=False), _from_the_start(late))
+    first = await told(event_stream(tokens=False), early.events())
+    second = await told(event_stream(tokens=False), late.events())
 
     assert second == first
     assert len(messages_to_wire(messages, MessageView())) == len(first) - 3
@@ -501,13 +495,14 @@ async def test_a_reader_that_falls_behind_after_a_summary_is_not_told_it_again()
     stored.messages.append(summary)
     reader = Feed(RUN, stored).subscribe()
     reader.put(Compacted(RUN.id, summary, (), 900, 300))
-    told_events = [await anext(aiter(reader))]
+    events = reader.events()
+    told_events = [await anext(events), await anext(events)]
     reader.catch_up()
     reader.put(RunEnded(ENDED))
 
-    told_events += [event async for event in reader]
+    told_events += [event async for event in events]
 
-    assert [type(event) for event in told_events] == [Compacted, RunEnded]
+    assert [type(event) for event in told_events] == [RunStarted, Compacted, RunEnded]
 
 
 async def test_a_cancelled_turn_ends_without_its_usage() -> None:

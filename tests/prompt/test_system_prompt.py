@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND, to_micros
-from ricordo.prompt.assemble import SystemPrompt, system_prompt
+from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from tests.support import make
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,0 +1,182 @@
+"""The path of a message stays short, and `docs/message-path.md` tells the truth about it.
+
+One real message with one tool call goes through the app (a blocking send over HTTP, with a model that calls `memory_insert`), and
+every function of ours that runs is noted with what it calls. The same definition counted on the code of 22 November 2026
+(commit d443e81, before the path was reworked) gives 56 functions in 19 files on the path, and 123 with the leaves.
+
+A function is on the path if it
+
+- has five lines or more, from `def` to its end;
+- lies in `api/` (without what every request passes: guard, routing, the call; and without the wire and request models), `agents/`,
+  `prompt/`, `tools/`, `llm/`, or in the module of storage that runs units of work;
+- hands the message on: it calls (or awaits, or iterates over) another such function. The others are leaves: who follows the
+  message reads their names, and opens them for detail.
+
+The path ends where a model or a tool of anybody's could stand: the adapter (here the scripted model) and the built-in tools are
+no part of it. Neither are memory's commit, queries and domain values.
+
+After a change of the path: `python -m tests.test_message_path` writes the list in the page anew.
+"""
+
+import ast
+import asyncio
+import inspect
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from ricordo.llm.scripted import call
+from tests.support.serving import MODEL, serving
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ricordo"
+PAGE = ROOT / "docs" / "message-path.md"
+BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
+
+LEAST_LINES = 5
+MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 30, 12, 100
+FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
+UNITS_OF_WORK = ("storage/store.py", "storage/sqlite.py", "storage/units.py", "storage/database.py")
+NOT_ON_IT = (
+    *("api/guard.py", "api/routing.py", "api/lazy_routes.py", "api/call.py", "api/models/", "api/wire/"),
+    *("llm/scripted.py", "tools/builtin/"),
+)
+MAKING_TASKS = {asyncio.create_task.__code__, asyncio.ensure_future.__code__}
+Place = tuple[str, str]
+"""A file in the package, and the qualified name of a function in it."""
+
+
+@dataclass
+class Trace:
+    """Which functions of ours ran, in the order of their first calls, and which called which."""
+
+    is_on: bool = False
+    ran: dict[Place, None] = field(default_factory=dict)
+    calls: set[tuple[Place, Place]] = field(default_factory=set)
+
+    def note(self, frame: FrameType, event: str, _argument: Any) -> None:
+        """What `sys.setprofile` calls."""
+        if not self.is_on or event != "call":
+            return
+        caller = frame.f_back
+        if (place := _place(frame.f_code)) is not None:
+            self.ran.setdefault(place)
+        elif frame.f_code in MAKING_TASKS and inspect.iscoroutine(begun := next(iter(frame.f_locals.values()), None)):
+            place = _place(begun.cr_code)  # awaited in a task of its own
+            while caller and "asyncio" in caller.f_code.co_filename:
+                caller = caller.f_back
+        if place and caller and (by := _place(caller.f_code)) is not None and by != place:
+            self.calls.add((by, place))
+
+
+@cache
+def _file(path: str) -> str | None:
+    return str(Path(path).relative_to(PACKAGE)) if path.startswith(f"{PACKAGE}/") else None
+
+
+def _place(code: CodeType) -> Place | None:
+    """Where this code stands; comprehensions and lambdas belong to the function around them."""
+    if (file := _file(code.co_filename)) is None:
+        return None
+    name = code.co_qualname
+    while name.endswith(">"):
+        name = name.rpartition(".")[0].removesuffix(".<locals>")
+    return file, name
+
+
+@contextmanager
+def _profiled(trace: Trace) -> Iterator[None]:
+    before = sys.getprofile()
+    threading.setprofile(trace.note)
+    try:
+        yield
+    finally:
+        threading.setprofile(before)
+
+
+def traced(data_dir: Path) -> Trace:
+    """The trace of one message, the second one of its agent."""
+    trace = Trace()
+    with _profiled(trace), serving(data_dir) as server, server.http() as http:
+        blocks = [{"label": "human", "value": "Her name is Ada."}]
+        agent = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()["id"]
+        for number in range(2):
+            server.says(call("memory_insert", label="human", new_string=f"Likes tea {number}."), "Noted.")
+            while server.runtime.live:
+                time.sleep(0.01)
+            trace.is_on = number > 0
+            sent = {"messages": [{"role": "user", "content": "I like tea."}]}
+            answer = http.post(f"/v1/agents/{agent}/messages", json=sent).json()
+            trace.is_on = False
+            kinds = [one["message_type"] for one in answer["messages"]]
+            assert kinds == ["tool_call_message", "tool_return_message", "assistant_message"]
+    return trace
+
+
+@cache
+def _functions(file: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+
+    def visit(node: ast.AST, within: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = f"{within}{getattr(child, 'name', '')}"
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                found[name] = child
+                visit(child, f"{name}.<locals>.")
+            else:
+                visit(child, f"{name}." if isinstance(child, ast.ClassDef) else within)
+
+    visit(ast.parse((PACKAGE / file).read_text()), "")
+    return found
+
+
+def _counts(place: Place) -> bool:
+    file, name = place
+    is_there = file in UNITS_OF_WORK or (file.startswith(FOLDERS) and not file.startswith(NOT_ON_IT))
+    function = _functions(file).get(name) if is_there else None
+    return function is not None and (function.end_lineno or 0) - function.lineno + 1 >= LEAST_LINES
+
+
+def path_of(trace: Trace) -> tuple[list[Place], list[Place]]:
+    """The functions on the path, and all that count, leaves too."""
+    every = [place for place in trace.ran if _counts(place)]
+    handing_on = {caller for caller, called in trace.calls if _counts(called)}
+    return [place for place in every if place in handing_on], every
+
+
+def listed(path: list[Place]) -> list[str]:
+    """The path as lines of the page."""
+    lines = []
+    for file, name in path:
+        words = " ".join((ast.get_docstring(_functions(file)[name]) or "").split("\n\n")[0].split())
+        lines.append(f"- `{file}: {name.replace('.<locals>', '')}`{': ' if words else ''}{words}\n")
+    return lines
+
+
+def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
+    path, every = path_of(traced(tmp_path))
+    assert len(path) <= MOST_FUNCTIONS, path
+    assert len({file for file, _ in path}) <= MOST_FILES, sorted({file for file, _ in path})
+    assert len(every) <= MOST_WITH_LEAVES, every
+    names = [name.rpartition(".")[2] for _, name in path]
+    assert len(set(names)) == len(names), f"two functions on the path have one name: {sorted(names)}"
+    page = PAGE.read_text()
+    written = page[page.index(BEGIN) + len(BEGIN) : page.index(END)].splitlines(keepends=True)
+    assert sorted(written) == sorted(listed(path)), "run `python -m tests.test_message_path`"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        found, leaves_too = path_of(traced(Path(folder)))
+    text = PAGE.read_text()
+    head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    PAGE.write_text(head + "".join(listed(found)) + tail)
+    print(len(found), "functions in", len({file for file, _ in found}), "files;", len(leaves_too), "with leaves")
