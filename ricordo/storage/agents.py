@@ -13,10 +13,11 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
+from ricordo.storage.memory_tables import agents_blocks
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.repository import new_values, plain, setter
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, agents_archives, agents_blocks, agents_tags
+from ricordo.storage.tables import agents, agents_archives, agents_tags
 from ricordo.storage.tables import archives as archives_table
 from ricordo.storage.tables import conversations as conversations_table
 

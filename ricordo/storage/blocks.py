@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
+from sqlalchemy import Row, bindparam, case, delete, insert, literal_column, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind
 from ricordo.domain.redaction import redact
@@ -16,13 +16,23 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
+from ricordo.storage.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import new_values, setter
-from ricordo.storage.store import Overtaken, Transaction, each
-from ricordo.storage.tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
+from ricordo.storage.repository import (
+    author_values,
+    columns_of,
+    count_in,
+    equal,
+    new_values,
+    one_of,
+    setter,
+    tagged_with,
+    values_of,
+)
+from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.versions import Change
 
-_COLUMNS = [column for column in blocks.c if column.name != "seq"]
+_COLUMNS = columns_of(blocks)
 _NAMES = tuple(column.name for column in _COLUMNS)
 # A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
 _TAGGED = (
@@ -30,12 +40,9 @@ _TAGGED = (
     .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
     .order_by(blocks_tags.c.tag)
 )
-_BY_IDS = _TAGGED.where(
-    blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
-    blocks.c.organization_id == bindparam("organization_id"),
-)
-_LABELLED = _TAGGED.where(blocks.c.chain_id == bindparam("chain_id"), blocks.c.label == bindparam("label"))
-_LOCK = select(blocks.c.id).where(blocks.c.id == bindparam("id")).with_for_update(key_share=True)
+_BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
+_LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
+_LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # A user's own block that was attached to an agent, and another user talks with it, or nobody in particular.
 _IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
 _IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
@@ -45,14 +52,14 @@ _OF_AGENT = (
     select(*_COLUMNS, _IS_A_USERS)
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(agents_blocks.c.agent_id == bindparam("agent_id"))
+    .where(equal(agents_blocks, "agent_id"))
     .order_by(agents_blocks.c.seq)
 )
 _OF_AGENT_AND_USER = (
     select(*_COLUMNS, _IS_ANOTHERS, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(agents_blocks.c.agent_id == bindparam("agent_id"))
+    .where(equal(agents_blocks, "agent_id"))
     .union_all(
         select(*_COLUMNS, literal_column("0"), literal_column("1"), blocks.c.seq)
         .join(chains, chains.c.id == blocks.c.chain_id)
@@ -65,49 +72,30 @@ _OF_AGENT_AND_USER = (
     )
     .order_by("rank", "place")
 )
-_INSERT, _INSERT_TAG, _INSERT_LOG, _ATTACH = (
-    insert(blocks),
-    insert(blocks_tags),
-    insert(blocks_log),
-    insert(agents_blocks),
-)
+_INSERT, _INSERT_TAG = insert(blocks), insert(blocks_tags)
+_INSERT_LOG, _ATTACH = insert(blocks_log), insert(agents_blocks)
+_IS_AS_READ = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
-_WRITE = setter(
-    blocks,
-    *_WRITTEN,
-    where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected")),
-)
+_WRITE = setter(blocks, *_WRITTEN, where=_IS_AS_READ)
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only"),
 )
 _CHANGED = ("label", *_WRITTEN, *SETTINGS)
-_UPDATE = setter(
-    blocks, *_CHANGED, where=(blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
-)
+_UPDATE = setter(blocks, *_CHANGED, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
-_DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), blocks.c.version == bindparam("expected"))
+_DELETE = delete(blocks).where(_IS_AS_READ)
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _OF_USER = (
     select(*_COLUMNS)
     .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(
-        chains.c.owner_kind == "user",
-        chains.c.owner_id == bindparam("user_id"),
-        blocks.c.organization_id == bindparam("organization_id"),
-    )
+    .where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"), equal(blocks, "organization_id"))
     .order_by(blocks.c.label)
 )
-_DELETE_TAGS = delete(blocks_tags).where(blocks_tags.c.block_id == bindparam("block_id"))
-_DETACH = delete(agents_blocks).where(
-    agents_blocks.c.agent_id == bindparam("agent_id"), agents_blocks.c.block_id == bindparam("block_id")
-)
-_AGENT_IDS = (
-    select(agents_blocks.c.agent_id)
-    .where(agents_blocks.c.block_id == bindparam("block_id"))
-    .order_by(agents_blocks.c.seq)
-)
+_DELETE_TAGS = delete(blocks_tags).where(equal(blocks_tags, "block_id"))
+_DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id"))
+_AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,24 +128,24 @@ def insert_all(
         if chain := begun.pop(chain_id, None):
             ids = versions.begin(tx, chain, changes, metadata)
         else:
-            _, ids = versions.record(tx, _held(tx, chain_id, [block.label for block in group]), changes, metadata)
+            _, ids = versions.record(tx, _locked(tx, chain_id, [block.label for block in group]), changes, metadata)
         for block, id in zip(group, ids, strict=True):
             stored[block.id] = replace(block, head=id, is_untrusted=metadata.is_untrusted and not metadata.is_owners)
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
-    tx.run(_INSERT, [_values(block) for block in made])
+    tx.run(_INSERT, [values_of(block, _NAMES) for block in made])
     tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags])
     return made
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
-    """One block; raises NotFound."""
+    """Return one block; raises NotFound."""
     return by_ids(tx, scope, [id])[0]
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
-    """The blocks with these ids, in their order; raises NotFound for the first that is missing."""
+    """Return the blocks with these ids, in their order; raises NotFound for the first that is missing."""
     found = _found(tx, scope, ids)
     for id in ids:
         if id not in found:
@@ -166,30 +154,30 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
-    """The chain's block with this label, if there is one."""
+    """Return the chain's block with this label, if there is one."""
     found = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
     return next(iter(found.values()), None)
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
-    """By the id of its chain, whose memory it is: the kind of the owner, and her id."""
+    """Return whose memory each chain is, by its id: the kind of the owner, and their id."""
     statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
     rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
     return {row.id: (row.owner_kind, row.owner_id) for row in rows}
 
 
 def lock(tx: Transaction, id: str) -> None:
-    """Let nobody else change the block until this transaction ends."""
+    """Lock the block until this transaction ends."""
     tx.lock(_LOCK, {"id": id})
 
 
 def is_there(tx: Transaction, id: str) -> bool:
-    """Whether there is a block with this id, in whichever organisation; it stays so until this transaction ends."""
+    """Return whether there is a block with this id, in any organization; it stays so until this transaction ends."""
     return tx.first(_LOCK, {"id": id}) is not None
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """The user's own blocks by their labels, without their tags."""
+    """Return the user's own blocks by their labels, without their tags."""
     values = {"user_id": user_id, "organization_id": scope.organization_id}
     return tuple(_block(row) for row in tx.all(_OF_USER, values))
 
@@ -197,42 +185,36 @@ def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
 def of_agent(
     tx: Transaction, agent_id: str, user_id: str | None = None, course: str | None = None
 ) -> tuple[Block, ...]:
-    """The blocks attached to the agent, in the order of attachment, and those of the user it talks with; without their tags.
+    """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
 
     The user's own replaces one of the agent's with the same label. Another user's is untrusted.
     """
     if user_id is None:
-        return tuple(_of_somebody(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+        return tuple(_of_agent_row(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
     rows = tx.all(_OF_AGENT_AND_USER, {"agent_id": agent_id, "user_id": user_id, "course": course})
-    return tuple({row.label: _of_somebody(row) for row in rows}.values())
+    return tuple({row.label: _of_agent_row(row) for row in rows}.values())
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    """One page of the blocks that pass the filter."""
+    """Return one page of the blocks that pass the filter."""
     statement = select(blocks.c.id).where(blocks.c.organization_id == scope.organization_id)
-    if which.label is not None:
-        statement = statement.where(blocks.c.label == which.label)
-    if which.chain_id is not None:
-        statement = statement.where(blocks.c.chain_id == which.chain_id)
+    for name in ("label", "chain_id"):
+        if (value := getattr(which, name)) is not None:
+            statement = statement.where(blocks.c[name] == value)
     for name, piece in which.pieces.items():
         statement = statement.where(blocks.c[name].icontains(piece, autoescape=True))
     if which.agent_id is not None:
         attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
         statement = statement.where(blocks.c.id.in_(attached))
     if which.tags:
-        tagged = select(blocks_tags.c.block_id).where(blocks_tags.c.tag.in_(which.tags))
-        if which.all_tags:
-            tagged = tagged.group_by(blocks_tags.c.block_id).having(func.count() == len(set(which.tags)))
-        statement = statement.where(blocks.c.id.in_(tagged))
+        statement = statement.where(tagged_with(blocks_tags, blocks.c.id, which.tags, all_tags=which.all_tags))
     ids = [row.id for row in read_page(tx, statement, blocks, wanted)]
     found = _found(tx, scope, ids) if ids else {}
     return [found[id] for id in ids if id in found]
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """How many blocks there are."""
-    statement = select(func.count()).select_from(blocks).where(blocks.c.organization_id == scope.organization_id)
-    return int(tx.all(statement)[0][0])
+    return count_in(tx, blocks, scope)
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
@@ -247,7 +229,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, metadata, tx.clock.now())
     written = _written(tx, block, block, metadata, planned.ids[0], value=value)
-    values = new_values({name: getattr(written, name) for name in _WRITTEN})
+    values = new_values(values_of(written, _WRITTEN))
     if not tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version}):
         return None
     versions.store(tx, chain, changes, metadata, planned)
@@ -265,11 +247,11 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
     if (changed.value, changed.label) != (block.value, block.label):
         old_label = block.label if changed.label != block.label else None
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
-        held = _held(tx, block.chain_id, [changed.label] if old_label else [], old_label)
-        _, (new_version,) = versions.record(tx, held, [change], metadata)
+        chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
+        _, (new_version,) = versions.record(tx, chain, [change], metadata)
     changed = _written(tx, changed, block, metadata, new_version)
-    values = {name: getattr(changed, name) for name in _CHANGED}
-    if not tx.run(_UPDATE, {**new_values(values), "block_id": block.id, "expected": block.version}):
+    values = new_values(values_of(changed, _CHANGED))
+    if not tx.run(_UPDATE, {**values, "block_id": block.id, "expected": block.version}):
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
         tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
@@ -290,21 +272,21 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """
     metadata.require(block.label, block.rule)
     metadata = metadata_without_secrets(metadata)
-    chain = _held(tx, block.chain_id)
+    chain = _locked(tx, block.chain_id)
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
-            return  # somebody else was faster
+            return  # another transaction was faster
         # Under another label, or with another text, its last version would tell of what was not there.
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if chain.owner_kind == "block":
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
     versions.record(tx, chain, [Change(block.label, None, before=block.value)], metadata)
-    log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, metadata)
+    log(tx, block, {"deleted": values_of(block, SETTINGS)}, metadata)
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    """The metadata with a reason that may be kept, and leave with a clone."""
+    """Return the metadata with its reason redacted: it is kept, and goes out with each clone."""
     redacted = redact(metadata.reason)
     return replace(metadata, reason=redacted.text) if redacted.kinds else metadata
 
@@ -320,8 +302,8 @@ def _without_secrets(block: Block, before: Block | None = None) -> Block:
     return block if is_clean else replace(block, value=value, description=description)
 
 
-def _held(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
-    """The chain, held; raises Conflict where it is gone, or one of the new labels, in place of the old one, cannot be in it."""
+def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
+    """Return the chain, locked; raises Conflict where it is gone, or where one of the new labels cannot be in it."""
     chain = versions.lock(tx, chain_id)
     if chain is None:
         raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")
@@ -333,7 +315,7 @@ def _held(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: st
 def _written(
     tx: Transaction, changed: Block, block: Block, metadata: ChangeMetadata, new_version: bytes | None, **also: Any
 ) -> Block:
-    """The block as it is stored: a person's word clears it of what nobody vouched for, a version that changes nothing does not."""
+    """Return the block as it is stored: an owner's edit makes it trusted again, a version that changes nothing does not."""
     is_untrusted = block.is_untrusted
     if new_version:
         is_untrusted = not metadata.is_owners and (metadata.is_untrusted or block.is_untrusted)
@@ -350,13 +332,14 @@ def _written(
 
 def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
-    row: dict[str, Any] = {"chain_id": block.chain_id, "block_id": block.id, "created_at": tx.clock.now()}
-    row |= {
+    row = {
+        "chain_id": block.chain_id,
+        "block_id": block.id,
+        "created_at": tx.clock.now(),
         "changed": {"label": block.label, **changed},
         "deleted_label": block.label if "deleted" in changed else None,
     }
-    author = {"author_kind": metadata.author.kind, "author_id": metadata.author.id, "author_name": metadata.author.name}
-    tx.run(_INSERT_LOG, {**row, **author})
+    tx.run(_INSERT_LOG, row | author_values(metadata.author))
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
@@ -370,19 +353,14 @@ def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
 
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:
-    """The agents the block is attached to."""
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
-
-
-def _values(block: Block) -> dict[str, Any]:
-    return {column.name: getattr(block, column.name) for column in _COLUMNS}
 
 
 def _block(row: Sequence[Any]) -> Block:
     return Block(**dict(zip(_NAMES, row, strict=True)))
 
 
-def _of_somebody(row: Sequence[Any]) -> Block:
+def _of_agent_row(row: Sequence[Any]) -> Block:
     block = _block(row[: len(_COLUMNS)])
     return replace(block, is_untrusted=True) if row[len(_COLUMNS)] else block
 
@@ -392,7 +370,7 @@ def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block
 
 
 def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
-    """The blocks by id, of rows with one tag each."""
+    """Return the blocks by id, of rows with one tag each."""
     tags: dict[str, list[str]] = {}
     for row in rows:
         tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])

@@ -26,11 +26,13 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Table,
     Text,
     TypeDecorator,
     false,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 metadata = MetaData(
     naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
@@ -81,6 +83,11 @@ class PackedId(TypeDecorator[str]):
         return f"{self.kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> Table:
+    """Return a table, in which erasure does this with each column that does not say otherwise."""
+    return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
+
+
 def seq() -> Column[int]:
     return Column("seq", _Seq, Identity(), primary_key=True, autoincrement=True, info=KEEP)
 
@@ -89,37 +96,54 @@ def public_id() -> Column[str]:
     return Column("id", String, nullable=False, unique=True, info=KEEP)
 
 
-def reference(name: str, target: str, *, null: bool = False) -> Column[str]:
-    return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=null, info=KEEP)
-
-
-def packed_id(name: str, kind: str) -> Column[str]:
-    return Column(name, PackedId(kind), nullable=True, info=KEEP)
+def root() -> list[Column[Any]]:
+    """Return what every row has that belongs to an organization and has a public id."""
+    return [seq(), public_id(), organization()]
 
 
 def organization() -> Column[str]:
     return reference("organization_id", "organizations")
 
 
-def timestamp(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=null, info=KEEP)
+def reference(name: str, target: str) -> Column[str]:
+    return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=False, info=KEEP)
+
+
+def packed_id(name: str, kind: str) -> Column[str]:
+    return Column(name, PackedId(kind), nullable=True, info=KEEP)
+
+
+def timestamps(*names: str, null: bool = False) -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=null, info=KEEP) for name in names]
 
 
 def number(name: str, *, null: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=null, server_default=None if null else text("0"), info=KEEP)
 
 
-def flag(name: str) -> Column[bool]:
-    return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false(), info=KEEP)
+def numbers(*names: str, null: bool = False) -> list[Column[int]]:
+    return [number(name, null=null) for name in names]
 
 
 def usage() -> list[Column[int]]:
     optional = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
-    return [number("prompt_tokens"), number("completion_tokens"), *(number(name, null=True) for name in optional)]
+    return [*numbers("prompt_tokens", "completion_tokens"), *numbers(*optional, null=True)]
+
+
+def flag(name: str) -> Column[bool]:
+    return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false(), info=KEEP)
 
 
 def string(name: str, *, null: bool = True, erasure: Erasure | None = None) -> Column[str]:
     return Column(name, Text, nullable=null, info=_info(erasure))
+
+
+def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[Column[str]]:
+    return [string(name, null=null, erasure=erasure) for name in names]
+
+
+def created_and_updated_by() -> list[Column[str]]:
+    return strings("created_by", "updated_by", erasure="blank")
 
 
 def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> Column[object]:
@@ -130,12 +154,12 @@ def error() -> Column[object]:
     return Column("error", JSON(none_as_null=True), nullable=True)
 
 
-def created_and_updated_by() -> list[Column[str]]:
-    return [string("created_by", erasure="blank"), string("updated_by", erasure="blank")]
+def git_id(name: str, *, null: bool = True) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=null)
 
 
-def unique_where(name: str, *columns: str, where: str) -> Index:
-    return Index(name, *columns, unique=True, sqlite_where=text(where), info={"where": where})
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={"where": where})
 
 
 def erasure_of(column: Column[Any]) -> Erasure | None:

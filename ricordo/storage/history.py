@@ -15,9 +15,8 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
 from ricordo.storage.blocks import SETTINGS
-from ricordo.storage.memory_tables import is_in_chain
+from ricordo.storage.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import blocks, blocks_log, chains, commits
 from ricordo.storage.versions import PARENT
 
 SHORTEST_ID = 7

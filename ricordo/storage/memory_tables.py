@@ -1,8 +1,8 @@
-"""The tables of core memory: chains of versions, the blocks as they are now, and proposals (see tables.py).
+"""The tables of core memory: chains of versions, the blocks as they are now, and proposals (see `tables.py`).
 
 A chain is one owner's history. Its ids are git's, so they are 20 raw bytes, and equal in two chains of equal histories: they
-are looked up with their chain. What there is of every version names its chain by its number (`chains.seq`), since an id of 42
-letters in each row and each index would be a third of all that is stored.
+are looked up with their chain. Rows of which there is one for each version name their chain by its number (`chains.seq`), since an
+id of 42 letters in each row and each index would be a third of all that is stored.
 """
 
 from typing import Any
@@ -22,41 +22,33 @@ from sqlalchemy import (
     UniqueConstraint,
     bindparam,
     select,
-    text,
 )
 
 from ricordo.storage.columns import (
     created_and_updated_by,
     flag,
+    git_id,
     json_value,
-    metadata,
     number,
-    organization,
     packed_id,
-    public_id,
+    partial_index,
     reference,
+    root,
     seq,
     string,
-    timestamp,
+    strings,
+    table,
+    timestamps,
 )
-
-_RENAMED, _DELETED = "old_label IS NOT NULL", "deleted_label IS NOT NULL"
-
-
-def git_id(name: str, *, null: bool = True) -> Column[bytes]:
-    return Column(name, LargeBinary, nullable=null)
 
 
 def chain_number() -> Column[int]:
     return Column("chain", BigInteger, ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False)
 
 
-chains = Table(
+chains = table(
     "chains",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     string("owner_kind", null=False, erasure="keep"),
     string("owner_id", null=False),
     git_id("head"),
@@ -64,17 +56,13 @@ chains = Table(
     # What the chain's tree holds now: by label the id of the text and how many steps it is from one stored whole.
     json_value("files"),
     UniqueConstraint("owner_kind", "owner_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-blocks = Table(
+blocks = table(
     "blocks",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("chain_id", "chains"),
-    string("label", null=False),
-    string("value", null=False),
+    *strings("label", "value", null=False),
     string("description"),
     Column("limit", BigInteger, nullable=False),
     flag("read_only"),
@@ -83,32 +71,27 @@ blocks = Table(
     json_value("metadata"),
     number("version"),
     *created_and_updated_by(),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     git_id("head"),
-    string("title"),
-    string("schema_ref"),
+    *strings("title", "schema_ref"),
     # Of a user's block: for this agent, or this course, alone.
-    string("agent_id"),
-    string("course"),
-    # Whether its text came of a step that had read untrusted content.
+    *strings("agent_id", "course"),
+    # Whether its text came from a step that had read untrusted content.
     flag("is_untrusted"),
     UniqueConstraint("chain_id", "label"),
     Index("blocks_by_time", "organization_id", "created_at", "seq"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-blocks_tags = Table(
+blocks_tags = table(
     "blocks_tags",
-    metadata,
     reference("block_id", "blocks"),
     Column("tag", String, nullable=False),
     UniqueConstraint("block_id", "tag"),
     Index("blocks_tags_by_tag", "tag", "block_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-agents_blocks = Table(
+agents_blocks = table(
     "agents_blocks",
-    metadata,
     seq(),
     reference("agent_id", "agents"),
     reference("block_id", "blocks"),
@@ -116,14 +99,13 @@ agents_blocks = Table(
     UniqueConstraint("agent_id", "block_id"),
     UniqueConstraint("agent_id", "label"),
     Index("agents_blocks_by_block", "block_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 
 # One block's change. A commit that came by git may change several: then they share its id. `parent` is left out where it is the
 # commit of the version before, which nearly all have (`versions.PARENT` fills it in).
-commits = Table(
+commits = table(
     "commits",
-    metadata,
     seq(),
     chain_number(),
     number("number"),
@@ -134,26 +116,23 @@ commits = Table(
     string("old_label"),
     git_id("blob"),
     string("author_kind", null=False, erasure="keep"),
-    string("author_id", null=False),
-    string("author_name", null=False),
-    string("reason", null=False),
+    *strings("author_id", "author_name", "reason", null=False),
     string("approved_by", erasure="blank"),
     string("proposal_id", erasure="keep"),
     packed_id("run_id", "run"),
     packed_id("step_id", "step"),
     flag("is_untrusted"),
-    timestamp("created_at"),
+    *timestamps("created_at"),
     UniqueConstraint("chain", "number"),
     Index("commits_by_id", "chain", "id"),
     Index("commits_by_label", "chain", "label", "number"),
     # What a block was called before is looked for at every page of its history, and most changes are no renames.
-    Index("commits_by_rename", "chain", "number", sqlite_where=text(_RENAMED), info={"where": _RENAMED}),
+    partial_index("commits_by_rename", "chain", "number", where="old_label IS NOT NULL"),
     Index("commits_by_run", "run_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-blobs = Table(
+blobs = table(
     "blobs",
-    metadata,
     seq(),
     chain_number(),
     git_id("id", null=False),
@@ -161,26 +140,22 @@ blobs = Table(
     number("depth"),
     Column("data", LargeBinary, nullable=False),
     UniqueConstraint("chain", "id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 # Objects that came by git and cannot be made from versions: commits of other shapes, with their trees.
-git_objects = Table(
+git_objects = table(
     "git_objects",
-    metadata,
     seq(),
     chain_number(),
     git_id("id", null=False),
     string("kind", null=False, erasure="keep"),
     Column("data", LargeBinary, nullable=False),
     UniqueConstraint("chain", "id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-proposals = Table(
+proposals = table(
     "proposals",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("chain_id", "chains"),
     string("label", null=False),
     string("new_label"),
@@ -189,17 +164,13 @@ proposals = Table(
     git_id("blob"),
     string("description"),
     string("author_kind", null=False, erasure="keep"),
-    string("author_id", null=False, erasure="blank"),
-    string("author_name", null=False, erasure="blank"),
-    string("reasoning", null=False, erasure="blank"),
+    *strings("author_id", "author_name", "reasoning", null=False, erasure="blank"),
     Column("confidence", Float, nullable=True),
     string("status", null=False, erasure="keep"),
-    string("run_id", erasure="keep"),
-    string("step_id", erasure="keep"),
+    *strings("run_id", "step_id", erasure="keep"),
     flag("is_untrusted"),
-    timestamp("created_at"),
-    timestamp("expires_at", null=True),
-    timestamp("resolved_at", null=True),
+    *timestamps("created_at"),
+    *timestamps("expires_at", "resolved_at", null=True),
     string("resolved_by", erasure="blank"),
     string("note"),
     git_id("result"),
@@ -207,60 +178,49 @@ proposals = Table(
     Index("proposals_by_chain", "chain_id", "status", "label"),
     Index("proposals_by_step", "step_id"),
     Index("proposals_by_run", "run_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 # Changes of what lies outside the tree: description, limit, policy and so on.
-blocks_log = Table(
+blocks_log = table(
     "blocks_log",
-    metadata,
     seq(),
     reference("chain_id", "chains"),
     string("block_id", null=False, erasure="keep"),
     json_value("changed"),
     string("author_kind", null=False, erasure="keep"),
-    string("author_id", null=False, erasure="blank"),
-    string("author_name", null=False, erasure="blank"),
-    timestamp("created_at"),
+    *strings("author_id", "author_name", null=False, erasure="blank"),
+    *timestamps("created_at"),
     # Of a deletion: what the block was called.
     string("deleted_label"),
     Index("blocks_log_by_block", "block_id", "seq"),
     Index("blocks_log_by_chain", "chain_id", "seq"),
-    Index(
-        "blocks_log_by_deletion",
-        *("chain_id", "deleted_label", "seq"),
-        sqlite_where=text(_DELETED),
-        info={"where": _DELETED},
-    ),
-    info={"erasure": "delete"},
+    partial_index("blocks_log_by_deletion", "chain_id", "deleted_label", "seq", where="deleted_label IS NOT NULL"),
+    erasure="delete",
 )
-# Where else a chain is kept in step: each remote follows, and `followed` is the number of the last version it has.
-memory_remotes = Table(
+# Where else a chain is kept in step: `followed` is the number of the last version that a remote has.
+memory_remotes = table(
     "memory_remotes",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("chain_id", "chains"),
     string("kind", null=False, erasure="keep"),
     string("address", null=False),
     json_value("settings"),
     number("followed"),
-    string("seen"),
-    string("last_error"),
-    timestamp("last_at", null=True),
-    timestamp("created_at"),
+    *strings("seen", "last_error"),
+    *timestamps("last_at", null=True),
+    *timestamps("created_at"),
     UniqueConstraint("chain_id", "kind", "address"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 
 
 def number_of_chain(parameter: str = "chain_id") -> ScalarSelect[Any]:
-    """A chain's number where a parameter has its id, by which everybody else knows it."""
+    """Return a chain's number where a parameter has its id, by which everybody else knows it."""
     return select(chains.c.seq).where(chains.c.id == bindparam(parameter)).scalar_subquery()
 
 
 def is_in_chain(table: Table, parameter: str = "chain_id") -> ColumnElement[bool]:
-    """The rows of the table that are of the chain whose id a parameter has."""
+    """Return the condition that a row of the table is of the chain whose id a parameter has."""
     if "chain" in table.c:
         return table.c.chain == number_of_chain(parameter)
     return table.c.chain_id == bindparam(parameter)

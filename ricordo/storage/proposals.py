@@ -12,10 +12,10 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
 from ricordo.storage import blobs
+from ricordo.storage.memory_tables import proposals
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import proposals
 
 _SELECT = select(proposals)
 _BY_ID = _SELECT.where(proposals.c.id == bindparam("id"), proposals.c.organization_id == bindparam("organization_id"))

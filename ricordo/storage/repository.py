@@ -9,7 +9,7 @@ from sqlalchemy import update as update_table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
 
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
 from ricordo.storage.store import Transaction, each
@@ -77,6 +77,11 @@ def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_t
     if all_tags:
         tagged = tagged.group_by(of_item).having(func.count() == len(set(tags)))
     return column.in_(tagged)
+
+
+def author_values(author: Actor) -> dict[str, str]:
+    """Return the columns that hold an author."""
+    return {"author_kind": author.kind, "author_id": author.id, "author_name": author.name}
 
 
 def usage_values(usage: Usage) -> dict[str, Any]:

@@ -1,97 +1,56 @@
-"""The schema, once for every database. A change here is a new numbered migration too.
+"""The schema, once for both databases; the tables of the search index are in `search_tables.py`.
 
-`seq` is the primary key, the search row and the cursor; `id` is the public name, by which rows refer to each other
-(those of versions, of which there are most, go by their chain's `seq`). Times are
+`seq` is the primary key, the search row and the cursor; `id` is the public name, by which rows refer to each other. Times are
 microseconds UTC. What is filtered, joined or counted is a column; the rest is JSON.
+
+A chain is one owner's history of memory. Its ids are git's, so they are 20 raw bytes, and equal in two chains of equal histories:
+they are looked up with their chain. Rows of which there is one for each version name their chain by its number (`chains.seq`),
+since an id of 42 letters in each row and each index would be a third of all that is stored.
 """
 
-from sqlalchemy import Column, Index, String, Table, UniqueConstraint
+from sqlalchemy import (
+    Column,
+    Index,
+    String,
+    UniqueConstraint,
+)
 
 from ricordo.storage.columns import (
     created_and_updated_by,
     error,
     flag,
     json_value,
-    metadata,
     number,
+    numbers,
     organization,
+    partial_index,
     public_id,
     reference,
+    root,
     seq,
     string,
-    timestamp,
-    unique_where,
+    strings,
+    table,
+    timestamps,
+    usage,
 )
-from ricordo.storage.memory_tables import (
-    agents_blocks,
-    blobs,
-    blocks,
-    blocks_log,
-    blocks_tags,
-    chains,
-    commits,
-    git_objects,
-    memory_remotes,
-    proposals,
-)
-from ricordo.storage.run_tables import expenses, run_events, runs, steps, traces
 
-__all__ = [
-    "agents",
-    "agents_archives",
-    "agents_blocks",
-    "agents_tags",
-    "agents_tools",
-    "archives",
-    "blobs",
-    "blocks",
-    "blocks_log",
-    "blocks_tags",
-    "chains",
-    "commits",
-    "conversations",
-    "expenses",
-    "git_objects",
-    "jobs",
-    "memory_remotes",
-    "messages",
-    "metadata",
-    "organizations",
-    "passages",
-    "passages_tags",
-    "proposals",
-    "providers",
-    "run_events",
-    "runs",
-    "steps",
-    "tools",
-    "traces",
+organizations = table(
+    "organizations", seq(), public_id(), string("name", null=False), *timestamps("created_at"), erasure="keep"
+)
+users = table(
     "users",
-]
-
-organizations = Table(
-    "organizations", metadata, seq(), public_id(), string("name", null=False, erasure="keep"), timestamp("created_at")
-)
-
-users = Table(
-    "users",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     string("name", null=False),
     string("identifier"),
-    timestamp("created_at"),
+    *timestamps("created_at"),
     UniqueConstraint("organization_id", "identifier"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 
-agents = Table(
+agents = table(
     "agents",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     string("name", null=False),
     string("agent_type", null=False, erasure="keep"),
     string("system", null=False),
@@ -107,41 +66,33 @@ agents = Table(
     flag("hidden"),
     json_value("settings"),
     *created_and_updated_by(),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     Index("agents_by_time", "organization_id", "created_at", "seq"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-agents_tags = Table(
+agents_tags = table(
     "agents_tags",
-    metadata,
     reference("agent_id", "agents"),
     Column("tag", String, nullable=False),
     UniqueConstraint("agent_id", "tag"),
     Index("agents_tags_by_tag", "tag", "agent_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 
-conversations = Table(
+conversations = table(
     "conversations",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("agent_id", "agents"),
     json_value("window", "'[]'", erasure="blank"),
     flag("is_default"),
-    string("user_id", erasure="blank"),
-    string("summary", erasure="blank"),
+    *strings("user_id", "summary", erasure="blank"),
     string("prompt_key", null=False, erasure="keep"),
     number("message_count"),
-    timestamp("last_message_at", null=True),
-    timestamp("last_run_ended_at", null=True),
+    *timestamps("last_message_at", "last_run_ended_at", null=True),
     number("last_run_ms", null=True),
     string("last_stop_reason", erasure="keep"),
     string("created_by", erasure="blank"),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     string("description", erasure="blank"),
     string("model", erasure="keep"),
     json_value("model_settings", erasure="keep"),
@@ -149,22 +100,18 @@ conversations = Table(
     # What the provider last counted for a prompt, in percent of our own estimate.
     number("token_percent", null=True),
     flag("hidden"),
-    timestamp("archived_at", null=True),
-    # A thread that others were forked from keeps its messages, which they share, until the last of them is gone.
-    timestamp("deleted_at", null=True),
+    # A conversation that others were forked from keeps its messages, which they share, until the last of them is deleted.
+    *timestamps("archived_at", "deleted_at", null=True),
     string("forked_from", erasure="blank"),
     number("forked_seq", null=True),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
-    unique_where("conversations_one_default", "agent_id", where="is_default"),
-    info={"erasure": "delete"},
+    partial_index("conversations_one_default", "agent_id", where="is_default", unique=True),
+    erasure="delete",
 )
-
-messages = Table(
+# `messages.py` reads these columns by their order.
+messages = table(
     "messages",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("agent_id", "agents"),
     reference("conversation_id", "conversations"),
     string("role", null=False, erasure="keep"),
@@ -172,90 +119,72 @@ messages = Table(
     string("text", null=False),
     string("tool_name", erasure="keep"),
     string("user_id"),
-    string("run_id", erasure="keep"),
-    string("step_id", erasure="keep"),
-    string("otid"),
-    string("name"),
-    string("sender_id"),
-    string("group_id"),
+    *strings("run_id", "step_id", erasure="keep"),
+    *strings("otid", "name", "sender_id", "group_id"),
     string("model", erasure="keep"),
-    timestamp("created_at"),
+    *timestamps("created_at"),
     flag("is_untrusted"),
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
     Index("messages_by_run", "run_id"),
+    erasure="delete",
     sqlite_autoincrement=True,
-    info={"erasure": "delete"},
 )
 
-tools = Table(
+tools = table(
     "tools",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    string("name", null=False),
-    string("tool_type", null=False),
+    *root(),
+    *strings("name", "tool_type", null=False),
     json_value("json_schema"),
     string("description", null=False),
-    string("source_type"),
-    string("source_code"),
+    *strings("source_type", "source_code"),
     number("return_limit"),
     flag("needs_approval"),
     flag("runs_in_parallel"),
     json_value("tags", "'[]'"),
     json_value("metadata"),
     *created_and_updated_by(),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),
-    info={"erasure": "keep"},
+    erasure="keep",
 )
-agents_tools = Table(
+agents_tools = table(
     "agents_tools",
-    metadata,
     seq(),
     reference("agent_id", "agents"),
     reference("tool_id", "tools"),
     UniqueConstraint("agent_id", "tool_id"),
     Index("agents_tools_by_tool", "tool_id"),
+    erasure="keep",
 )
 
-archives = Table(
+archives = table(
     "archives",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     string("name", null=False),
-    string("description"),
-    string("embedding"),
+    *strings("description", "embedding"),
     string("vector_db", null=False),
     json_value("metadata"),
     number("passage_count"),
     json_value("tags", "'[]'", erasure="blank"),
     string("created_by", erasure="blank"),
-    timestamp("created_at"),
-    timestamp("updated_at"),
-    info={"erasure": "keep"},
+    *timestamps("created_at", "updated_at"),
+    erasure="keep",
 )
-agents_archives = Table(
+agents_archives = table(
     "agents_archives",
-    metadata,
     seq(),
     reference("agent_id", "agents"),
     reference("archive_id", "archives"),
     flag("is_owner"),
     UniqueConstraint("agent_id", "archive_id"),
     Index("agents_archives_by_archive", "archive_id"),
+    erasure="keep",
 )
-passages = Table(
+passages = table(
     "passages",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     reference("archive_id", "archives"),
     string("text", null=False),
     json_value("tags", "'[]'"),
@@ -263,70 +192,153 @@ passages = Table(
     string("user_id"),
     string("created_by", erasure="blank"),
     string("step_id", erasure="keep"),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     flag("is_untrusted"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
+    erasure="delete",
     sqlite_autoincrement=True,
-    info={"erasure": "delete"},
 )
-passages_tags = Table(
+passages_tags = table(
     "passages_tags",
-    metadata,
     reference("passage_id", "passages"),
     reference("archive_id", "archives"),
     Column("tag", String, nullable=False),
     UniqueConstraint("passage_id", "tag"),
     Index("passages_tags_by_tag", "archive_id", "tag", "passage_id"),
-    info={"erasure": "delete"},
+    erasure="delete",
 )
 
-# Providers an organisation added itself; `secret` holds what is not to be read, encrypted.
-providers = Table(
+# Providers that an organization added itself; `secret` holds what is not to be read, encrypted.
+providers = table(
     "providers",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
-    string("name", null=False),
-    string("provider_type", null=False),
-    string("base_url"),
-    string("secret"),
+    *root(),
+    *strings("name", "provider_type", null=False),
+    *strings("base_url", "secret"),
     json_value("settings"),
     *created_and_updated_by(),
-    timestamp("created_at"),
-    timestamp("updated_at"),
+    *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),
-    info={"erasure": "keep"},
+    erasure="keep",
 )
 
-jobs = Table(
+jobs = table(
     "jobs",
-    metadata,
-    seq(),
-    public_id(),
-    organization(),
+    *root(),
     string("kind", null=False, erasure="keep"),
     json_value("payload"),
     string("key"),
     flag("is_single"),
     string("status", null=False, erasure="keep"),
-    number("attempts"),
-    number("most_attempts"),
-    timestamp("not_before"),
+    *numbers("attempts", "most_attempts"),
+    *timestamps("not_before"),
     string("worker", erasure="keep"),
-    timestamp("heartbeat_at", null=True),
+    *timestamps("heartbeat_at", null=True),
     json_value("progress", erasure="keep"),
     error(),
     string("user_id"),
-    timestamp("created_at"),
-    timestamp("started_at", null=True),
-    timestamp("ended_at", null=True),
+    *timestamps("created_at"),
+    *timestamps("started_at", "ended_at", null=True),
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
     # Of jobs that only bring something up to date, one that waits does for all who ask.
-    unique_where("jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'"),
-    unique_where("jobs_one_running", "key", where="status = 'running'"),
-    info={"erasure": "delete"},
+    partial_index("jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True),
+    partial_index("jobs_one_running", "key", where="status = 'running'", unique=True),
+    erasure="delete",
+)
+
+runs = table(
+    "runs",
+    *root(),
+    reference("agent_id", "agents"),
+    reference("conversation_id", "conversations"),
+    string("status", null=False, erasure="keep"),
+    string("stop_reason", erasure="keep"),
+    string("user_id"),
+    flag("background"),
+    string("body_hash", erasure="keep"),
+    json_value("request_config"),
+    json_value("metadata"),
+    error(),
+    *usage(),
+    number("step_count"),
+    *timestamps("created_at"),
+    *timestamps("ended_at", null=True),
+    *numbers("ttft_ns", "duration_ns", null=True),
+    string("lease_token", erasure="keep"),
+    *timestamps("lease_expires_at"),
+    # What the turn was for, where nobody waits for it: sleeptime and the like.
+    string("purpose", erasure="keep"),
+    json_value("callback"),
+    # The lease: at most one open run in a conversation, on every database and across processes.
+    partial_index("runs_one_open", "conversation_id", where="ended_at IS NULL", unique=True),
+    Index("runs_by_time", "organization_id", "created_at", "seq"),
+    Index("runs_by_agent", "agent_id", "created_at", "seq"),
+    Index("runs_by_conversation", "conversation_id", "created_at", "seq"),
+    erasure="delete",
+)
+steps = table(
+    "steps",
+    *root(),
+    reference("agent_id", "agents"),
+    reference("run_id", "runs"),
+    reference("conversation_id", "conversations"),
+    *strings("model", "model_handle", "provider", null=False, erasure="keep"),
+    string("model_endpoint", erasure="keep"),
+    number("context_window", null=True),
+    string("status", null=False, erasure="keep"),
+    string("stop_reason", erasure="keep"),
+    error(),
+    *usage(),
+    *timestamps("created_at", "started_at"),
+    *numbers("model_ns", "tools_ns", "step_ns", null=True),
+    string("feedback"),
+    json_value("tags", "'[]'"),
+    # What its prompt held of memory: ids of versions by block, and of passages.
+    json_value("memory"),
+    flag("is_untrusted"),
+    Index("steps_by_run", "run_id", "seq"),
+    Index("steps_by_agent", "agent_id", "created_at", "seq"),
+    erasure="delete",
+)
+# The stream of a run that outlives its readers: each event as it was sent, to be read again from any number on.
+run_events = table(
+    "run_events",
+    seq(),
+    reference("run_id", "runs"),
+    number("number"),
+    string("data", null=False),
+    *timestamps("created_at"),
+    UniqueConstraint("run_id", "number"),
+    Index("run_events_by_time", "created_at"),
+    erasure="delete",
+)
+# What was sent to a provider and what came back, where the settings ask for it.
+traces = table(
+    "traces",
+    seq(),
+    organization(),
+    reference("run_id", "runs"),
+    string("step_id", null=False, erasure="keep"),
+    string("request", null=False),
+    string("response"),
+    *timestamps("created_at"),
+    UniqueConstraint("step_id"),
+    Index("traces_by_run", "run_id"),
+    Index("traces_by_time", "created_at"),
+    erasure="delete",
+)
+# Tokens spent outside of steps: compaction, embedding and other background work.
+expenses = table(
+    "expenses",
+    seq(),
+    organization(),
+    string("agent_id"),
+    string("user_id", erasure="blank"),
+    *strings("purpose", "model", null=False),
+    *usage(),
+    *timestamps("created_at"),
+    Index("expenses_by_time", "organization_id", "created_at"),
+    Index("expenses_by_agent", "agent_id", "created_at"),
+    erasure="keep",
 )

@@ -17,10 +17,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, jobs
-from ricordo.storage.memory_tables import number_of_chain
+from ricordo.storage.memory_tables import chains, commits, memory_remotes, number_of_chain
 from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import chains, commits, memory_remotes
 
 _COLUMNS = [column for column in chains.c if column.name != "seq"]
 # Whether there are remotes is told by the row that is locked anyway: most chains have none, and cost nothing then.

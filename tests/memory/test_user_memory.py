@@ -14,9 +14,9 @@ from ricordo.memory import approval, user_memory
 from ricordo.memory.proposals import Draft, propose
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.storage import blocks, history, proposals, users, versions
+from ricordo.storage.memory_tables import chains
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import chains
 from ricordo.storage.tables import users as users_table
 from tests.support import make
 

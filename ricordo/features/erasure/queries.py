@@ -35,25 +35,18 @@ from ricordo.storage import jobs as job_rows
 from ricordo.storage import messages as message_rows
 from ricordo.storage.columns import erasure_of, metadata
 from ricordo.storage.deletion import DELETED, is_in
-from ricordo.storage.memory_tables import is_in_chain, number_of_chain
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import (
-    agents_archives,
+from ricordo.storage.memory_tables import (
     blobs,
     chains,
     commits,
-    conversations,
     git_objects,
-    jobs,
+    is_in_chain,
     memory_remotes,
-    messages,
-    passages,
+    number_of_chain,
     proposals,
-    runs,
-    steps,
-    traces,
-    users,
 )
+from ricordo.storage.store import Transaction
+from ricordo.storage.tables import agents_archives, conversations, jobs, messages, passages, runs, steps, traces, users
 
 JOB = "erasure"
 PORTION = 50

@@ -20,8 +20,9 @@ from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import deletion, runs, users
 from ricordo.storage.deletion import DELETED, is_in
+from ricordo.storage.memory_tables import agents_blocks, blocks, chains, proposals
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, agents_archives, agents_blocks, blocks, chains, conversations, proposals
+from ricordo.storage.tables import agents, agents_archives, conversations
 from ricordo.storage.tables import users as users_table
 
 log = logging.getLogger(__name__)

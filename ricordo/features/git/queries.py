@@ -10,10 +10,18 @@ from ricordo.domain.block import Block
 from ricordo.errors import NotFound
 from ricordo.features.git.objects import GitObject
 from ricordo.storage import proposals
-from ricordo.storage.memory_tables import is_in_chain, number_of_chain
+from ricordo.storage.memory_tables import (
+    agents_blocks,
+    blobs,
+    blocks,
+    chains,
+    commits,
+    git_objects,
+    is_in_chain,
+    number_of_chain,
+)
 from ricordo.storage.repository import Missing, new_values, setter
 from ricordo.storage.store import Overtaken, Transaction
-from ricordo.storage.tables import agents_blocks, blobs, blocks, chains, commits, git_objects
 from ricordo.storage.versions import PARENT
 
 _ID = bindparam("id", type_=LargeBinary)

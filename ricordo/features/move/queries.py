@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, Connection, LargeBinary, Table, UniqueConstraint, bindparam, func, select, tuple_
 
+from ricordo.storage import memory_tables as _memory_tables  # noqa: F401 - it declares tables
 from ricordo.storage import search_tables as _search_tables  # noqa: F401 - it declares tables
 from ricordo.storage import tables as _tables  # noqa: F401 - it declares tables
 from ricordo.storage.columns import metadata

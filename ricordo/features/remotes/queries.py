@@ -8,9 +8,9 @@ from sqlalchemy import Row, bindparam, delete, exists, insert, or_, select
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
+from ricordo.storage.memory_tables import chains, memory_remotes, proposals
 from ricordo.storage.repository import new_values, setter
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import chains, memory_remotes, proposals
 
 _COLUMNS = [column for column in memory_remotes.c if column.name != "seq"]
 _SELECT = select(*_COLUMNS)

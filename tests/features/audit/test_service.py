@@ -130,7 +130,7 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
 async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(store: Store) -> None:
     from sqlalchemy import update
 
-    from ricordo.storage.tables import blocks as table
+    from ricordo.storage.memory_tables import blocks as table
 
     state = await make.stored_agent(store, with_blocks=[make.block("human", "x")])
     await store.write(

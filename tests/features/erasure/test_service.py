@@ -33,10 +33,9 @@ from ricordo.storage import (
     users,
 )
 from ricordo.storage.columns import metadata
-from ricordo.storage.memory_tables import is_in_chain
+from ricordo.storage.memory_tables import blobs, is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
-from ricordo.storage.tables import blobs
 from tests.agents.stage import Stage
 from tests.conftest import BOTH
 from tests.support import make

@@ -30,19 +30,9 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import database, jobs, messages, runs
 from ricordo.storage.database import Broken, check, check_database, exclusive_access, open_store, read_transaction
-from ricordo.storage.memory_tables import number_of_chain
+from ricordo.storage.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
 from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import (
-    agents,
-    archives,
-    blocks,
-    expenses,
-    git_objects,
-    memory_remotes,
-    providers,
-    run_events,
-    traces,
-)
+from ricordo.storage.tables import agents, archives, expenses, providers, run_events, traces
 from ricordo.storage.tables import messages as messages_table
 from tests.support import make, postgres
 from tests.support.serving import serving
