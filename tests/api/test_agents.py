@@ -1,3 +1,5 @@
+"""Agents, with the official client: created, listed, changed, deleted, and their context windows."""
+
 from typing import Any
 
 import httpx2
@@ -6,8 +8,10 @@ from letta_client import NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.agents.agent_types import traits_of
+from ricordo.api.models.context import ContextResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from tests.api.fits import require_fits
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
 from tests.support.statements import count_statements
 
@@ -302,13 +306,6 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     }
 
 
-@pytest.mark.parametrize("name", ["effort"])
-def test_a_model_setting_without_effect_is_refused(http: httpx2.Client, name: str) -> None:
-    answer = http.post("/v1/agents/", json={"model": MODEL, "model_settings": {name: True}})
-    assert answer.status_code == 422
-    assert f"model_settings.{name} is not supported" in answer.json()["detail"]
-
-
 def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(
     client: StrictLetta, http: httpx2.Client, server: ServerInThread
 ) -> None:
@@ -336,3 +333,29 @@ def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(
     assert "Ada's" not in client.conversations.recompile(bob.id, dry_run=True)
     client.agents.delete(made.id)
     assert len(http.get(f"/users/{ada}/blocks").json()) == 3
+
+
+def test_a_context_window_is_shown_section_by_section(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    def shown(agent_id: str = agent.id, **query: str) -> dict[str, Any]:
+        answer = http.get(f"/v1/agents/{agent_id}/context", params=query)
+        assert answer.status_code == 200, answer.text
+        require_fits(ContextResponse, answer.json())
+        return dict(answer.json())
+
+    client.agents.messages.create(agent.id, input="Hello.")
+    own = shown()
+    assert (own["num_messages"], own["num_recall_memory"], own["num_archival_memory"]) == (3, 3, 0)
+    assert own["system_prompt"] == agent.system
+    assert {tool["function"]["name"] for tool in own["functions_definitions"]} == {tool.name for tool in agent.tools}
+    assert [message["id"] for message in own["messages"]] == client.agents.retrieve(agent.id).message_ids
+
+    other = client.conversations.create(agent_id=agent.id, context_window_limit=9_000)
+    seen = shown(conversation_id=other.id)
+    assert [message["id"] for message in seen["messages"]] == other.in_context_message_ids
+    assert seen["context_window_size_max"] == 9_000
+    assert shown(conversation_id="default") == own
+    stranger = client.agents.create(model=MODEL)
+    assert http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code == 404
+    assert http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404

@@ -1,16 +1,16 @@
-"""Archives over HTTP, by the official client: made, shared, filled, deleted; whatever is refused leaves nothing behind."""
+"""Archives and passages, with the official client: created, shared, filled, searched, deleted."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 import pytest
-from letta_client import BadRequestError, NotFoundError, UnprocessableEntityError
+from letta_client import BadRequestError, NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
-from ricordo.domain.scope import LOCAL_USER
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from tests.support.serving import ServerInThread, StrictLetta
 
 
@@ -176,23 +176,137 @@ def test_a_database_or_a_model_that_is_not_set_up_is_refused(
     assert server.rows() == rows
 
 
-def test_nothing_is_attached_to_nobody(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
-    archive = client.archives.create(name="Notes")
+def test_a_passage_is_archived_and_shown(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+    (made,) = client.agents.passages.create(agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"])
+
+    assert is_id(made.id or "", "passage")
+    assert is_id(made.archive_id or "", "archive")
+    assert (made.text, made.tags, made.metadata) == ("Tea grows in Darjeeling.", ["tea", "india"], {})
+    assert (made.embedding, made.embedding_config, made.is_deleted) == (None, None, False)
+    assert made.created_by_id == LOCAL_USER
+    (raw,) = http.get(f"/v1/agents/{agent.id}/archival-memory").json()
+    assert raw["organization_id"] == LOCAL_ORGANIZATION
+    (listed,) = client.agents.passages.list(agent.id)
+    assert listed.to_dict() == made.to_dict()
+
+
+def test_a_passage_may_be_older_than_today(client: StrictLetta, agent: AgentState) -> None:
+    moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+
+    (made,) = client.agents.passages.create(agent.id, text="An old one.", created_at=moment)
+    client.agents.passages.create(agent.id, text="A new one.")
+
+    assert made.created_at == moment
+    assert [passage.text for passage in client.agents.passages.list(agent.id)] == ["An old one.", "A new one."]
+
+
+def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: AgentState) -> None:
+    for text in ("Green tea", "Black TEA", "100% coffee"):
+        client.agents.passages.create(agent.id, text=text)
+
+    assert [found.text for found in client.agents.passages.list(agent.id, search="tea")] == ["Green tea", "Black TEA"]
+    assert [found.text for found in client.agents.passages.list(agent.id, search="0%")] == ["100% coffee"]
+    assert client.agents.passages.list(agent.id, search="_") == []
+
+
+def test_a_search_gives_the_best_first_with_its_date_and_tags(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.passages.create(agent.id, text="She keeps bees.", tags=["garden"])
+    client.agents.passages.create(agent.id, text="The tea of Darjeeling is the best tea.", tags=["tea"])
+    moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+    client.agents.passages.create(agent.id, text="Once she had tea in Rome.", tags=["tea", "rome"], created_at=moment)
+
+    found = client.agents.passages.search(agent.id, query="tea Darjeeling")
+
+    assert found.count == 2
+    assert [hit.content for hit in found.results] == [
+        "The tea of Darjeeling is the best tea.",
+        "Once she had tea in Rome.",
+    ]
+    assert found.results[1].timestamp == "2024-05-06T07:08:09+00:00"
+    assert found.results[1].tags == ["tea", "rome"]
+    assert is_id(found.results[1].id, "passage")
+
+
+def test_a_search_is_narrowed_by_tags_dates_and_number(client: StrictLetta, agent: AgentState) -> None:
+    for day, tags in ((1, ["a"]), (2, ["a", "b"]), (3, ["b"])):
+        at = datetime(2025, 1, day, 12, tzinfo=UTC)
+        client.agents.passages.create(agent.id, text=f"Tea on day {day}", tags=tags, created_at=at)
+
+    def days(**query: object) -> set[str]:
+        found = client.agents.passages.search(agent.id, query="tea", **query)  # type: ignore[arg-type]
+        assert found.count == len(found.results)
+        return {hit.content[-1] for hit in found.results}
+
+    assert days() == {"1", "2", "3"}
+    assert days(tags=["a", "b"]) == {"1", "2", "3"}
+    assert days(tags=["a", "b"], tag_match_mode="all") == {"2"}
+    assert days(tags=["none"]) == set()
+    assert days(start_datetime="2025-01-02") == {"2", "3"}
+    assert days(end_datetime="2025-01-02") == {"1", "2"}
+    assert days(start_datetime="2025-01-02T00:00:00Z", end_datetime="2025-01-02T13:00:00Z") == {"2"}
+    assert len(days(top_k=2)) == 2
+
+
+def test_dates_of_a_search_are_read_in_the_agents_time_zone(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.update(agent.id, timezone="Asia/Tokyo")
+    late = datetime(2025, 1, 1, 20, tzinfo=UTC)  # the second of January in Tokyo
+    client.agents.passages.create(agent.id, text="Tea", created_at=late)
+
+    assert client.agents.passages.search(agent.id, query="tea", end_datetime="2025-01-01").count == 0
+    assert client.agents.passages.search(agent.id, query="tea", start_datetime="2025-01-02").count == 1
+
+
+def test_a_search_never_reads_the_query_as_an_expression(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.passages.create(agent.id, text="Tea")
+
+    for query in ('"', "tea OR", "NEAR(", "tea*", "text:tea", "-tea", "'; DROP TABLE passages; --"):
+        assert client.agents.passages.search(agent.id, query=query).count <= 1
+
+
+def test_an_agent_finds_only_its_own_passages(client: StrictLetta, agent: AgentState) -> None:
+    client.agents.passages.create(agent.id, text="Tea")
+    other = client.agents.create(model=agent.model)
+
+    assert client.agents.passages.search(other.id, query="tea").count == 0
+    assert client.agents.passages.list(other.id) == []
+
+
+def test_a_deleted_passage_is_found_no_more(client: StrictLetta, agent: AgentState) -> None:
+    (made,) = client.agents.passages.create(agent.id, text="Tea", tags=["x"])
+
+    answer = client.agents.passages.delete(made.id or "", agent_id=agent.id)
+
+    assert answer == {"message": f"Memory id={made.id} successfully deleted"}
+    assert client.agents.passages.list(agent.id) == []
+    assert client.agents.passages.search(agent.id, query="tea").count == 0
+    with pytest.raises(NotFoundError):
+        client.agents.passages.delete(made.id or "", agent_id=agent.id)
+
+
+def test_dates_that_are_none_are_refused_before_anything_is_kept(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
     rows = server.rows()
-    for archive_id, agent_id in ((new_id("archive"), agent.id), (archive.id, new_id("agent"))):
-        for change in (client.agents.archives.attach, client.agents.archives.detach):
-            with pytest.raises(NotFoundError):
-                change(archive_id, agent_id=agent_id)
-    for attempt in (
-        lambda: client.archives.passages.create(new_id("archive"), text="Tea"),
-        lambda: client.archives.passages.create_many(new_id("archive"), passages=[{"text": "Tea"}]),
-    ):
-        with pytest.raises(NotFoundError):
-            attempt()
+
+    with pytest.raises(BadRequestError) as caught:
+        client.agents.passages.create(agent.id, text="Tea", created_at="yesterday")
+    assert caught.value.body == {
+        "detail": "INVALID_ARGUMENT: Invalid created_at format: yesterday. "
+        "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+    }
+    for name in ("start_datetime", "end_datetime"):
+        with pytest.raises(BadRequestError) as caught:
+            client.agents.passages.search(agent.id, query="tea", **{name: "32.13.2025"})
+        assert f"Invalid {name} format: 32.13.2025." in str(caught.value.body)
     assert server.rows() == rows
 
 
-def test_a_bad_body_is_refused_by_the_client_s_own_error(client: StrictLetta) -> None:
-    archive = client.archives.create(name="Notes")
-    with pytest.raises(UnprocessableEntityError):
-        client.archives.passages.create(archive.id, text="")
+def test_another_agents_passage_cannot_be_deleted(client: StrictLetta, agent: AgentState) -> None:
+    (made,) = client.agents.passages.create(agent.id, text="Tea")
+    other = client.agents.create(model=agent.model)
+    client.agents.passages.create(other.id, text="Coffee")
+
+    with pytest.raises(NotFoundError):
+        client.agents.passages.delete(made.id or "", agent_id=other.id)
+
+    assert len(client.agents.passages.list(agent.id)) == 1

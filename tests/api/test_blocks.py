@@ -34,13 +34,6 @@ def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> Non
     assert read.tags == ["a", "b"]
 
 
-def test_a_block_made_without_a_word_has_the_defaults(client: StrictLetta) -> None:
-    made = client.blocks.create(label="human", value="")
-
-    assert (made.limit, made.read_only, made.hidden) == (100_000, False, False)
-    assert (made.description, made.metadata, made.tags) == (None, {}, [])
-
-
 def test_a_change_touches_only_what_was_sent(client: StrictLetta) -> None:
     made = client.blocks.create(label="human", value="Ada", description="Whom", limit=10, tags=["x"])
 
@@ -243,9 +236,3 @@ def test_a_text_of_exactly_the_limit_fits(client: StrictLetta) -> None:
 
     assert client.blocks.retrieve(made.id).value == "é" * 20
     assert client.blocks.create(label="new", value="", limit=0).limit == 0
-
-
-def test_a_missing_block_is_told_in_the_words_that_clients_match(http: httpx2.Client) -> None:
-    id = new_id("block")
-
-    assert f"Block with id '{id}' not found" in http.get(f"/v1/blocks/{id}").json()["detail"]

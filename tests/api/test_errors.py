@@ -16,33 +16,122 @@ from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, 
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
 
 JSON = {"content-type": "application/json"}
-ROUTES_OF_AN_AGENT = """
-GET {agent}
-PATCH {agent}
-DELETE {agent}
-GET {agent}/messages
-POST {agent}/messages
-POST {agent}/messages/stream
-POST {agent}/messages/cancel
-PATCH {agent}/reset-messages
-GET {agent}/core-memory
-GET {agent}/core-memory/blocks
-GET {agent}/core-memory/blocks/human
-PATCH {agent}/core-memory/blocks/human
-PATCH {agent}/core-memory/blocks/attach/block-1
-PATCH {agent}/core-memory/blocks/detach/block-1
-"""
+# Routes on which the named thing is missing; the other ids are those of things that are there.
+MISSING = {
+    "Agent with ID {no-agent} not found": """
+        GET /agents/{no-agent}
+        PATCH /agents/{no-agent}
+        DELETE /agents/{no-agent}
+        GET /agents/{no-agent}/messages
+        POST /agents/{no-agent}/messages
+        POST /agents/{no-agent}/messages/stream
+        POST /agents/{no-agent}/messages/cancel
+        PATCH /agents/{no-agent}/reset-messages
+        GET /agents/{no-agent}/core-memory
+        GET /agents/{no-agent}/core-memory/blocks
+        GET /agents/{no-agent}/core-memory/blocks/human
+        PATCH /agents/{no-agent}/core-memory/blocks/human
+        PATCH /agents/{no-agent}/core-memory/blocks/attach/{block}
+        PATCH /agents/{no-agent}/core-memory/blocks/detach/{block}
+        GET /agents/{no-agent}/tools
+        PATCH /agents/{no-agent}/tools/attach/{tool}
+        PATCH /agents/{no-agent}/tools/detach/{tool}
+        PATCH /agents/{no-agent}/archives/attach/{archive}
+        PATCH /agents/{no-agent}/archives/detach/{archive}
+        POST /agents/{no-agent}/archival-memory
+        GET /agents/{no-agent}/archival-memory
+        GET /agents/{no-agent}/archival-memory/search?query=tea
+        DELETE /agents/{no-agent}/archival-memory/{no-passage}
+        POST /conversations/?agent_id={no-agent}""",
+    "Tool with ID {no-tool} not found": """
+        GET /tools/{no-tool}
+        PATCH /agents/{agent}/tools/attach/{no-tool}
+        PATCH /agents/{agent}/tools/detach/{no-tool}""",
+    "Block with id '{no-block}' not found": "GET /blocks/{no-block}",
+    "Archive with ID {no-archive} not found": """
+        GET /archives/{no-archive}
+        GET /archives/{no-archive}/agents
+        PATCH /agents/{agent}/archives/attach/{no-archive}
+        PATCH /agents/{agent}/archives/detach/{no-archive}
+        POST /archives/{no-archive}/passages
+        POST /archives/{no-archive}/passages/batch""",
+    "Run with ID {no-run} not found": """
+        GET /runs/{no-run}
+        GET /runs/{no-run}/messages
+        GET /runs/{no-run}/usage
+        GET /runs/{no-run}/steps
+        GET /runs/{no-run}/metrics
+        DELETE /runs/{no-run}""",
+    "Step with ID {no-step} not found": """
+        GET /steps/{no-step}
+        GET /steps/{no-step}/metrics
+        GET /steps/{no-step}/messages
+        PATCH /steps/{no-step}/feedback""",
+    "Message with ID {no-message} not found": "GET /messages/{no-message}/memory",
+    "Conversation with ID {no-conv} not found": """
+        GET /conversations/{no-conv}
+        POST /conversations/{no-conv}/messages""",
+}
+# Enough of a body for every one of these routes.
+ENOUGH = {"input": "Hello.", "text": "Tea", "passages": [{"text": "Tea"}], "messages": None}
 
 
-def test_an_agent_that_is_not_there_is_not_found_on_any_route(http: httpx2.Client, server: ServerInThread) -> None:
-    nobody, rows = new_id("agent"), server.rows()
-    cases = [(*line.split(), nobody) for line in ROUTES_OF_AN_AGENT.strip().splitlines()]
-    cases += [("GET", "nonsense", "nonsense"), ("GET", "a%00b", "a\0b")]
-    for method, path, name in cases:
-        body = {"input": "Hello."} if method in ("POST", "PATCH") and not path.endswith("cancel") else None
-        answer = http.request(method, "/v1/agents/" + path.format(agent=nobody), json=body)
-        expected = (404, {"detail": f"NOT_FOUND: Agent with ID {name} not found"})
-        assert (answer.status_code, answer.json()) == expected, (method, path)
+def test_what_is_not_there_is_not_found_on_any_route(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    ids = {f"no-{kind}": new_id(kind) for kind in "agent tool block archive run step message conv passage".split()}
+    ids |= {"agent": agent.id, "tool": agent.tools[0].id, "block": agent.blocks[0].id or ""}
+    ids["archive"] = client.archives.create(name="Notes").id
+    rows = server.rows()
+    for text, routes in MISSING.items():
+        for line in routes.strip().splitlines():
+            method, path = line.split()
+            body = None if method in ("GET", "DELETE") or path.endswith("cancel") else ENOUGH
+            answer = http.request(method, "/v1" + path.format_map(ids), json=body)
+            assert answer.status_code == 404, (line, answer.text)
+            assert answer.json()["detail"].startswith(f"NOT_FOUND: {text.format_map(ids)}"), (line, answer.text)
+    for path, name in (("nonsense", "nonsense"), ("a%00b", "a\0b")):
+        answer = http.get(f"/v1/agents/{path}")
+        assert answer.json() == {"detail": f"NOT_FOUND: Agent with ID {name} not found"}
+    assert server.rows() == rows
+
+
+REFUSED: list[tuple[str, str, object, int]] = [
+    ("POST", "/agents/{agent}/archival-memory", {"text": ""}, 422),
+    ("POST", "/agents/{agent}/archival-memory", {"tags": ["x"]}, 422),
+    ("POST", "/agents/{agent}/archival-memory", {"text": "Tea", "tags": "x"}, 422),
+    ("POST", "/agents/{agent}/archival-memory", {"text": "Tea", "created_at": "9999-12-31T23:59:59-12:00"}, 400),
+    ("GET", "/agents/{agent}/archival-memory/search", None, 422),
+    ("GET", "/agents/{agent}/archival-memory/search?query=x&top_k=0", None, 422),
+    ("GET", "/agents/{agent}/archival-memory/search?query=x&top_k=101", None, 422),
+    ("GET", "/agents/{agent}/archival-memory/search?query=x&tag_match_mode=some", None, 422),
+    ("POST", "/passages/search", {"query": "tea", "archive_id": new_id("archive")}, 404),
+    ("POST", "/messages/search", {"query": "tea", "roles": ["tool"]}, 422),
+    ("POST", "/agents/", {"model": MODEL, "model_settings": {"effort": True}}, 422),
+    *(
+        ("POST", f"/{path}/search", {"query": "tea", **body}, status)
+        for path in ("messages", "agents/messages", "passages")
+        for body, status in (
+            ({"limit": 0}, 422),
+            ({"limit": 101}, 422),
+            ({"search_mode": "magic"}, 422),
+            ({"start_date": "yesterday"}, 400),
+            ({"end_date": "32.13.2025"}, 400),
+            ({"project_id": "project-1"}, 422),
+            ({"template_id": "template-1"}, 422),
+            ({"agent_id": new_id("agent")}, 404),
+        )
+    ),
+]
+
+
+def test_requests_that_cannot_be_are_refused_and_change_nothing(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    rows = server.rows()
+    for method, path, body, status in REFUSED:
+        answer = http.request(method, "/v1" + path.format(agent=agent.id), json=body)
+        assert answer.status_code == status, (path, body, answer.text)
     assert server.rows() == rows
 
 

@@ -1,8 +1,27 @@
-import pytest
+"""Whether the server answers, and its models."""
+
+from importlib.metadata import version
+from typing import Any
+
+import httpx2
 
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from tests.support.serving import ServerInThread, StrictLetta
+
+
+def test_the_official_client_finds_the_server_healthy(client: StrictLetta) -> None:
+    health = client.health()
+
+    assert (health.version, health.status) == (version("ricordo"), "ok")
+
+
+def test_health_answers_with_and_without_the_last_slash(http: httpx2.Client) -> None:
+    for path in ("/v1/health", "/v1/health/"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+        assert answer.json() == {"version": version("ricordo"), "status": "ok"}
+
 
 HANDLES = ["ricordo/librarian", "scripted/model", "scripted/small", "scripted/pieces"]
 
@@ -19,19 +38,17 @@ def test_every_usable_model_is_listed(client: StrictLetta) -> None:
     assert {model.provider_type for model in models} == {"openai"}
 
 
-@pytest.mark.parametrize(
-    ("query", "handles"),
-    [
+def test_models_are_filtered(client: StrictLetta) -> None:
+    filters: list[tuple[dict[str, Any], list[str]]] = [
         ({"provider_name": "ricordo"}, ["ricordo/librarian"]),
         ({"provider_name": "nobody"}, []),
         ({"provider_type": "openai"}, HANDLES),
         ({"provider_type": "anthropic"}, []),
         ({"provider_category": ["base"]}, HANDLES),
         ({"provider_category": ["byok"]}, []),
-    ],
-)
-def test_models_are_filtered(client: StrictLetta, query: dict[str, object], handles: list[str]) -> None:
-    assert [model.handle for model in client.models.list(**query)] == handles  # type: ignore[arg-type]
+    ]
+    for query, handles in filters:
+        assert [model.handle for model in client.models.list(**query)] == handles, query
 
 
 def test_every_usable_embedding_model_is_listed(client: StrictLetta, server: ServerInThread) -> None:

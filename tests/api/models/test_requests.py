@@ -1,0 +1,284 @@
+"""Requests as clients send them: read, refused, and served again."""
+
+from dataclasses import asdict
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, get_args
+
+import httpx2
+import letta_client.types
+import pytest
+from letta_client._models import construct_type
+from letta_client.types import AgentState
+from letta_client.types.agent_state import CompactionSettings as ClientSettings
+from pydantic import ValidationError
+
+from ricordo.api.models.agents import AgentRequest
+from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
+from ricordo.api.models.messages import SendRequest
+from ricordo.api.models.models import ModelSettingsRequest
+from ricordo.api.models.tools import read_rule, rule_response
+from ricordo.domain.agent import CompactionSettings
+from ricordo.domain.tool import RuleType, ToolRule
+from ricordo.errors import Invalid
+from tests.support.serving import MODEL, ServerInThread
+
+AGENT_LATER: dict[str, Any] = {
+    "enable_sleeptime": True,
+    "source_ids": ["source-1"],
+    "folder_ids": ["source-1"],
+    "identity_ids": ["identity-1"],
+    "secrets": {"KEY": "value"},
+    "tool_exec_environment_variables": {"KEY": "value"},
+    "include_default_source": True,
+    "memory_variables": {"name": "Ada"},
+    "from_template": "nina:latest",
+}
+SEND_LATER: dict[str, Any] = {
+    "client_skills": [{"name": "draw"}],
+    "return_logprobs": True,
+    "return_token_ids": True,
+}
+
+
+def test_what_this_version_lacks_is_refused_by_name(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    rows = server.rows()
+    cases = [("/v1/agents/", {"model": MODEL}, name, value) for name, value in AGENT_LATER.items()]
+    for path in ("messages", "messages/stream"):
+        talk = f"/v1/agents/{agent.id}/{path}"
+        cases += [(talk, {"input": "Hello."}, name, value) for name, value in SEND_LATER.items()]
+    for path, body, name, value in cases:
+        answer = http.post(path, json={**body, name: value})
+        told = f"INVALID_ARGUMENT: {name} is not supported by this version of Ricordo. Leave it out."
+        assert (answer.status_code, answer.json()) == (422, {"detail": told}), path
+    assert server.rows() == rows
+
+
+def test_the_same_options_switched_off_are_no_reason_to_refuse(http: httpx2.Client, agent: AgentState) -> None:
+    off = {list: [], dict: {}, bool: False, str: None}
+    agent_off = {name: off[type(value)] for name, value in AGENT_LATER.items()}
+    send_off = {name: off[type(value)] for name, value in SEND_LATER.items()}
+
+    assert http.post("/v1/agents/", json={"model": MODEL, **agent_off}).status_code == 200
+    assert http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", **send_off}).status_code == 200
+
+
+def test_fields_of_newer_clients_are_let_through(http: httpx2.Client, agent: AgentState) -> None:
+    assert http.post("/v1/agents/", json={"model": MODEL, "from_the_future": 1}).status_code == 200
+    message = {"role": "user", "content": "Hello.", "from_the_future": 1}
+    sent = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message], "enable_thinking": "true"})
+    assert sent.status_code == 200
+
+
+def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
+    body = SendRequest.model_validate(
+        {"messages": [{"role": "user", "content": "Hello."}, {"approve": True}, {"type": "approval", "approvals": []}]}
+    )
+
+    assert [type(message).__name__ for message in body.messages or ()] == [
+        "MessageRequest",
+        "ApprovalDecisionRequest",
+        "ApprovalDecisionRequest",
+    ]
+
+
+def test_half_a_character_and_numbers_beyond_64_bits_are_refused() -> None:
+    for value in ("\ud800", 2**64, -(2**63) - 1):
+        with pytest.raises(ValueError, match="cannot be stored"):
+            AgentRequest.model_validate({"metadata": {"deep": [value]}})
+
+
+def test_a_nul_is_refused_everywhere(http: httpx2.Client) -> None:
+    for path, body in (
+        ("/v1/blocks/", {"label": "human", "value": "a\0b"}),
+        ("/v1/agents/", {"model": MODEL, "name": "a\0b"}),
+        ("/v1/agents/", {"model": MODEL, "tags": ["\0"]}),
+    ):
+        answer = http.post(path, json=body)
+        assert answer.status_code == 422, body
+        assert "NUL" in answer.json()["detail"]
+
+
+def test_text_that_only_looks_like_a_nul_is_kept(http: httpx2.Client) -> None:
+    value = r"\u0000 and \\u0000"
+    assert http.post("/v1/blocks/", json={"label": "human", "value": value}).json()["value"] == value
+
+
+def test_a_body_beyond_the_limit_is_refused(http: httpx2.Client) -> None:
+    answer = http.post("/v1/blocks/", content=b'{"value": "' + b"x" * (33 * 1024 * 1024) + b'"}')
+    assert answer.status_code == 413
+
+
+def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: AgentState) -> None:
+    for source in ({"media_type": "image/png", "data": "abc"}, {"media_type": "audio/wav", "data": "aGk="}):
+        content = [{"type": "image", "source": {"type": "base64", **source}}]
+        message = {"role": "user", "content": content}
+        answer = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message]})
+        assert answer.status_code in (400, 422), source
+    assert len(http.get(f"/v1/agents/{agent.id}/messages").json()) == 1  # the system message alone
+
+
+RULES: list[dict[str, Any]] = [
+    {"type": "run_first", "tool_name": "plan", "args": {"depth": 1, "note": None}},
+    {"type": "exit_loop", "tool_name": "plan"},
+    {"type": "continue_loop", "tool_name": "plan"},
+    {
+        "type": "conditional",
+        "tool_name": "plan",
+        "child_output_mapping": {"yes": "write"},
+        "default_child": "check",
+        "require_output_mapping": False,
+    },
+    {
+        "type": "constrain_child_tools",
+        "tool_name": "plan",
+        "children": ["write", "check"],
+        "child_arg_nodes": [{"name": "write", "args": {"path": "a"}}],
+    },
+    {"type": "max_count_per_step", "tool_name": "plan", "max_count_limit": 3},
+    {"type": "parent_last_tool", "tool_name": "plan", "children": ["write"]},
+    {"type": "required_before_exit", "tool_name": "plan"},
+    {"type": "requires_approval", "tool_name": "plan", "prompt_template": "Ask before {{ tool_name }}."},
+]
+
+
+def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> None:
+    """Its form is found by its type among the client's own classes; what it sends back is the same rule."""
+    names = [m.name for m in iter_modules(letta_client.types.__path__) if m.name.endswith("_tool_rule")]
+    modules = [import_module(f"letta_client.types.{name}") for name in names]
+    forms = [getattr(module, module.__all__[0]) for module in modules]
+    assert len(forms) == 9
+    assert {rule["type"] for rule in RULES} == set(get_args(RuleType))
+    for sent in RULES:
+        shown = rule_response(read_rule(sent))
+        assert shown == {"prompt_template": None, **sent}
+        assert read_rule(shown) == read_rule(sent)
+        (form,) = (f for f in forms if sent["type"] in str(f.model_fields["type"].annotation))
+        assert read_rule(form.model_validate(shown).model_dump()) == read_rule(sent)
+
+
+def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
+    assert read_rule({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
+    assert read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type == "conditional"
+    nodes = {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "b"}]}
+    assert read_rule(nodes).type == "constrain_child_tools"
+    # Unknown fields are ignored.
+    assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
+
+
+IMPOSSIBLE_RULES: list[tuple[Any, str]] = [
+    ({"tool_name": "a", "type": "sometimes"}, "rule for a is not right: .*'run_first'"),
+    ({"tool_name": "a", "children": ["b"]}, "type"),
+    ({"type": "exit_loop"}, "tool_name: Field required"),
+    ({"type": "exit_loop", "tool_name": ""}, "tool_name"),
+    ({"type": "constrain_child_tools", "tool_name": "a", "children": []}, "children"),
+    ({"type": "constrain_child_tools", "tool_name": "a", "children": "b"}, "children"),
+    ({"type": "parent_last_tool", "tool_name": "a"}, "children: Field required"),
+    ({"type": "conditional", "tool_name": "a", "child_output_mapping": {}}, "child_output_mapping"),
+    ({"type": "max_count_per_step", "tool_name": "a", "max_count_limit": -1}, "max_count_limit"),
+    ({"type": "run_first", "tool_name": "a", "args": [1]}, "args"),
+    (
+        {
+            "type": "constrain_child_tools",
+            "tool_name": "a",
+            "children": ["b"],
+            "child_arg_nodes": [{"name": "c"}],
+        },
+        "not among its children",
+    ),
+    ("exit_loop", "not right"),
+]
+
+
+def test_a_rule_that_cannot_be_is_refused_by_name() -> None:
+    for sent, words in IMPOSSIBLE_RULES:
+        with pytest.raises(Invalid, match=words):
+            read_rule(sent)
+
+
+def read(base: CompactionSettings | None = None, **sent: Any) -> CompactionSettings:
+    return CompactionSettingsRequest.model_validate(sent).settings(base)
+
+
+def test_an_empty_body_means_the_defaults() -> None:
+    assert read() == CompactionSettings()
+    body = CompactionSettingsRequest()
+    defaults = CompactionSettings()
+    for name in ("model", "prompt", "prompt_acknowledgement", "clip_chars", "mode", "sliding_window_percentage"):
+        assert getattr(body, name) == getattr(defaults, name)
+
+
+def test_what_was_sent_is_kept_and_served_again() -> None:
+    sent = {
+        "model": "openai/gpt-5-mini",
+        "model_settings": {
+            "provider_type": "openai",
+            "temperature": 0.2,
+            "reasoning": {"reasoning_effort": "low"},
+            "verbosity": "low",
+        },
+        "prompt": "Sum up in verse.",
+        "prompt_acknowledgement": True,
+        "clip_chars": None,
+        "mode": "self_compact_all",
+        "sliding_window_percentage": 0.5,
+    }
+    settings = read(**sent)
+    assert CompactionSettingsResponse.from_settings(settings) == sent
+    assert CompactionSettings(**asdict(settings)) == settings
+    client: Any = construct_type(type_=ClientSettings, value=CompactionSettingsResponse.from_settings(settings))
+    assert (client.mode, client.sliding_window_percentage, client.clip_chars) == ("self_compact_all", 0.5, None)
+    assert client.api_model_settings.temperature == 0.2
+
+
+def test_no_model_settings_are_null_on_the_wire() -> None:
+    assert CompactionSettingsResponse.from_settings(CompactionSettings())["model_settings"] is None
+    assert read(model_settings=None).model_settings == {}
+    assert read(CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None).model_settings == {}
+
+
+def test_what_is_left_out_stays_as_it_was() -> None:
+    base = CompactionSettings(model="a/b", prompt="Mine.", clip_chars=9)
+    assert read(base, clip_chars=8) == CompactionSettings(model="a/b", prompt="Mine.", clip_chars=8)
+    assert read(base, model=None).model is None
+    assert read(base, mode="all").prompt is None
+    assert read(base, mode="all", prompt="Other.").prompt == "Other."
+    assert read(base, mode="sliding_window").prompt == "Mine."
+
+
+def test_null_where_clients_send_back_what_they_read_means_not_chosen() -> None:
+    base = CompactionSettings(mode="all", prompt_acknowledgement=True, sliding_window_percentage=0.7)
+    sent = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None, "something_new": 1}
+    assert read(base, **sent) == base
+
+
+IMPOSSIBLE_SETTINGS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
+    ({"mode": "everything"}, ("mode",), "Input should be 'all', 'sliding_window'"),
+    ({"sliding_window_percentage": 1.2}, ("sliding_window_percentage",), "less than or equal to 1"),
+    ({"sliding_window_percentage": -0.1}, ("sliding_window_percentage",), "greater than or equal to 0"),
+    ({"sliding_window_percentage": float("nan")}, ("sliding_window_percentage",), "finite"),
+    ({"clip_chars": -1}, ("clip_chars",), "greater than or equal to 0"),
+    ({"clip_chars": 10**30}, ("clip_chars",), "less than or equal to"),
+    ({"model": "gpt"}, (), 'a handle such as "openai/gpt-5-mini", not "gpt"'),
+    ({"model": ""}, (), "a handle such as"),
+    ({"model": "openai/"}, (), "a handle such as"),
+    ({"model_settings": {"temperature": "hot"}}, ("model_settings", "temperature"), "valid number"),
+    ({"model_settings": {"reasoning": "low"}}, ("model_settings", "reasoning"), "valid dictionary"),
+    ({"model_settings": {"max_output_tokens": 0}}, ("model_settings", "max_output_tokens"), "greater than"),
+    ({"prompt": "x" * 100_001}, ("prompt",), "at most 100000 characters"),
+]
+
+
+def test_compaction_settings_that_cannot_be_are_refused_with_their_place_and_reason() -> None:
+    for sent, where, why in IMPOSSIBLE_SETTINGS:
+        with pytest.raises(ValidationError) as caught:
+            read(**sent)
+        fault = caught.value.errors()[0]
+        assert (fault["loc"], why in fault["msg"]) == (where, True), sent
+
+
+def test_thinking_that_is_switched_off_has_no_budget() -> None:
+    sent = {"thinking": {"type": "disabled", "budget_tokens": 1024}}
+    assert ModelSettingsRequest.model_validate(sent).changes() == {"max_reasoning_tokens": None}
