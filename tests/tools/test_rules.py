@@ -39,7 +39,6 @@ def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, .
 
 def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
     book = Rulebook([], TOOLS)
-
     assert book.is_empty
     assert book.allowed([]) is book.allowed(called("plan"))
     assert book.allowed([]) == Allowed(TOOLS)
@@ -51,9 +50,7 @@ def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
 
 def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
     book = Rulebook([rule("run_first", "search"), rule("run_first", "plan"), rule("run_first", "absent")], TOOLS)
-
     first = book.allowed([])
-
     assert (first.names, first.must_call) == (("plan", "search"), True)
     assert names(book, "plan") == TOOLS
     assert not book.allowed(called("plan")).must_call
@@ -61,83 +58,43 @@ def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> 
 
 def test_right_after_a_parent_only_its_children_may_be_called() -> None:
     book = Rulebook([children("plan", "search", "write")], TOOLS)
-
     after = book.allowed(called("plan"))
-
     assert (after.names, after.must_call) == (("search", "write"), True)
     assert names(book) == names(book, "search") == TOOLS
 
 
-def test_children_of_two_rules_about_one_tool_are_intersected() -> None:
-    book = Rulebook([children("plan", "search", "write"), children("plan", "write", "check")], TOOLS)
-
-    assert names(book, "plan") == ("write",)
-
-
 def test_children_of_a_parent_rule_are_called_right_after_it_and_never_else() -> None:
     book = Rulebook([parent("plan", "write", "check")], TOOLS)
-
     assert names(book) == names(book, "search") == ("plan", "search", "send_message")
     assert names(book, "plan") == ("write", "check")
     assert names(book, "plan", "write") == ("plan", "search", "send_message")
 
 
-def test_children_of_a_parent_that_is_not_attached_cannot_be_called() -> None:
-    assert names(Rulebook([parent("absent", "write")], TOOLS)) == ("plan", "search", "check", "send_message")
-
-
 def test_a_limit_counts_the_calls_of_this_turn_whatever_they_gave() -> None:
     book = Rulebook([rule("max_count_per_step", "search", max_count_limit=2)], TOOLS)
-
     assert "search" in names(book, "search", "plan")
     assert "search" not in names(book, "search", "plan", "search")
     assert "search" not in book.allowed(called("search", "search", is_success=False)).names
 
 
-def test_the_lowest_of_two_limits_counts_and_zero_is_never() -> None:
-    rules = [rule("max_count_per_step", "search", max_count_limit=limit) for limit in (3, 1)]
-
-    assert "search" not in names(Rulebook(rules, TOOLS), "search")
-    assert "plan" not in names(Rulebook([rule("max_count_per_step", "plan", max_count_limit=0)], TOOLS))
-
-
 def test_a_limit_of_the_only_tool_leaves_words_alone() -> None:
     book = Rulebook([rule("max_count_per_step", "plan", max_count_limit=1)], ["plan"])
-
     assert book.allowed(called("plan")) == Allowed((), {}, {}, must_call=False)
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("yes", ("write",)),
-        (" yes\n", ("write",)),
-        ('"yes"', ("write",)),
-        ("true", ("check",)),
-        ("True", ("check",)),
-        ("1", ("search",)),
-        ("1.0", ("search",)),
-        ("1e0", ("search",)),
-        ('{"b": [1], "a": true}', ("plan",)),
-        ("yes, please", ("send_message",)),
-        ("01", ("send_message",)),
-        ("", ("send_message",)),
-        ("[" * 300 + "]" * 300, ("send_message",)),
-        ("{broken", ("send_message",)),
-    ],
-)
-def test_the_output_of_a_tool_decides_what_comes_next(output: str, expected: tuple[str, ...]) -> None:
-    cases = {"yes": "write", "true": "check", "1": "search", '{"a":true,"b":[1]}': "plan"}
+def test_the_output_of_a_tool_decides_what_comes_next() -> None:
+    cases = {"yes": "write", "true": "check", "1": "search", "1.0": "plan", '{"a":true,"b":[1]}': "plan"}
     book = Rulebook([rule("conditional", "plan", child_output_mapping=cases, default_child="send_message")], TOOLS)
-
-    assert names(book, "plan", content=output) == expected
-
-
-def test_an_equal_text_wins_over_an_equal_value() -> None:
-    book = Rulebook([rule("conditional", "plan", child_output_mapping={"1": "write", "1.0": "check"})], TOOLS)
-
-    assert names(book, "plan", content="1.0") == ("check",)
-    assert names(book, "plan", content="1.00") == ("write",)
+    outputs = {
+        "write": ("yes", " yes\n", '"yes"'),
+        "check": ("true", "True"),
+        "search": ("1", "1.00", "1e0"),
+        "plan": ("1.0", '{"b": [1], "a": true}'),
+        "send_message": ("yes, please", "01", "", "[" * 300 + "]" * 300, "{broken"),
+    }
+    for expected, several in outputs.items():
+        for output in several:
+            assert names(book, "plan", content=output) == (expected,), output
 
 
 def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_required() -> None:
@@ -147,7 +104,6 @@ def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_requi
         [rule("conditional", "plan", child_output_mapping=cases, require_output_mapping=True, default_child="check")],
         TOOLS,
     )
-
     assert loose.allowed(called("plan", content="no")) == Allowed(TOOLS)
     with pytest.raises(DeadEnd, match=r"conditional of plan \(yes: write\)"):
         strict.allowed(called("plan", content="no"))
@@ -155,7 +111,6 @@ def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_requi
 
 def test_a_call_that_the_rules_refuse_is_told_what_it_could_be() -> None:
     allowed = Rulebook([children("plan", "search", "write")], TOOLS).allowed(called("plan"))
-
     assert allowed.refusal("search") is None
     assert "search, write" in (allowed.refusal("send_message") or "")
     assert "no further call" in (Allowed(()).refusal("plan") or "")
@@ -168,9 +123,7 @@ def test_values_are_filled_in_for_the_first_tool_and_for_children() -> None:
     node = {"name": "write", "args": {"path": "a.md"}}
     rules = [rule("run_first", "plan", args={"depth": 1}), children("plan", "write", "check", child_arg_nodes=[node])]
     book = Rulebook(rules, TOOLS)
-
     first, second = book.allowed([]), book.allowed(called("plan"))
-
     assert (first.prefilled, first.provenance) == ({"plan": {"depth": 1}}, {"plan": "InitToolRule(plan)"})
     assert second.prefilled == {"write": {"path": "a.md"}}
     assert second.provenance == {"write": "ChildToolRule(plan->write)"}
@@ -195,7 +148,6 @@ def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
 def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), children("send_message", "plan")], TOOLS)
     good, bad = called("send_message"), called("send_message", is_success=False)
-
     assert book.is_terminal("send_message")
     assert book.outcome([], good) == RuleOutcome(stops=True)
     failed = book.outcome([], bad)
@@ -203,18 +155,10 @@ def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
     assert "send_message failed" in str(failed.reason)
 
 
-def test_one_terminal_tool_among_parallel_calls_ends_the_turn() -> None:
-    calls = called("send_message", "search")
-
-    assert Rulebook([rule("exit_loop", "send_message")], TOOLS).outcome([], calls).stops
-
-
 def test_no_turn_ends_before_what_is_required_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS)
     spoke, failed = called("send_message"), called("write", is_success=False)
-
     waits = book.outcome(failed, spoke)
-
     assert (waits.stops, waits.continues, waits.reason) == (False, True, "Before this turn ends, call: write.")
     assert book.outcome([], []).continues
     assert book.outcome([], called("write")) == RuleOutcome()
@@ -228,14 +172,12 @@ def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
     rules = [rule("required_before_exit", "write"), rule("max_count_per_step", "write", max_count_limit=1)]
     book = Rulebook(rules, TOOLS)
     failed = called("write", is_success=False)
-
     assert book.before_exit(failed) == ()
     assert book.outcome(failed, []) == RuleOutcome()
 
 
 def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> None:
     book = Rulebook([rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")], TOOLS)
-
     assert "go on after search" in str(book.outcome([], called("search")).reason)
     assert "after plan" in str(book.outcome([], called("plan")).reason)
     assert book.outcome([], called("write")) == RuleOutcome()
@@ -244,9 +186,7 @@ def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_le
 
 def test_approval_and_order_are_told_apart() -> None:
     calm = [rule("requires_approval", "write"), rule("exit_loop", "send_message"), rule("continue_loop", "plan")]
-
     book = Rulebook(calm, TOOLS)
-
     assert book.needs_approval("write")
     assert not book.needs_approval("plan")
     assert not book.is_ordered
@@ -334,7 +274,6 @@ def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
         children("plan", "absent", "write"),
     ]
     book = Rulebook(absent, TOOLS)
-
     assert names(book) == TOOLS
     assert names(book, "plan") == ("write",)
     assert len(book.lines()) == 1
@@ -344,7 +283,6 @@ def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
     limit = rule("max_count_per_step", "send_message", max_count_limit=1)
     rules = [children("plan", "search"), children("search", "plan", "send_message"), limit]
     book = Rulebook(rules, ["plan", "search", "send_message"])
-
     assert names(book, "send_message", content="x") == ("plan", "search")
     with pytest.raises(DeadEnd, match=r"no longer end after plan.*max_count_per_step of send_message \(1\)"):
         book.allowed(called("send_message", "plan"))
@@ -354,7 +292,6 @@ def test_a_required_tool_that_is_out_of_reach_is_reported() -> None:
     rules = [rule("required_before_exit", "write"), parent("plan", "write")]
     book = Rulebook([*rules, rule("max_count_per_step", "plan", max_count_limit=1)], ["plan", "write", "search"])
     lost = [*called("plan"), *called("write", is_success=False)]
-
     assert names(book, "plan") == ("write",)
     with pytest.raises(
         DeadEnd, match=r"write must be called .* after write that is.*of plan \(write\).*required_before_exit of write"
@@ -378,11 +315,9 @@ def test_every_type_tells_the_model_a_sentence() -> None:
         rule("required_before_exit", "search"),
         rule("requires_approval", "write"),
     ]
-
     lines = [
         line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>") for line in Rulebook(rules, TOOLS).lines()
     ]
-
     assert lines == [
         "Your first tool call has to be one of these: plan, search.",
         "Calling send_message finishes your turn.",
@@ -398,17 +333,11 @@ def test_every_type_tells_the_model_a_sentence() -> None:
 
 def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
     template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
-
     lines = Rulebook([rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS).lines()
-
     assert lines == ("plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",)
-
-
-def test_what_is_filled_in_is_not_filled_in_again_and_cannot_leave_its_section() -> None:
+    # What is filled in is not filled in again, and cannot leave its section.
     tricky = "{{ tool_name }}</tool_usage_rules>"
-
     (line,) = Rulebook([rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS).lines()
-
     assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
 
 
@@ -609,11 +538,3 @@ def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: 
     book = _book(rules)
     if book is not None:
         assert _walk(book, Random(seed)) != "endless"  # noqa: S311 - a replayable walk
-
-
-@given(_rules)
-def test_what_the_model_is_told_is_the_same_each_time(rules: list[ToolRule]) -> None:
-    book = _book(rules)
-    if book is not None:
-        assert book.lines() == Rulebook(rules, NAMES).lines()
-        assert all("{{" not in line for line in book.lines())

@@ -57,18 +57,18 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
     ("memory_rethink", {"label": "human", "new_memory": ""}, ""),
     ("core_memory_append", {"label": "human", "content": "1→ Pet: cat"}, f"{TEXT}\n1→ Pet: cat"),
     ("core_memory_append", {"label": "plans", "content": "Rest"}, "Rest"),
+    ("memory_insert", {"label": "plans", "new_string": "Turin 2→ Rome, x→ y, →z"}, "Turin 2→ Rome, x→ y, →z"),
     ("core_memory_replace", {"label": "human", "old_content": "a", "new_content": "A"}, TEXT.replace("a", "A")),
     ("core_memory_replace", {"label": "human", "old_content": "i", "new_content": ""}, TEXT.replace("i", "")),
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "value"), EDITS)
-async def test_an_edit_gives_the_blocks_new_value(
-    human: Desk, name: str, arguments: dict[str, Any], value: str
-) -> None:
-    assert await human.said(name, **arguments) == value
-    assert human.memory.block(arguments["label"]).value == value
-    assert len(human.memory.edits) == 1
+async def test_an_edit_gives_the_blocks_new_value() -> None:
+    for name, arguments, value in EDITS:
+        one = paper_desk(make.block("human", TEXT), make.block("plans", ""))
+        assert await one.said(name, **arguments) == value, (name, arguments)
+        assert one.memory.block(arguments["label"]).value == value
+        assert len(one.memory.edits) == 1
 
 
 async def test_tabs_white_space_and_every_script_are_stored_to_the_letter(store: SqliteStore) -> None:
@@ -98,88 +98,41 @@ async def test_the_older_names_of_parameters_are_accepted(
     assert await human.said(name, label="human", **given) == known
 
 
+PREFIX = (
+    "{} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
+    "(line numbers are for display purposes only)."
+)
+BANNER = (
+    "{} contains a line number warning, which is not allowed. Do not include line number information when calling memory "
+    "tools (line numbers are for display purposes only)."
+)
+NOT_THERE = "No replacement was performed, old_string `{}` did not appear verbatim in memory block with label `human`."
+TWICE = "No replacement was performed. Multiple occurrences of old_string `{}` in lines {}. Please ensure it is unique."
+LINE = (
+    "Invalid `insert_line` parameter: {}. It should be within the range of lines of the memory block: [0, {}], or -1 to "
+    "append to the end of the memory block."
+)
+
+
+def replacing(old: str, new: str) -> dict[str, Any]:
+    return {"label": "human", "old_string": old, "new_string": new}
+
+
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "coffee", "new_string": "water"},
-        "No replacement was performed, old_string `coffee` did not appear verbatim in memory block with label `human`.",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "", "new_string": "water"},
-        "No replacement was performed, old_string `` did not appear verbatim in memory block with label `human`.",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": ": ", "new_string": "="},
-        "No replacement was performed. Multiple occurrences of old_string `: ` in lines [1, 3]. Please ensure it is unique.",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "1→ Name: Ada", "new_string": "Name: Eve"},
-        "old_string contains a line number prefix, which is not allowed. Do not include line numbers when calling memory "
-        "tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "Ada", "new_string": "Eve\n \t12→Pet: cat"},
-        "new_string contains a line number prefix, which is not allowed. Do not include line numbers when calling memory "
-        "tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": f"{WARNING}\n1→ Name", "new_string": "Eve"},
-        "old_string contains a line number warning, which is not allowed. Do not include line number information when "
-        "calling memory tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "Ada", "new_string": WARNING},
-        "new_string contains a line number warning, which is not allowed. Do not include line number information when "
-        "calling memory tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_insert",
-        {"label": "human", "new_string": "4→ Pet: cat"},
-        "new_string contains a line number prefix, which is not allowed. Do not include line numbers when calling memory "
-        "tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_insert",
-        {"label": "human", "new_string": f"Pet\n{WARNING}"},
-        "new_string contains a line number warning, which is not allowed. Do not include line number information when "
-        "calling memory tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_rethink",
-        {"label": "human", "new_memory": "She\n2→ is Ada"},
-        "new_memory contains a line number prefix, which is not allowed. Do not include line numbers when calling memory "
-        "tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_rethink",
-        {"label": "human", "new_memory": WARNING},
-        "new_memory contains a line number warning, which is not allowed. Do not include line number information when "
-        "calling memory tools (line numbers are for display purposes only).",
-    ),
-    (
-        "memory_insert",
-        {"label": "human", "new_string": "x", "insert_line": 4},
-        "Invalid `insert_line` parameter: 4. It should be within the range of lines of the memory block: [0, 3], or -1 to "
-        "append to the end of the memory block.",
-    ),
-    (
-        "memory_insert",
-        {"label": "human", "new_string": "x", "insert_line": -2},
-        "Invalid `insert_line` parameter: -2. It should be within the range of lines of the memory block: [0, 3], or -1 to "
-        "append to the end of the memory block.",
-    ),
-    (
-        "memory_insert",
-        {"label": "plans", "new_string": "x", "insert_line": 1},
-        "Invalid `insert_line` parameter: 1. It should be within the range of lines of the memory block: [0, 0], or -1 to "
-        "append to the end of the memory block.",
-    ),
+    ("memory_replace", replacing("coffee", "water"), NOT_THERE.format("coffee")),
+    ("memory_replace", replacing("", "water"), NOT_THERE.format("")),
+    ("memory_replace", replacing(": ", "="), TWICE.format(": ", "[1, 3]")),
+    ("memory_replace", replacing("1→ Name: Ada", "Name: Eve"), PREFIX.format("old_string")),
+    ("memory_replace", replacing("Ada", "Eve\n \t12→Pet: cat"), PREFIX.format("new_string")),
+    ("memory_replace", replacing(f"{WARNING}\n1→ Name", "Eve"), BANNER.format("old_string")),
+    ("memory_replace", replacing("Ada", WARNING), BANNER.format("new_string")),
+    ("memory_insert", {"label": "human", "new_string": "4→ Pet: cat"}, PREFIX.format("new_string")),
+    ("memory_insert", {"label": "human", "new_string": f"Pet\n{WARNING}"}, BANNER.format("new_string")),
+    ("memory_rethink", {"label": "human", "new_memory": "She\n2→ is Ada"}, PREFIX.format("new_memory")),
+    ("memory_rethink", {"label": "human", "new_memory": WARNING}, BANNER.format("new_memory")),
+    ("memory_insert", {"label": "human", "new_string": "x", "insert_line": 4}, LINE.format(4, 3)),
+    ("memory_insert", {"label": "human", "new_string": "x", "insert_line": -2}, LINE.format(-2, 3)),
+    ("memory_insert", {"label": "plans", "new_string": "x", "insert_line": 1}, LINE.format(1, 0)),
     (
         "core_memory_replace",
         {"label": "human", "old_content": "coffee", "new_content": "water"},
@@ -193,11 +146,11 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "told"), REFUSALS)
-async def test_an_edit_that_is_not_right_is_refused_in_these_words(
-    human: Desk, name: str, arguments: dict[str, Any], told: str
-) -> None:
-    assert await human.refused(name, **arguments) == told
+async def test_an_edit_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
+    for name, arguments, told in REFUSALS:
+        assert await human.refused(name, **arguments) == told, (name, arguments)
+    one = paper_desk(make.block("human", "a\nb\n-\na\nb\nb a\nb"))
+    assert await one.refused("memory_replace", **replacing("a\nb", "c")) == TWICE.format("a\nb", "[1, 4, 6]")
 
 
 ANY_EDIT: list[tuple[str, dict[str, Any]]] = [
@@ -209,43 +162,20 @@ ANY_EDIT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments"), ANY_EDIT)
-async def test_no_tool_edits_a_block_that_is_not_there(human: Desk, name: str, arguments: dict[str, Any]) -> None:
-    told = "Block field persona does not exist (available sections = human, plans)"
-    assert await human.refused(name, label="persona", **arguments) == told
-
-
-@pytest.mark.parametrize("fields", [{"read_only": True}, {"policy": "read_only"}])
-@pytest.mark.parametrize(("name", "arguments"), ANY_EDIT)
-async def test_no_tool_edits_a_read_only_block(name: str, arguments: dict[str, Any], fields: dict[str, Any]) -> None:
-    told = await paper_desk(make.block("human", "Ada", **fields)).refused(name, label="human", **arguments)
-    assert told == "Error This block is read-only and cannot be edited."
-
-
-@pytest.mark.parametrize(("name", "arguments"), ANY_EDIT)
-async def test_no_tool_writes_beyond_the_limit(name: str, arguments: dict[str, Any]) -> None:
-    one = paper_desk(make.block("human", "Ada", limit=7))
-    told = 'Block "human" would hold 8 characters, but its limit is 7. Shorten the text or raise the limit.'
-    assert await one.refused(name, label="human", **arguments) == told
-
-
-@pytest.mark.parametrize(("name", "arguments"), ANY_EDIT)
-async def test_no_tool_writes_nul_characters(human: Desk, name: str, arguments: dict[str, Any]) -> None:
-    with_nul = {key: value.replace("x", "\0") for key, value in arguments.items()}
-    told = "A memory block cannot hold NUL characters. Leave them out."
-    assert await human.refused(name, label="human", **with_nul) == told
-
-
-async def test_an_arrow_inside_a_line_is_text(human: Desk) -> None:
-    value = await human.said("memory_insert", label="plans", new_string="Turin 2→ Rome, x→ y, →z")
-    assert value == "Turin 2→ Rome, x→ y, →z"
-
-
-async def test_occurrences_are_reported_by_the_lines_they_begin_on() -> None:
-    one = paper_desk(make.block("human", "a\nb\n-\na\nb\nb a\nb"))
-    assert "in lines [1, 4, 6]. Please" in await one.refused(
-        "memory_replace", label="human", old_string="a\nb", new_string="c"
-    )
+async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) -> None:
+    limited = paper_desk(make.block("human", "Ada", limit=7))
+    bound = [paper_desk(make.block("human", "Ada", **one)) for one in ({"read_only": True}, {"policy": "read_only"})]
+    for name, arguments in ANY_EDIT:
+        told = 'Block "human" would hold 8 characters, but its limit is 7. Shorten the text or raise the limit.'
+        assert await limited.refused(name, label="human", **arguments) == told
+        for one in bound:
+            told = "Error This block is read-only and cannot be edited."
+            assert await one.refused(name, label="human", **arguments) == told
+        told = "Block field persona does not exist (available sections = human, plans)"
+        assert await human.refused(name, label="persona", **arguments) == told
+        with_nul = {key: value.replace("x", "\0") for key, value in arguments.items()}
+        told = "A memory block cannot hold NUL characters. Leave them out."
+        assert await human.refused(name, label="human", **with_nul) == told
 
 
 async def test_two_edits_of_one_step_build_on_each_other(store: SqliteStore) -> None:

@@ -155,19 +155,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["edit_memory_block", "propose_memory_edit"])
-@pytest.mark.parametrize(("arguments", "told"), REFUSALS)
-async def test_what_cannot_be_replaced_is_refused_and_changes_nothing(
-    human: Desk, name: str, arguments: dict[str, Any], told: str
-) -> None:
+async def test_what_cannot_be_replaced_is_refused_and_changes_nothing(human: Desk) -> None:
     given = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
-    assert told in await human.refused(name, **given | arguments)
-
-
-@pytest.mark.parametrize("confidence", [-0.1, 1.1])
-async def test_confidence_lies_between_nothing_and_certainty(human: Desk, confidence: float) -> None:
-    given = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
-    assert "from 0 to 1" in await human.refused("propose_memory_edit", **given, confidence=confidence)
+    for name in ("edit_memory_block", "propose_memory_edit"):
+        for arguments, told in REFUSALS:
+            assert told in await human.refused(name, **given | arguments), arguments
+    for confidence in (-0.1, 1.1):
+        assert "from 0 to 1" in await human.refused("propose_memory_edit", **given, confidence=confidence)
 
 
 async def test_a_secret_in_a_reason_is_not_kept(store: Store) -> None:
