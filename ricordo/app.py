@@ -26,7 +26,6 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel, Embedder
-from ricordo.llm.librarian import Librarian
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins, load_plugins
@@ -131,10 +130,10 @@ def open_client(settings: Settings, providers: ProviderSettings | None = None) -
 def open_models(
     settings: Settings, providers: ProviderSettings, plugins: Plugins, extra_models: Sequence[ChatModel | Embedder] = ()
 ) -> Models:
-    """The models of the configured providers, of plugins, and the librarian; nobody is called."""
+    """The models of the configured providers and of plugins; nobody is called."""
     offered = plugins.providers()
     models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
-    for model in (Librarian(), *(item for item in offered if not isinstance(item, Provider)), *extra_models):
+    for model in (*(item for item in offered if not isinstance(item, Provider)), *extra_models):
         if isinstance(model, Embedder):
             models.embedders.add(model)
         else:

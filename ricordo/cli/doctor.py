@@ -265,12 +265,12 @@ def _small_windows(infos: list[ModelInfo]) -> list[Finding]:
 
 async def _default_model(settings: Settings, models: Models) -> Finding:
     handle = models.default_handle()
-    if handle == LIBRARIAN:
-        return Finding("default model", f"{handle}: built in, files and finds, no language model")
     try:
         await models.require(handle)
     except RicordoError as error:
         return Finding("default model", str(error), "wrong")
+    if handle == LIBRARIAN:
+        return Finding("default model", f"{handle}: built in, files and finds, no language model")
     source = "by RICORDO_MODEL" if settings.model else "found on this machine"
     return Finding("default model", f"{handle}, {source}")
 

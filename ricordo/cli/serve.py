@@ -143,6 +143,8 @@ def _announce(runtime: Runtime, port: int) -> None:
     if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
     hint = " (built in, no language model; see `ricordo doctor`)" if model == LIBRARIAN else ""
+    if model == LIBRARIAN and not runtime.models.has_default():
+        model, hint = "none", " (no model is configured; see `ricordo doctor`)"
     where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
     typer.echo(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}{hint}")
     typer.echo(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C.")

@@ -7,6 +7,7 @@ FEATURES: tuple[str, ...] = (
     "formats",
     "git",
     "ledger",
+    "librarian",
     "move",
     "remotes",
     "typed_memory",

@@ -1,1 +1,1 @@
-"""Models: one protocol, two doors to providers, a scripted model, and the librarian that needs no key and no network."""
+"""Models: one protocol, adapters for providers, keys of organizations, repair of broken outputs, and a scripted model."""

@@ -17,6 +17,7 @@ from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, con
 from ricordo.llm.provider_table import local_servers as started
 from ricordo.settings import ProviderSettings, Settings
 
+# The model of a built-in feature, for a server where no other is configured or found.
 LIBRARIAN = "ricordo/librarian"
 NAMED_HANDLES = 60
 
@@ -105,7 +106,19 @@ class Models:
         await self.embedders.close()
         await self._connections.close()
 
+    def has_default(self) -> bool:
+        """Whether the model of `default_handle` can be asked here."""
+        try:
+            self.get(self.default_handle())
+        except NotFound:
+            return False
+        return True
+
     def _not_found(self, handle: str) -> NotFound:
+        if handle == LIBRARIAN:
+            return NotFound(
+                f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
+            )
         handles = [*self._added]
         for listed in self._directory.all_listed():
             handles += [info.handle for info in listed.chat]

@@ -41,11 +41,13 @@ async def show_home(request: Request) -> HTMLResponse:
 
 def _facts(request: Request, runtime: Runtime, count: int | None) -> dict[str, Any]:
     model = runtime.models.default_handle()
+    has_model = model != LIBRARIAN or runtime.models.has_default()
     return {
         "version": __version__,
         "agents": count,
-        "model": model,
+        "model": model if has_model else "none is configured",
         "is_librarian": model == LIBRARIAN,
+        "has_model": has_model,
         "needs_key": runtime.settings.api_key is not None,
         "address": _address(request, runtime.settings),
         "pages": runtime.plugins.pages(),

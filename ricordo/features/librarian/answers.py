@@ -1,0 +1,323 @@
+"""What the librarian says at the end of a turn, from what was meant and what its calls gave."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from ricordo.features.librarian.grammar import (
+    READ_LENGTH,
+    Intent,
+    facts_asked,
+    facts_told,
+    is_single,
+    read,
+    sentences,
+    shared,
+    statements,
+    topic,
+    words_in,
+)
+from ricordo.features.librarian.plan import (
+    ARCHIVE,
+    FORGET_WHICH,
+    INSERT,
+    REPLACE,
+    SEARCHES,
+    is_confirmed,
+    known_note,
+    matching,
+    question_of,
+)
+from ricordo.features.librarian.view import CallOutcome, LibrarianView, data_in, note_of, unpackaged
+
+# What marks its own introduction, so that it introduces itself once in a conversation.
+_MARK = "not a language model"
+_INTRODUCTION = (
+    f"By the way: I am Ricordo's librarian, {_MARK}. I file what you tell me and find it again when you ask. "
+    'Say "help" to learn how to connect a real model.'
+)
+_HELP = (
+    f"I am Ricordo's librarian, {_MARK}: I work without any key or network.\n"
+    '- Tell me something ("I\'m allergic to nuts.", "Remember: the exam is on 12 May.") and I file it.\n'
+    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything we said, '
+    "and quote it with its date.\n"
+    '- Say "Forget that I\'m allergic to nuts." and I strike it out of my notes.\n'
+    "To talk with a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama; then restart Ricordo and pick that model "
+    "for this agent. All that I filed stays and is there for it."
+)
+_FIXED = {
+    "help": _HELP,
+    "hello": "Hello! Tell me something to remember, or ask about what you told me before.",
+    "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
+}
+_ALL_RIGHT = "All right."
+_NOT_FOUND = (
+    'I don\'t know: I looked in {places} and found nothing about "{topic}". '
+    "If you tell me, I file it and can answer next time; for general knowledge, connect a language model."
+)
+_NOWHERE = (
+    "I have nowhere to file this: this agent has neither a block about you that I can write to nor an archive. "
+    "Your message itself stays in our history, though, and can be searched."
+)
+_FORGET_WHAT = (
+    "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
+    "agent itself; that is up to you, not to me."
+)
+_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
+# How its own answers begin; they are no evidence for later ones.
+_OWN_OPENINGS = re.compile(
+    r"[- ]*(?:I have (?:put|corrected|filed|struck|that in|nowhere|no note)|My notes|I asked to|I could not"
+    r"|I don't know: I|Here is what"
+    r"|This is what|You told me|I said on|The archive says|I know nothing|I can only|I cannot|Several of my notes"
+    r"|I strike|Hello!|All right"
+    r"|I am (?:not sure|Ricordo's)|By the way: I|Searching did not|Say which)"
+)
+_PENDING = re.compile(r"propos|approv|pending|wait", re.IGNORECASE)
+_PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
+_MOST_QUOTED = 3
+_MOST_NOTES = 20
+_LONGEST_QUOTE = 280
+
+
+def spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
+    """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
+    if not view.words.strip():
+        return "I can only read words, and I found none in your message."
+    forgotten = [each for each in view.made(*REPLACE) if _leaves_out(each)]
+    lines: list[str] = [*map(_forgotten, forgotten)]
+    for intent in intents:
+        match intent.kind:
+            case "tell" if not forgotten:
+                lines.append(_told(view, intent.text))
+            case "forget" if not forgotten:
+                lines.append(_not_forgotten(view, intent.text))
+            case "ask" if not forgotten:
+                lines.append(_found(view, question_of(intents)))
+            case "list":
+                lines.append(_overview(view))
+            case kind if kind in _FIXED:
+                lines.append(_FIXED[kind])
+            case "yes" if is_confirmed(view, intents) and not forgotten:
+                lines.append("I cannot strike anything out of my notes. You can edit them yourself at any time.")
+            case _:
+                pass
+    if all(_MARK not in text for text in (*view.own_words, *lines)):
+        lines = [*(lines or [_ALL_RIGHT]), _INTRODUCTION]
+    return "\n\n".join(dict.fromkeys(lines)) or _ALL_RIGHT
+
+
+def _told(view: LibrarianView, text: str) -> str:
+    words = " ".join(text[:READ_LENGTH].split())
+    made = [
+        each for each in view.outcomes if words in " ".join(_filed_words(each).split()) or text in _filed_words(each)
+    ]
+    done = next((each for each in reversed(made) if not each.failed), None)
+    refused = next((each for each in made if each.failed), None)
+    if done is None and refused:
+        stays = "Your message stays in our history and can be searched."
+        return f'I could not file "{_short(words)}": {refused.tool} says "{_reason(refused)}". {stays}'
+    if done is None:
+        note = known_note(view, text)
+        return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+    if done.tool == ARCHIVE:
+        because = f"My notes could not take it ({_reason(refused)}), so " if refused else ""
+        return f'{because}I have filed this in the archive: "{_short(words)}"'
+    if words not in " ".join(done.text.split()) and _PENDING.search(done.text):
+        return f'I asked to have this put in my notes: "{_short(words)}"\nThe answer was: "{_reason(done)}"'
+    if done.tool in REPLACE:
+        return f'I have corrected my notes about you: "{_short(words)}" (before: "{_replaced(done)}")'
+    return f'I have put this in my notes about you: "{_short(words)}"'
+
+
+def _leaves_out(outcome: CallOutcome) -> bool:
+    """Whether an edit put nothing new into a note."""
+    return words_in(_filed_words(outcome)) <= words_in(outcome.argument("old_string", "old_content"))
+
+
+def _forgotten(done: CallOutcome) -> str:
+    old, new = _replaced(done), note_of("", _filed_words(done)).words
+    words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
+    if done.failed:
+        return f'I could not strike out "{words}": {done.tool} says "{_reason(done)}".'
+    if words in done.text or "propos" in done.text.lower():
+        return f'I asked to have this struck out of my notes: "{words}"\nThe answer was: "{_reason(done)}"'
+    return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
+
+
+def _not_forgotten(view: LibrarianView, text: str) -> str:
+    if not topic(text) and not facts_asked(text):
+        return _FORGET_WHAT
+    found = matching(view, text)
+    if not found:
+        about = f'I have no note about "{_short(text, 80)}" to strike out.'
+        return f"{about} The archive and our messages I cannot delete; you can."
+    if not view.offers(*REPLACE):
+        return "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
+    return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
+
+
+def _filed_words(outcome: CallOutcome) -> str:
+    files = outcome.tool in (*INSERT, *REPLACE, ARCHIVE)
+    return outcome.argument("new_string", "new_content", "content") if files else ""
+
+
+def _replaced(outcome: CallOutcome) -> str:
+    return _short(note_of("", outcome.argument("old_string", "old_content").strip()).words)
+
+
+def _reason(outcome: CallOutcome) -> str:
+    return _short(outcome.text, 240)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Words that may answer, how they are quoted, their rank among sources, and how many of the question's words they share."""
+
+    words: str
+    opening: str
+    rank: int
+    on: str = ""
+    points: int = 0
+
+
+def _found(view: LibrarianView, question: str) -> str:
+    wanted = topic(question)
+    kinds = facts_asked(question)
+    if not wanted and not kinds:
+        return "I can look things up by their words. Ask again with a word or two that I can search for."
+    found = _best(view, wanted, kinds)
+    lines = [f'{each.opening}: "{_cut(each.words, wanted)}"' for each in found]
+    if not lines:
+        searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
+        *places, last = "my notes", *searched
+        about = _short(question.strip(" ?.!？"), 80)
+        lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
+    elif found[0].points * 2 < len(wanted):
+        lines = [
+            "I am not sure that this is what you mean, but it is the nearest I found:",
+            *(f"- {line}" for line in lines),
+        ]
+    elif len(lines) > 1:
+        lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
+    broken = [each for each in view.made(*SEARCHES) if each.failed]
+    return "\n".join(
+        [*lines, *(f'Searching did not work everywhere: {each.tool} says "{_reason(each)}".' for each in broken)]
+    )
+
+
+def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[Evidence]:
+    """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
+    # The last line first: of two lines from one day, the later is the newer.
+    notes = [
+        Evidence(note.words, _opening(note.said_on) if note.said_on else _note_opening(note.label), 0, note.said_on)
+        for note in reversed(view.notes)
+    ]
+    ranked = [
+        each
+        for item in (*notes, *_hits(view))
+        if (each := replace(item, points=shared(wanted, item.words) + 2 * bool(kinds & facts_told(item.words)))).points
+    ]
+    if any(each.rank < 3 for each in ranked):
+        ranked = [each for each in ranked if each.rank < 3]
+    ranked.sort(key=lambda each: each.on, reverse=True)
+    ranked.sort(key=lambda each: (-each.points, each.rank))
+    facts = [each for each in ranked if kinds & facts_told(each.words)]
+    if facts and len(kinds) == 1 and all(map(is_single, kinds)):
+        # Someone has one name: the present one answers, older words about it do not.
+        noted = [each for each in facts if each.rank == 0]
+        ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
+    best = [each for each in ranked if each.points * 2 > ranked[0].points]
+    unique = {" ".join(each.words.casefold().split()): each for each in reversed(best)}
+    return [each for each in best if each in unique.values()][:_MOST_QUOTED]
+
+
+def _hits(view: LibrarianView) -> Iterator[Evidence]:
+    rows = [row for outcome in view.made(*SEARCHES) if not outcome.failed for row in _rows(outcome)]
+    said = [
+        (row, words, read(words))
+        for row in rows
+        if (words := unpackaged(str(row.get("content")))) and words != view.words
+    ]
+    forgotten = [
+        (intent.text, str(row.get("timestamp")))
+        for row, _, intents in said
+        if row.get("role") == "user"
+        for intent in intents
+        if intent.kind == "forget"
+    ]
+    for row, words, intents in said:
+        on, told = str(row.get("timestamp") or ""), words
+        match row.get("role"):
+            case "assistant":
+                item = Evidence(words, f"I said on {_day(on)}", 3, on)
+                told = "" if any(map(_OWN_OPENINGS.match, words.splitlines())) else words
+            case "user":
+                # What was asked before is no answer; what was told beside it may be.
+                told = " ".join(intent.text for intent in intents if intent.kind == "tell")
+                item = Evidence(told, _opening(on), 1, on)
+            case _:
+                item = Evidence(words, f"The archive says, filed on {_day(on)}", 2, on)
+        # The history keeps what was struck out, but its owner did not want to hear it again.
+        if told and not any(on < later and _is_about(text, told) for text, later in forgotten):
+            yield item
+
+
+def _rows(outcome: CallOutcome) -> list[dict[str, object]]:
+    found = data_in(outcome.message)
+    rows = data_in(found.get("results")) if isinstance(found, dict) else found
+    return [row for row in rows if isinstance(row, dict) and row.get("content")] if isinstance(rows, list) else []
+
+
+def _is_about(text: str, words: str) -> bool:
+    wanted = topic(text)
+    is_same_fact = bool((facts_asked(text) | facts_told(text)) & facts_told(words))
+    return is_same_fact or (bool(wanted) and shared(wanted, words) * 2 > len(wanted))
+
+
+def _overview(view: LibrarianView) -> str:
+    """Return all that the notes say; with no notes, what a search for anything told gave."""
+    lines = [f'- "{_short(note.words)}"' + (f" ({note.said_on})" if note.said_on else "") for note in view.notes]
+    if len(lines) > _MOST_NOTES:
+        lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
+    if lines:
+        return "\n".join(["This is what my notes say:", *lines])
+    told = [f'- {each.opening}: "{_short(each.words)}"' for each in _hits(view) if each.rank < 3]
+    if not told:
+        return "I know nothing about you yet. Tell me something, and I file it."
+    return "\n".join(["Here is what I found:", *list(dict.fromkeys(told))[: 2 * _MOST_QUOTED]])
+
+
+def _opening(on: str) -> str:
+    return f"You told me on {_day(on)}" if on else "You told me"
+
+
+def _note_opening(label: str) -> str:
+    return "My notes about you say" if label.rsplit("/", 1)[-1] == "human" else f'My notes "{label}" say'
+
+
+def _cut(words: str, wanted: frozenset[str]) -> str:
+    """Return the words, or from a long text the sentences that share something with the question."""
+    if len(words) <= _LONGEST_QUOTE:
+        return " ".join(words.split())
+    telling = [sentence for sentence in sentences(words) if shared(wanted, sentence)]
+    return _short(" … ".join(telling) or words, _LONGEST_QUOTE)
+
+
+def _short(words: str, length: int = 160) -> str:
+    # A little more than fits is enough to see that it does not.
+    words = " ".join(words[: 20 * length].split())
+    if len(words) <= length:
+        return words
+    cut = words[:length].rsplit(" ", 1)[0]
+    return (cut if len(cut) > length // 2 else words[:length]) + " …"
+
+
+def _day(on: str) -> str:
+    """Return the date as people say it, whatever the machine's locale: `21 November 2026`."""
+    months = "January February March April May June July August September October November December".split()
+    try:
+        day = date.fromisoformat(on[:10])
+    except ValueError:
+        return on
+    return f"{day.day} {months[day.month - 1]} {day.year}"

@@ -1,0 +1,285 @@
+"""What a person means, as far as the librarian can tell from English: telling, asking, forgetting, or a task beyond it.
+
+What it cannot tell is a statement, in any language. Words are compared as the search index does, so in every language.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Literal
+
+# The characters of one text that are read: more would hold up all other turns, and what a text is about is at its start.
+READ_LENGTH = 4_000
+NOTE_LENGTH = 300
+_QUESTION_MARKS = ("?", "？")
+_AFTER = "\"'”’) "
+
+IntentKind = Literal["tell", "ask", "list", "forget", "yes", "no", "hello", "talk", "help", "task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What one sentence asks for. A note is kept whole in the archive, whatever it is about."""
+
+    kind: IntentKind
+    text: str = ""
+    is_note: bool = False
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern when it is first used: where a real model answers, it never is."""
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+
+
+def _match(pattern: str, text: str) -> re.Match[str] | None:
+    return _compiled(pattern).search(text, 0, READ_LENGTH)
+
+
+_SENTENCE_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+"
+_NO_END = r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|ca|sig|dott)$"
+_STATEMENT_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+\s*|\s*;\s*|,?\s+and (?=i\b)"
+_LIST_LINE = r"(?:^|\n)\s*(?:[-*•]|\d+[.)])\s+\S"
+_FILLER = r"^(?:(?:please|hey|okay|ok|so|well|and|also|btw|by the way|oh|listen)\b[\s,:;!]*)+(?=\S)"
+_POLITE = (
+    r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want"
+    r"| need) you to) (?:please )?"
+)
+_KEEP = (
+    r"^(?:please )?(?:remember|note|memori[sz]e|keep in mind|bear in mind|don['’]?t forget|do not forget"
+    r"|never forget|write down"
+    r"|make a note|take a note|jot down|save|store|file this)\b(?P<note>\s*(?:this|that)?\s*[:：])?[\s,]*"
+    r"(?:(?:of )?(?:that|this)\b[\s,:]*)?(?P<rest>.+)$"
+)
+_FORGET = (
+    r"^(?:please )?(?:forget|delete|remove|erase|strike)\b[\s,]*(?:(?:about|that|what i said about)\b\s*)*(?P<rest>.*)$"
+)
+_LIST = (
+    r"^(?:what (?:do|did|can) you (?:know|remember)(?: about me)?|(?:list|show)(?: me)?(?: (?:all|everything"
+    r"|(?:all )?(?:my|your) (?:notes|memory)"
+    r"|what you (?:know|remember)(?: about me)?))?|tell me (?:everything|all"
+    r"|what you know)(?: (?:you know )?about me)?)\W*$"
+)
+_HELP = (
+    r"^/?help(?: me)?\W*$|^(?:and )?(?:who|what)(?:['’]?s| are| is)? (?:are )?you(?: exactly| really)?\W*$"
+    r"|^what(?:['’]s| is) your name"
+    r"|what (?:can|do) you (?:do|offer)\b(?! know)|^how do you work|^what is (?:this|ricordo)\W*$"
+    r"|^are you (?:an? )?(?:ai|bot|robot|human"
+    r"|person|real|machine|program|(?:large )?language model|llm|chat ?gpt|gpt|claude|librarian)|^(?:(?:how|where"
+    r"|can|could|may|i want"
+    r"|i['’]d like)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose|switch to) (?:a |an |the |another |my )?"
+    r"(?:real |proper |other |better |different )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
+)
+_TASK = (
+    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|rephrase"
+    r"|proofread|analy[sz]e"
+    r"|describe|brainstorm|imagine|pretend|act as|help me|let['’]s|tell me an? (?:joke|story|poem|riddle|fact))\b"
+    r"|^(?:draw|paint|code|program|implement|create|draft|fix|improve|compare|suggest|recommend|play|sing|convert"
+    r"|count|give|make"
+    r"|send|call|book|order|open|run|say|repeat) (?:an?|the|me|my|this|that|it|some|how|why|what|from|to|us|our|\d+)\b"
+)
+_TALK: tuple[tuple[IntentKind, str], ...] = (
+    ("hello", r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: (?:there|again|(?-i:[A-Z])\w+))?\W*$"),
+    (
+        "yes",
+        r"^(?:yes|yeah|yep|sure|ok(?:ay)?|do it|go ahead|all(?: of them)?|both(?: of them)?)(?:[, ]+(?:please|all"
+        r"|both|them|of))*\W*$",
+    ),
+    ("no", r"^(?:no|nope|none(?: of them)?|never ?mind|forget it|don['’]t)\W*$"),
+    (
+        "talk",
+        r"^(?:(?:hi|hello|hey)[ ,!]+)?(?:how are you|what['’]?s up|(?:many )?thanks|thank you|(?:good ?)?bye"
+        r"|see you|good night|fine|great|nice"
+        r"|cool|good|perfect|wow|right|alright|got it|i see|well done|that(?:['’]s| is) (?:great|good|nice|right"
+        r"|correct|true|fine|all|it))"
+        r"(?: (?:so much|very much|a lot|again|today|doing|later|soon|tomorrow))*\W*$|^(?:you|you['’]re"
+        r"|your)\b(?!.*\b(?:i|my|me)\b)",
+    ),
+)
+_LOOK = (
+    r"^(?:tell me|find|search|look (?:up|for)|show (?:me )?|list|remind me (?:of|about|what|where|when|who|which"
+    r"|how|why)|what about"
+    r"|i(?:['’]d like| would like| want| need) to know|i wonder|i forgot (?:what|where|when|who|which|how))\b"
+)
+_VERB = (
+    r"(?:is|are|was|were|am|do|does|did|can|could|should|would|will|shall|have|has|had|may|might|(?:is|are|was|do"
+    r"|does|did)n['’]?t)"
+)
+_QUESTION = (
+    rf"^(?:what|who|whom|where|when|which|whose|why|how)(?:['’]?s\b|['’]?re\b|(?: \w+){{0,3}}? {_VERB}\b(?! (?:so"
+    rf"|such)\b))(?=.)"
+    rf"|^{_VERB} (?:i|you|we|he|she|it|they|my|your|our|his|her|their|the|there|this|that|these|those|any|anyone)\b"
+)
+_WHEN_I = r"^(?:when|where|while|what|how|which) (?:i|we|my|our|he|she|they)\b"
+_CONTINUES = r"^#|^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
+_FIRST_PERSON = r"\b(?:i|i['’](?:m|ve|d|ll)|me|my|mine|myself|we|we['’](?:re|ve|ll)|our|us)\b"
+_DECISION = r"\b(?:we|we['’]ve|we have)\b.{0,20}\b(?:decided|agreed|chose|settled|resolved)\b|\bdecision\b"
+_CORRECTION = (
+    r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i meant|i mean|wrong|in fact)\b|^(?:no"
+    r"|sorry)[, ]"
+)
+
+# Facts as they are told: "My name is Ada.", "Name: Ada", and in words of their own.
+_OWN = (
+    r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|'s|’s|:)(?= )|^\W*(?:(?:the )?(?:user|human)'s |(?:user"
+    r"|human) )?([a-z][a-z -]{1,20}):"
+)
+_NAME = (
+    r"\bcall me (?!an? |the |later|back|when|if|on |at |to|in )\w|\bi(?:'m|’m| am) called \w"
+    r"|^(?:i'm|i’m|i am) (?-i:[A-Z])\w+(?<!ish|ian|ese|can|man)[.!]?$"
+)
+_HOME = (
+    r"\bi(?:'m|’m| am)? (?:now |currently )?(?:live|living|reside) (?:in|at|near|on)\b"
+    r"|\bi(?:'ve|’ve| have)?(?: just| recently)? moved to\b|^\W*lives in\b"
+)
+_ASKED = r"\bmy ([^\W\d_][\w'’ -]{1,30}?)(?= (?:is|are)\b|\s*[?.!]|$)"
+_WHO = r"\bwho (?:am i|i am)\b|\bi(?:'m| am) called|\bdo you call me\b"
+_WHERE = r"\b(?:do|did) i live\b|\bi live\b"
+# A person has one of these at a time, and one of each favourite.
+_SINGLE = {"name", "full name", "home", "address", "city", "birthday", "age", "email", "phone", "phone number"}
+# What a question asks with, and is not about.
+_ASKING = (
+    "know knew remember recall tell told say said find search look show list give get ask talk mention forget notes memory me my i "
+    "anything something everything nothing all you your am what who it is"
+)
+
+
+def read(text: str) -> tuple[Intent, ...]:
+    """Return what the text asks for, in order. A long text or a list is one note; a question after it is answered too."""
+    text = text.strip()
+    if len(text) > NOTE_LENGTH or _match(_LIST_LINE, text):
+        return _read_note(text)
+    intents: list[Intent] = []
+    for sentence in sentences(text):
+        # Tags after a sentence belong to it.
+        intent = Intent("tell", sentence) if sentence.startswith("#") and intents else _read_sentence(sentence)
+        last = intents[-1] if intents else None
+        continues = last and last.kind == intent.kind == "tell" and (last.is_note or _match(_CONTINUES, sentence))
+        if last and continues:
+            # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
+            intents[-1] = Intent("tell", f"{last.text} {sentence}", last.is_note)
+        elif intent not in intents:
+            intents.append(intent)
+    return tuple(intents)
+
+
+def _read_note(text: str) -> tuple[Intent, ...]:
+    # Of a very long text the end is looked at, for the question that may be there.
+    parts = sentences(text[-READ_LENGTH:])
+    kept = _match(_KEEP, text)
+    note = Intent("tell", text[kept.start("rest") :].strip() if kept else text, is_note=True)
+    if not parts or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
+        return (note,)
+    last = _read_sentence(parts[-1])
+    return (last,) if len(parts) == 1 or last.kind != "ask" else (note, last)
+
+
+def _read_sentence(sentence: str) -> Intent:
+    bare = _compiled(_FILLER).sub("", sentence)
+    wish = _compiled(_POLITE).sub("", bare)
+    is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
+    # "Remember my name?" asks, "Can you remember my name?" wishes.
+    is_wish = wish != bare or not is_marked
+    if talk := next((kind for kind, pattern in _TALK if _match(pattern, sentence) or _match(pattern, bare)), None):
+        return Intent(talk)
+    if _match(_HELP, bare):
+        return Intent("help")
+    if _match(_LIST, bare):
+        return Intent("list")
+    if is_wish and (kept := _match(_KEEP, wish)):
+        return Intent("tell", kept["rest"].rstrip("?？ ") if is_marked else kept["rest"], is_note=bool(kept["note"]))
+    if is_wish and (forgotten := _match(_FORGET, wish)):
+        return Intent("forget", forgotten["rest"].strip(" .!?。！？"))
+    if _match(_TASK, wish) and not facts_told(wish):
+        return Intent("task")
+    if is_marked or _match(_LOOK, wish) or (_match(_QUESTION, bare) and not _match(_WHEN_I, bare) and bare[-1:] != "!"):
+        return Intent("ask", sentence)
+    # A word alone is something to look for rather than something told.
+    return Intent("ask" if len(bare.split()) == 1 and len(bare) < 15 and bare.isascii() else "tell", bare)
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text as far as it is read, with their marks; `Dr. Rossi` and `12. Mai` stay whole."""
+    return _split(text, _SENTENCE_END)
+
+
+def statements(text: str) -> list[str]:
+    """Return what a line says, one by one: its sentences, and their parts that say something of their own."""
+    return _split(text, _STATEMENT_END)
+
+
+def _split(text: str, end_pattern: str) -> list[str]:
+    text = text[:READ_LENGTH]
+    found, start = [], 0
+    for match in _compiled(end_pattern).finditer(text):
+        before = text[max(start, match.start() - 9) : match.start()]
+        if not (text[match.start()] == "." and _match(_NO_END, before)):
+            found.append(text[start : match.end()].strip())
+            start = match.end()
+    return [part for part in (*found, text[start:].strip()) if re.search(r"\w", part)]
+
+
+def is_personal(text: str) -> bool:
+    """Whether the words are about the person who says them."""
+    return not is_decision(text) and bool(_match(_FIRST_PERSON, text) or facts_told(text))
+
+
+def is_decision(text: str) -> bool:
+    """Whether the words say what was decided."""
+    return bool(_match(_DECISION, text))
+
+
+def is_correction(text: str) -> bool:
+    """Whether the words say that something known before does not hold any more."""
+    return bool(_match(_CORRECTION, text))
+
+
+def facts_told(text: str) -> set[str]:
+    """Return the kinds of facts that the text states: `name`, `home`, or what follows "my", as `sister's name`."""
+    told = {name for name, pattern in (("name", _NAME), ("home", _HOME)) if _match(pattern, text)}
+    return told or {_kind(match[1] or match[2]) for match in [_match(_OWN, text)] if match}
+
+
+def facts_asked(text: str) -> set[str]:
+    """Return the kinds of facts that the text asks for."""
+    asked = {name for name, pattern in (("name", _WHO), ("home", _WHERE)) if _match(pattern, text)}
+    return asked or {_kind(match[1]) for match in [_match(_ASKED, text)] if match}
+
+
+def is_single(kind: str) -> bool:
+    """Whether a person has only one fact of this kind at a time, so that a new one takes the old one's place."""
+    return kind in _SINGLE or kind.startswith("favourite ")
+
+
+def _kind(words: str) -> str:
+    return " ".join(words.lower().split()).replace("favorite", "favourite").replace("color", "colour")
+
+
+@lru_cache(4096)
+def words_in(text: str) -> frozenset[str]:
+    """Return the terms by which the search index finds a text."""
+    from ricordo.search.words import terms
+
+    return frozenset(terms(text[:READ_LENGTH]))
+
+
+@lru_cache(512)
+def topic(text: str) -> frozenset[str]:
+    """Return the terms that a question or a wish is about; none where it only asks."""
+    from ricordo.search.words import query_terms
+
+    return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
+
+
+def shared(wanted: frozenset[str], text: str) -> int:
+    """Return how many of the wanted terms the text has, in one of their forms."""
+    offered = words_in(text)
+    return sum(1 for word in wanted if word in offered or any(_are_related(word, other) for other in offered))
+
+
+def _are_related(one: str, other: str) -> bool:
+    """Whether two terms are forms of one word: alike but for a short ending."""
+    if one[:4] != other[:4] or min(len(one), len(other)) < 4 or not (one + other).isalpha():
+        return False
+    common = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return max(len(one), len(other)) - common <= (2 if common == 4 else 3)
