@@ -7,9 +7,9 @@ from typing import Any
 
 from ricordo.agents import deletion
 from ricordo.agents.agent_types import Beginning, base_rules, given_messages, initial_messages, traits_of
+from ricordo.agents.conversations import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.request import NewMessage
-from ricordo.agents.threads import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
 from ricordo.domain.clock import zone

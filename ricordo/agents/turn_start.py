@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
 from ricordo.agents.budgets import has_budget, require_budget
+from ricordo.agents.conversations import effective, system_message, with_model
 from ricordo.agents.edit_context import is_others
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.run_end import heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
-from ricordo.agents.threads import effective, system_message, with_model
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id

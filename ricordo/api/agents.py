@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from ricordo.agents import threads
+from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
@@ -120,13 +120,13 @@ async def delete(here: Here, agent_id: str) -> Response:
 async def context(
     here: Here,
     agent_id: str,
-    conversation_id: Annotated[str, Query(description="Which of its conversations.")] = threads.DEFAULT,
+    conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
 ) -> Response:
     """What fills the agent's context window, in tokens by our own estimate."""
 
     def read(tx: Transaction) -> Overview:
-        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
-        state = threads.effective(agents.load(tx, here.scope, agent_id, thread.id))
+        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+        state = effective(agents.load(tx, here.scope, agent_id, thread.id))
         tools = [schema_of(tool) for tool in state.tools]
         return overview(state, messages.by_ids(tx, state.conversation.window), tools)
 

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Response
 
-from ricordo.agents import threads
+from ricordo.agents.conversations import (
+    DEFAULT,
+    cancel_conversation,
+    change_conversation,
+    create_conversation,
+    fork_conversation,
+    recompile_system,
+    resolve_conversation,
+    stop_and_delete,
+)
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Call, Here, Paged, answer, note
@@ -42,7 +51,7 @@ AgentId = Annotated[str | None, Query(description='Whose conversation, where it 
 async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Response:
     """Make another thread of the agent, which shares its memory and tools."""
     spec = (body or ConversationRequest()).spec()
-    return await _answer(here, await threads.create_thread(here.runtime, here.scope, agent_id, spec))
+    return await _answer(here, await create_conversation(here.runtime, here.scope, agent_id, spec))
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
@@ -68,14 +77,14 @@ async def modify(here: Here, conversation_id: str, body: ConversationUpdate, age
     """Change a thread; fields that are left out stay. Its next turn follows."""
     thread = await _named(here, conversation_id, agent_id)
     changes = body.changes(here.store.clock.now())
-    return await _answer(here, await threads.change_thread(here.runtime, here.scope, thread.id, changes))
+    return await _answer(here, await change_conversation(here.runtime, here.scope, thread.id, changes))
 
 
 @router.delete(_ONE, response_model=Note)
 async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
     """Delete a thread, whatever runs in it. What was forked from it keeps what it shares."""
     thread = await _named(here, conversation_id, agent_id)
-    await threads.delete_thread(here.runtime, here.scope, thread.id)
+    await stop_and_delete(here.runtime, here.scope, thread.id)
     return note(f"Conversation id={thread.id} successfully deleted")
 
 
@@ -85,7 +94,7 @@ async def fork(
 ) -> Response:
     """Make a thread that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
     thread = await _named(here, conversation_id, agent_id)
-    made = await threads.fork_thread(here.runtime, here.scope, thread.id, message_id=message_id, is_hidden=hidden)
+    made = await fork_conversation(here.runtime, here.scope, thread.id, message_id=message_id, is_hidden=hidden)
     return await _answer(here, made)
 
 
@@ -101,21 +110,21 @@ async def recompile(
     asked = body or RecompileRequest()
     asked.refuse_unsupported()
     thread = await _named(here, conversation_id, asked.agent_id or agent_id)
-    return answer(await threads.recompile(here.runtime, here.scope, thread.id, is_dry=dry_run))
+    return answer(await recompile_system(here.runtime, here.scope, thread.id, is_dry=dry_run))
 
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
 async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> Response:
     """Make the system message of the agent's own thread anew and return it; with `dry_run` it is not saved."""
-    thread = await _named(here, threads.DEFAULT, agent_id)
-    return answer(await threads.recompile(here.runtime, here.scope, thread.id, is_dry=dry_run))
+    thread = await _named(here, DEFAULT, agent_id)
+    return answer(await recompile_system(here.runtime, here.scope, thread.id, is_dry=dry_run))
 
 
 @router.post(_ONE + "/cancel", response_model=dict[str, str])
 async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
     """Cancel what runs in the thread."""
     thread = await _named(here, conversation_id, agent_id)
-    outcome = await threads.cancel_thread(here.runtime, here.scope, thread.id)
+    outcome = await cancel_conversation(here.runtime, here.scope, thread.id)
     if not outcome:
         raise Conflict("There are no active runs to cancel.")
     return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
@@ -150,7 +159,7 @@ async def list_messages(
         return bool(message_to_wire(message, view))
 
     def read(tx: Transaction) -> list[Message]:
-        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
+        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
         return conversations.page_of_history(tx, here.scope, thread, page, keeps)
 
     return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
@@ -159,7 +168,7 @@ async def list_messages(
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
     """Sum up the older part of the agent's own thread; the messages stay in its history."""
-    return await _compact(here, threads.DEFAULT, agent_id, body or CompactRequest())
+    return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
 
 @_compaction.post("/conversations/{conversation_id}/compact", response_model=CompactResponse)
@@ -175,7 +184,7 @@ router.routes += _compaction.routes
 
 
 async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
-    return await here.store.read(lambda tx: threads.resolve(tx, here.scope, name, agent_id))
+    return await here.store.read(lambda tx: resolve_conversation(tx, here.scope, name, agent_id))
 
 
 async def _answer(here: Call, thread: Conversation) -> Response:
@@ -197,7 +206,7 @@ def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
 
 async def _compact(here: Call, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
     def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
-        thread = threads.resolve(tx, here.scope, conversation_id, agent_id)
+        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
         return thread, agents.load(tx, here.scope, thread.agent_id).agent.compaction
 
     thread, usual = await here.store.read(read)

@@ -2,8 +2,8 @@
 
 from sqlalchemy import text
 
+from ricordo.agents.conversations import fork_conversation
 from ricordo.agents.repair import Repair, examine, repair, restore_default_conversation
-from ricordo.agents.threads import fork_thread
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
 from ricordo.llm.openai_format import to_messages
@@ -128,7 +128,7 @@ async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None
 
 async def test_a_fork_keeps_what_it_shares(stage: Stage) -> None:
     agent = await talked(stage)
-    fork = await fork_thread(stage.runtime, Scope(), conversations.default_id(agent))
+    fork = await fork_conversation(stage.runtime, Scope(), conversations.default_id(agent))
     assert (await stage.store.write(lambda tx: repair(tx, fork.id, is_alone=True))).found == ()
 
 

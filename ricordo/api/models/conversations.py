@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import Field
 
-from ricordo.agents.threads import ThreadSpec
+from ricordo.agents.conversations import ConversationSpec
 from ricordo.api.call import Piece
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, Timestamp
 from ricordo.api.models.messages import SendRequest
@@ -51,10 +51,10 @@ class ConversationRequest(ConversationFields):
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
 
-    def spec(self) -> ThreadSpec:
+    def spec(self) -> ConversationSpec:
         """Return the conversation to create."""
         self.refuse_unsupported()
-        return ThreadSpec(
+        return ConversationSpec(
             summary=self.summary,
             description=self.description,
             model=self.model,

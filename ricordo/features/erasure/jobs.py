@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from ricordo.agents.conversations import recompile_system
 from ricordo.agents.deletion import drop_outside, purge_portion
-from ricordo.agents.threads import recompile
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
@@ -167,7 +167,7 @@ class ErasureWork:
         for id in sorted({*shown, *seeing}):
             # Where a turn runs, or its model is not here, the conversation's next turn does this.
             with suppress(RicordoError):
-                await recompile(self._runtime, scope, id)
+                await recompile_system(self._runtime, scope, id)
 
     async def _merge(self, owner_id: str) -> None:
         """Take the user's words out of this partition, as the job that merges it does: never beside one that builds it anew.

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from ricordo.agents.conversations import (
+    ConversationSpec,
+    cancel_conversation,
+    change_conversation,
+    create_conversation,
+    effective,
+    fork_conversation,
+    recompile_system,
+    resolve_conversation,
+    stop_and_delete,
+)
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.lifecycle import reset_messages
-from ricordo.agents.threads import (
-    ThreadSpec,
-    cancel_thread,
-    change_thread,
-    create_thread,
-    delete_thread,
-    effective,
-    fork_thread,
-    recompile,
-    resolve,
-)
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
@@ -42,7 +42,7 @@ EVERYTHING = Page(limit=1000, order="asc")
 
 async def thread(stage: Stage, agent: str, **spec: Any) -> str:
     """Make a thread; returns its id."""
-    return (await create_thread(stage.runtime, Scope(), agent, ThreadSpec(**spec))).id
+    return (await create_conversation(stage.runtime, Scope(), agent, ConversationSpec(**spec))).id
 
 
 async def kept(stage: Stage, id: str) -> Conversation:
@@ -52,7 +52,7 @@ async def kept(stage: Stage, id: str) -> Conversation:
 
 async def fork(stage: Stage, id: str, message_id: str | None = None) -> Conversation:
     """Fork a thread."""
-    return await fork_thread(stage.runtime, Scope(), id, message_id=message_id)
+    return await fork_conversation(stage.runtime, Scope(), id, message_id=message_id)
 
 
 async def in_view(stage: Stage, id: str) -> list[Message]:
@@ -166,7 +166,7 @@ async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(st
     id = await thread(stage, await stage.agent(), summary="Tea")
 
     async def changed(**changes: Any) -> tuple[str | None, int | None]:
-        after = await change_thread(stage.runtime, Scope(), id, changes)
+        after = await change_conversation(stage.runtime, Scope(), id, changes)
         assert after.summary == "Tea"
         return after.model, after.context_window
 
@@ -184,7 +184,7 @@ async def test_a_thread_is_named_by_its_id_as_default_or_by_its_agent(stage: Sta
     id = await thread(stage, agent)
 
     async def named(name: str, agent_id: str | None = None) -> str:
-        return (await stage.store.read(lambda tx: resolve(tx, Scope(), name, agent_id))).id
+        return (await stage.store.read(lambda tx: resolve_conversation(tx, Scope(), name, agent_id))).id
 
     assert await named(id) == await named(id, agent) == id
     assert await named("default", agent) == await named(agent) == conversations.default_id(agent)
@@ -277,7 +277,7 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
     assert made.window[1:] == (summary.id, said[2])
     assert await said_in(stage, made) == ["one", "ONE", "two"]
     # It stays in view also when the source is deleted and only what is shared remains.
-    await delete_thread(stage.runtime, Scope(), source)
+    await stop_and_delete(stage.runtime, Scope(), source)
     assert [message.text for message in await in_view(stage, made.id)][1:] == ["They counted.", "two"]
     assert await found(stage, agent, "three") == []
     assert await said_in(stage, made) == ["one", "ONE", "two"]
@@ -378,14 +378,14 @@ async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_i
     await tell(stage, agent, id, "tea")
     await tell(stage, agent, conversations.default_id(agent), "coffee")
 
-    await delete_thread(stage.runtime, Scope(), id)
+    await stop_and_delete(stage.runtime, Scope(), id)
 
     for table in ("messages", "runs", "steps"):
         assert await count(stage, table, f"conversation_id = '{id}'") == 0
     assert await count(stage, "conversations") == 1
     assert await found(stage, agent, "tea") == []
     assert await found(stage, agent, "coffee") == ["COFFEE", "coffee"]
-    for again in (delete_thread, cancel_thread, fork_thread, recompile):
+    for again in (stop_and_delete, cancel_conversation, fork_conversation, recompile_system):
         with pytest.raises(NotFound):
             await again(stage.runtime, Scope(), id)
     await run_jobs(stage)
@@ -399,7 +399,7 @@ async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage
     stage.lines.append(gate.line("Here."))
     turn = await stage.begin(agent)
     await gate.reached()
-    for way in (delete_thread, delete_conversation):
+    for way in (stop_and_delete, delete_conversation):
         with pytest.raises(Conflict, match="Reset the agent's messages instead"):
             await way(stage.runtime, Scope(), own)
     gate.open()
@@ -415,7 +415,7 @@ async def test_deleting_a_thread_stops_its_turn_first(stage: Stage) -> None:
     turn = await stage.begin(agent, conversation_id=id)
     await gate.reached()
 
-    await soon(delete_thread(stage.runtime, Scope(), id))
+    await soon(stop_and_delete(stage.runtime, Scope(), id))
 
     await soon(turn.wait())
     assert stage.runtime.live == {}
@@ -433,7 +433,7 @@ async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: St
     elsewhere = dict(stage.runtime.live)
     stage.runtime.live.clear()
 
-    await soon(delete_thread(stage.runtime, Scope(), id))
+    await soon(stop_and_delete(stage.runtime, Scope(), id))
 
     assert await stage.runs(agent) == []
     stage.runtime.live.update(elsewhere)
@@ -454,8 +454,8 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     await tell(stage, agent, first.id, "lonely")
     await tell(stage, agent, second.id, "three")
 
-    await delete_thread(stage.runtime, Scope(), root)
-    await delete_thread(stage.runtime, Scope(), first.id)
+    await stop_and_delete(stage.runtime, Scope(), root)
+    await stop_and_delete(stage.runtime, Scope(), first.id)
 
     with pytest.raises(NotFound):
         await kept(stage, root)
@@ -467,7 +467,7 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     seen = [message.text for message in stage.model.requests[-1].messages[1:]]
     assert seen == ["one", "ONE", "two", "TWO", "three", "THREE", "four"]
 
-    await delete_thread(stage.runtime, Scope(), second.id)
+    await stop_and_delete(stage.runtime, Scope(), second.id)
     await run_jobs(stage)  # the fork's end asks for its parent's,
     await run_jobs(stage)  # and that one's for the root's
     assert await count(stage, "conversations") == 1
@@ -482,7 +482,7 @@ async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage) -> 
     await tell(stage, agent, root, "one")
     made = await fork(stage, root)
     await tell(stage, agent, made.id, "two")
-    await delete_thread(stage.runtime, Scope(), made.id)
+    await stop_and_delete(stage.runtime, Scope(), made.id)
     await run_jobs(stage)
     assert await said_in(stage, await kept(stage, root)) == ["one", "ONE"]
     assert await found(stage, agent, "one two") == ["ONE", "one"]
@@ -497,8 +497,8 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, w
     await put(stage, agent, id, *((("user", (TextPart(f"later {n}"),))) for n in range(2 * deletion.PORTION + 10)))
 
     async def delete_both() -> None:
-        await delete_thread(stage.runtime, Scope(), id)
-        await delete_thread(stage.runtime, Scope(), made.id)
+        await stop_and_delete(stage.runtime, Scope(), id)
+        await stop_and_delete(stage.runtime, Scope(), made.id)
 
     with pytest.raises(asyncio.CancelledError), dying(stage, writes):
         await delete_both()
@@ -509,7 +509,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, w
     assert await found(stage, agent, "later") == []
     if await stage.store.read(lambda tx: conversations.get(tx, made.id)):
         assert await said_in(stage, made) == ["tea", "TEA"]
-        await delete_thread(stage.runtime, Scope(), made.id)
+        await stop_and_delete(stage.runtime, Scope(), made.id)
     await run_jobs(stage)
     assert await count(stage, "conversations") == 1
     assert await count(stage, "messages") == 1
@@ -526,7 +526,7 @@ async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
         await reset_messages(stage.runtime, Scope(), agent)
     assert await said_in(stage, made) == ["one", "ONE"]
     assert len((await stage.thread(agent)).window) == 3
-    await delete_thread(stage.runtime, Scope(), made.id)
+    await stop_and_delete(stage.runtime, Scope(), made.id)
     await reset_messages(stage.runtime, Scope(), agent)
     await stage.require_sound(agent)
 
@@ -541,14 +541,14 @@ async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage) -> No
         turns.append(await stage.begin(agent, conversation_id=id))
         await gate.reached()
 
-    outcome = await cancel_thread(stage.runtime, Scope(), ids[0])
+    outcome = await cancel_conversation(stage.runtime, Scope(), ids[0])
 
     gates[1].open()
     await soon(turns[1].wait())
     ended = {run.conversation_id: run for run in await stage.runs(agent)}
     assert outcome == {ended[ids[0]].id: True}
     assert [ended[id].status for id in ids] == ["cancelled", "completed"]
-    assert await cancel_thread(stage.runtime, Scope(), ids[0]) == {}
+    assert await cancel_conversation(stage.runtime, Scope(), ids[0]) == {}
 
 
 async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage) -> None:
@@ -556,7 +556,7 @@ async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage) -> None
     id = await thread(stage, agent)
     said = await put(stage, agent, id, ("user", (TextPart("Roll."),)), ("approval", (WAITING,)))
 
-    await cancel_thread(stage.runtime, Scope(), id)
+    await cancel_conversation(stage.runtime, Scope(), id)
 
     *_, request, results = await in_view(stage, id)
     assert request.id == said[1].id
@@ -572,12 +572,12 @@ async def test_a_prompt_made_anew_says_what_memory_says_now(stage: Stage) -> Non
     await stage.store.write(lambda tx: tx.run(text("UPDATE blocks SET value = 'Her name is Bea.'")))
     (before,) = await in_view(stage, id)
 
-    dry = await recompile(stage.runtime, Scope(), id, is_dry=True)
+    dry = await recompile_system(stage.runtime, Scope(), id, is_dry=True)
 
     assert "Her name is Bea." in dry
     assert f"- CONVERSATION_ID: {id}" in dry
     assert await in_view(stage, id) == [before]
-    saved = await recompile(stage.runtime, Scope(), id)
+    saved = await recompile_system(stage.runtime, Scope(), id)
     (after,) = await in_view(stage, id)
     assert after.text == saved
     assert (after.id, after.seq, after.created_at) == (before.id, before.seq, before.created_at)
@@ -594,26 +594,26 @@ async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage) -> N
     turn = await stage.begin(agent)
     await gate.reached()
     with pytest.raises(Busy):
-        await recompile(stage.runtime, Scope(), own)
-    assert "AGENT_ID" in await recompile(stage.runtime, Scope(), own, is_dry=True)
+        await recompile_system(stage.runtime, Scope(), own)
+    assert "AGENT_ID" in await recompile_system(stage.runtime, Scope(), own, is_dry=True)
     gate.open()
     await soon(turn.wait())
-    assert "AGENT_ID" in await recompile(stage.runtime, Scope(), own)
+    assert "AGENT_ID" in await recompile_system(stage.runtime, Scope(), own)
     first = (await kept(stage, own)).window[1]
     await stage.store.write(lambda tx: conversations.save_window(tx, own, [first], "key", added=0))
     with pytest.raises(Conflict, match="does not begin with a system message"):
-        await recompile(stage.runtime, Scope(), own)
+        await recompile_system(stage.runtime, Scope(), own)
 
 
 async def test_threads_belong_to_their_organisation(stage: Stage) -> None:
     agent = await stage.agent()
     id = await thread(stage, agent)
     stranger = Scope("org-11111111-1111-4111-8111-111111111111")
-    for act in (delete_thread, cancel_thread, fork_thread, recompile):
+    for act in (stop_and_delete, cancel_conversation, fork_conversation, recompile_system):
         with pytest.raises(NotFound):
             await act(stage.runtime, stranger, id)
     with pytest.raises(NotFound):
-        await change_thread(stage.runtime, stranger, id, {"summary": "Mine"})
+        await change_conversation(stage.runtime, stranger, id, {"summary": "Mine"})
     with pytest.raises(NotFound):
-        await create_thread(stage.runtime, stranger, agent, ThreadSpec())
+        await create_conversation(stage.runtime, stranger, agent, ConversationSpec())
     assert (await kept(stage, id)).summary is None

@@ -1,0 +1,331 @@
+"""An agent's conversations: made beside its default one, given a model of their own, forked, recompiled, cancelled and deleted.
+
+Each has its own system message, window and lease; agent, blocks and tools are the same in all of them. What is said in one is
+saved there alone, but a fork shares what was said before it, so nothing is ever copied.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.agents.approvals import CANCELLED
+from ricordo.agents.deletion import delete_conversation
+from ricordo.agents.run_end import close_run, give_up_waiting
+from ricordo.agents.step_decisions import rulebook
+from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
+from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
+from ricordo.storage import agents, blocks, conversations, messages, runs, users
+from ricordo.storage.store import Transaction
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSpec:
+    """A conversation to be made. What is None is the agent's; `model_settings` holds only what differs from the agent's."""
+
+    summary: str | None = None
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    context_window: int | None = None
+    is_hidden: bool = False
+    is_archived: bool = False
+    # Whose memory it sees, by id or by name; None: the same user's as the agent's own conversation.
+    user: str | None = None
+
+
+def effective(state: AgentState) -> AgentState:
+    """The state with the conversation's own model, settings and window in place of the agent's, where it has such."""
+    agent, conversation = state.agent, state.conversation
+    if not (conversation.model or conversation.model_settings or conversation.context_window):
+        return state
+    state = with_model(state, conversation.model or agent.model, conversation.context_window or agent.context_window)
+    settings = replace(state.agent.model_settings, **conversation.model_settings)
+    return replace(state, agent=replace(state.agent, model_settings=settings))
+
+
+def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
+    """The state with another model in place of the agent's."""
+    agent, settings = state.agent, state.agent.model_settings
+    if handle.partition("/")[0] != agent.model.partition("/")[0]:
+        # What is passed on to one provider as it is means nothing to another, which may refuse it.
+        settings = replace(settings, extra={})
+    changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
+    return replace(state, agent=changed)
+
+
+def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
+    """The conversation a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
+    if name == DEFAULT and not agent_id:
+        raise Invalid('Every agent has a conversation "default". Say in agent_id which one you mean.')
+    own = agent_id if name == DEFAULT else name if name.startswith("agent-") else None
+    if own:
+        agents.require(tx, scope, own)
+        return conversations.require(tx, scope, conversations.default_id(own))
+    conversation = conversations.require(tx, scope, name)
+    if agent_id and conversation.agent_id != agent_id:
+        raise NotFound(f"Conversation with ID {name} not found")
+    return conversation
+
+
+async def create_conversation(runtime: Runtime, scope: Scope, agent_id: str, spec: ConversationSpec) -> Conversation:
+    """Make another conversation of the agent, with a system message of its own. Raises NotFound."""
+    if spec.model:
+        info = await (await runtime.organization_providers.of(scope.organization_id)).require(spec.model)
+        spec = replace(spec, model=info.handle, context_window=spec.context_window or info.context_window)
+
+    def work(tx: Transaction) -> Conversation:
+        state = agents.load(tx, scope, agent_id)
+        now = tx.clock.now()
+        user_id = require_subject(tx, scope, spec.user) or state.conversation.user_id
+        conversation = Conversation(
+            id=new_id("conv"),
+            organization_id=state.agent.organization_id,
+            agent_id=agent_id,
+            user_id=user_id,
+            summary=spec.summary,
+            description=spec.description,
+            model=spec.model,
+            model_settings=spec.model_settings,
+            context_window=spec.context_window,
+            hidden=spec.is_hidden,
+            archived_at=now if spec.is_archived else None,
+            created_by=scope.user_id,
+            created_at=now,
+            updated_at=now,
+            message_count=1,
+        )
+        seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)
+        system, key = system_message(tx, runtime, replace(state, conversation=conversation, blocks=seen))
+        return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
+
+    return await runtime.store.write(work)
+
+
+async def change_conversation(
+    runtime: Runtime, scope: Scope, conversation_id: str, changes: Mapping[str, Any]
+) -> Conversation:
+    """Change these columns of the conversation; a running turn goes on with what it began with. Raises NotFound."""
+    conversation = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
+    if "model" in changes or ("context_window" in changes and not changes["context_window"]):
+        handle = changes.get("model", conversation.model)
+        models = await runtime.organization_providers.of(scope.organization_id)
+        info = await models.require(handle) if handle else None
+        # The window follows the model, and what another provider counted says nothing any more.
+        window = changes.get("context_window") or (info and info.context_window)
+        changes = {**changes, "model": info and info.handle, "context_window": window, "token_percent": None}
+
+    def work(tx: Transaction) -> Conversation:
+        conversations.change(tx, conversation_id, **changes)
+        return conversations.require(tx, scope, conversation_id)
+
+    return await runtime.store.write(work)
+
+
+async def fork_conversation(
+    runtime: Runtime, scope: Scope, conversation_id: str, *, message_id: str | None = None, is_hidden: bool = False
+) -> Conversation:
+    """Make a conversation that goes on from this one's saved window, or from it up to this message.
+
+    Calls that have no results yet stay behind, as those that wait for approval and those of a turn that still runs: only the
+    conversation they were made in can answer them. Raises NotFound, and Invalid where it cannot be forked at that message.
+    """
+
+    def work(tx: Transaction) -> Conversation:
+        # Nothing is saved in the conversation meanwhile, and nobody deletes it before its fork is known.
+        conversations.lock(tx, conversation_id)
+        source = conversations.require(tx, scope, conversation_id)
+        state = agents.load(tx, scope, source.agent_id, source.id)
+        window = messages.by_ids(tx, source.window)
+        end = _end_of_fork(window, message_id)
+        shared, left_out = window[1:end], [*window[max(end, 1) :], *_not_yet_in(tx, source)]
+        newest = min((message.seq for message in left_out), default=conversations.newest_of(tx, source.id) + 1) - 1
+        count = conversations.count_shared(tx, source, newest) + 1
+        now = tx.clock.now()
+        fork = replace(
+            source,
+            id=new_id("conv"),
+            is_default=False,
+            hidden=is_hidden,
+            archived_at=None,
+            forked_from=source.id,
+            forked_seq=newest,
+            message_count=count,
+            last_message_at=None,
+            last_run_ended_at=None,
+            last_run_ms=None,
+            last_stop_reason=None,
+            created_by=scope.user_id,
+            created_at=now,
+            updated_at=now,
+        )
+        recall_count = max(0, count - len(shared) - 1)
+        system, key = system_message(tx, runtime, replace(state, conversation=fork), recall_count=recall_count)
+        # It stands where the source's stands, before all that is shared.
+        system = replace(system, created_at=window[0].created_at) if window else system
+        ids = (system.id, *(message.id for message in shared))
+        return _insert(tx, replace(fork, window=ids, prompt_key=key), system)
+
+    return await runtime.store.write(work)
+
+
+async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False) -> str:
+    """The conversation's system message as it has to be now, saved unless `is_dry`. Raises NotFound, Busy."""
+
+    def compiled(tx: Transaction) -> tuple[Conversation, SystemPrompt]:
+        conversation = conversations.require(tx, scope, conversation_id)
+        state = agents.load(tx, scope, conversation.agent_id, conversation.id)
+        return conversation, _prompt(tx, runtime, state, max(0, conversation.message_count - len(conversation.window)))
+
+    def work(tx: Transaction) -> str:
+        conversations.lock(tx, conversation_id)
+        conversation, prompt = compiled(tx)
+        # A turn keeps its system message in memory and saves it with its steps.
+        if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
+            raise Busy(open_runs[0].id)
+        system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
+        if system is None or system.role != "system":
+            raise Conflict("This conversation does not begin with a system message, so none can be recompiled.")
+        messages.rewrite(tx, system.with_text(prompt.text))
+        conversations.save_prompt_key(tx, conversation.id, prompt.key)
+        return prompt.text
+
+    if is_dry:
+        return await runtime.store.read(lambda tx: compiled(tx)[1].text)
+    return await runtime.store.write(work)
+
+
+async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
+    """Stop the conversation's turn and delete it. Raises NotFound, Conflict for an agent's default one."""
+    conversation = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
+    if not conversation.is_default:
+        await _cancel_open(runtime, scope, conversation_id)
+    await delete_conversation(runtime, scope, conversation_id)
+
+
+async def cancel_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
+    """Cancel what runs in the conversation, and deny what waits for approval; for each run, whether that was possible.
+
+    Raises NotFound.
+    """
+    outcome = await _cancel_open(runtime, scope, conversation_id)
+    denied = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
+    return outcome | ({denied.run_id: True} if denied and denied.run_id else {})
+
+
+async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
+    """Cancel an open run, whichever process drives it; False where it ended in another way before. Raises NotFound."""
+    if live := runtime.live.get(run_id):
+        await live.cancel()
+        run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
+        return run.status == "cancelled"
+    return await runtime.store.write(lambda tx: close_run(tx, runs.get(tx, scope, run_id), "cancelled")) is not None
+
+
+def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
+    """Deny the calls that wait in the conversation, unless a turn has taken up the answer; None where none waits."""
+    conversations.lock(tx, conversation_id)
+    conversation = conversations.get(tx, conversation_id)
+    if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
+        return None
+    return give_up_waiting(tx, conversation, CANCELLED)
+
+
+def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
+    """The id of the user whose memory a conversation shall see, made where they are new. Raises NotFound for one out of scope."""
+    return scope.subject_id if name is None else users.find_or_make(tx, scope, name).id
+
+
+def system_message(
+    tx: Transaction, runtime: Runtime, state: AgentState, *, recall_count: int = 0
+) -> tuple[Message, str]:
+    """A system message for the conversation, not yet stored, and the key that tells later from what it was made."""
+    prompt = _prompt(tx, runtime, state, recall_count)
+    message = Message(
+        id=new_id("message"),
+        agent_id=state.agent.id,
+        conversation_id=state.conversation.id,
+        role="system",
+        parts=(TextPart(prompt.text),),
+        created_at=tx.clock.now(),
+        organization_id=state.agent.organization_id,
+    )
+    return message, prompt.key
+
+
+def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
+    state = effective(state)
+    models = runtime.organization_providers.known(state.agent.organization_id)
+    provider, lines = models.get(state.agent.model).info.provider, rulebook(state).lines()
+    return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)
+
+
+async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
+    def find(tx: Transaction) -> list[str]:
+        conversations.require(tx, scope, conversation_id)
+        return [run.id for run in runs.open_runs(tx, conversation_id=conversation_id)]
+
+    return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}
+
+
+def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
+    conversations.insert_one(tx, conversation)
+    insert_messages(tx, [system])
+    return conversation
+
+
+def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
+    """How much of the window a fork takes: nothing behind the message, and no call without its result."""
+    end = len(window)
+    place = -1
+    if message_id is not None:
+        place = next((place for place, message in enumerate(window) if message.id == message_id), -1)
+        if place < 0:
+            raise Invalid(
+                f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
+            )
+        end = place + 1
+        # The results belong to the message with the calls, and the answer to a request stands between the two.
+        while end < len(window) and _is_answer(window[end]) and _open_call(window[:end]) is not None:
+            end += 1
+    began = _open_call(window[:end])
+    if began is None:
+        return end
+    if place >= began:
+        raise Invalid(
+            f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
+        )
+    return began
+
+
+def _is_answer(message: Message) -> bool:
+    """Whether it holds results of calls, or what was decided about them."""
+    return message.role == "tool" or (message.role == "approval" and not message.tool_calls)
+
+
+def _open_call(window: Sequence[Message]) -> int | None:
+    """The place of the message whose calls are without results at the end of the window; None where all is answered."""
+    waiting: set[str] = set()
+    began = 0
+    for place, message in enumerate(window):
+        if message.tool_calls:
+            waiting, began = {call.call_id for call in message.tool_calls}, place
+        elif message.role == "tool":
+            waiting -= {part.call_id for part in message.tool_returns}
+        elif message.role != "approval":
+            waiting = set()  # the talk went on without them, and a transcript says that they were interrupted
+    return began if waiting else None
+
+
+def _not_yet_in(tx: Transaction, conversation: Conversation) -> list[Message]:
+    """What a turn that runs in the conversation has stored and not yet put into its window."""
+    known = set(conversation.window)
+    open_runs = runs.open_runs(tx, conversation_id=conversation.id)
+    return [message for run in open_runs for message in messages.of_run(tx, run.id) if message.id not in known]
