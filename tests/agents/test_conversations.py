@@ -35,7 +35,8 @@ from ricordo.storage.paging import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, faults_of, soon
-from tests.agents.test_deletion import dying, run_jobs
+from tests.agents.test_deletion import run_jobs
+from tests.support.kills import killed_after
 
 EVERYTHING = Page(limit=1000, order="asc")
 
@@ -500,7 +501,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, w
         await stop_and_delete(stage.runtime, Scope(), id)
         await stop_and_delete(stage.runtime, Scope(), made.id)
 
-    with pytest.raises(asyncio.CancelledError), dying(stage, writes):
+    with pytest.raises(asyncio.CancelledError), killed_after(stage.runtime, writes):
         await delete_both()
 
     with pytest.raises(NotFound):

@@ -1,9 +1,6 @@
 """Deleting what is large: other writers have their turn meanwhile, and what a kill interrupts is finished later."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -17,34 +14,9 @@ from ricordo.llm.scripted import Line, call
 from ricordo.storage import agents, archives, conversations, deletion, jobs
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store
 from tests.agents.stage import Stage, soon
 from tests.support import make
-
-
-class Dying:
-    """A store whose server is killed after some writes."""
-
-    def __init__(self, store: Store, writes: int) -> None:
-        self.clock, self._store, self._left = store.clock, store, writes
-        self.read = store.read
-
-    async def write(self, work: Any) -> Any:
-        """Write, unless the end has come."""
-        if not self._left:
-            raise asyncio.CancelledError
-        self._left -= 1
-        return await self._store.write(work)
-
-
-@contextmanager
-def dying(stage: Stage, writes: int) -> Iterator[None]:
-    """Let the server die after so many writes."""
-    living, stage.runtime.store = stage.runtime.store, Dying(stage.store, writes)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        stage.runtime.store = living
+from tests.support.kills import killed_after
 
 
 async def told(store: SqliteStore, agent_id: str, number: int) -> None:
@@ -86,7 +58,7 @@ async def test_an_archive_whose_deletion_was_killed_is_gone_and_its_rows_follow(
     agent = (await stage.state(await stage.agent())).agent
     archive = await make.stored_archive(stage.store, agent, *(f"tea {place}" for place in range(1_100)))
 
-    with pytest.raises(asyncio.CancelledError), dying(stage, writes):
+    with pytest.raises(asyncio.CancelledError), killed_after(stage.runtime, writes):
         await delete_archive(stage.runtime, Scope(), archive.id)
 
     with pytest.raises(NotFound):
@@ -100,7 +72,7 @@ async def test_an_archive_whose_deletion_was_killed_is_gone_and_its_rows_follow(
 async def test_a_long_thread_whose_reset_was_killed_is_empty_in_the_end(stage: Stage) -> None:
     agent = await stage.agent()
     await told(stage.store, agent, 1_700)
-    with pytest.raises(asyncio.CancelledError), dying(stage, 2):
+    with pytest.raises(asyncio.CancelledError), killed_after(stage.runtime, 2):
         await reset_messages(stage.runtime, Scope(), agent)
     # The window is empty already, and the agent can be talked with.
     assert len((await stage.thread(agent)).window) == 1

@@ -20,10 +20,10 @@ from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store
 from tests.agents.stage import Gate, Stage, roles, soon, text_of
 from tests.support import make
 from tests.support.clock import START
+from tests.support.kills import DyingStore
 from tests.support.statements import count_statements
 
 
@@ -147,7 +147,7 @@ async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(
     agent = await stage.agent()
     new = numbered(2 * PORTION)
 
-    class Meddling(Dying):
+    class Meddling(DyingStore):
         """A store in which somebody else imports between the portions."""
 
         async def write(self, work: Any) -> Any:
@@ -161,27 +161,12 @@ async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(
     assert (await stage.thread(agent)).message_count == 1 + PORTION + 1
 
 
-class Dying:
-    """A store whose server is killed after some writes."""
-
-    def __init__(self, store: Store, writes: int) -> None:
-        self.clock, self._store, self._left = store.clock, store, writes
-        self.read = store.read
-
-    async def write(self, work: Any) -> Any:
-        """Write, unless the end has come."""
-        if not self._left:
-            raise asyncio.CancelledError
-        self._left -= 1
-        return await self._store.write(work)
-
-
 @pytest.mark.parametrize("writes", [0, 1, 2])
 async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, writes: int) -> None:
     agent = await stage.agent()
     new = numbered(2 * PORTION + 7)
     with pytest.raises(asyncio.CancelledError):
-        await import_messages(Dying(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
+        await import_messages(DyingStore(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
     stored = await stored_ids(stage.store, agent)
     assert len(stored) == writes * PORTION
     ids = await imported(stage, agent, new)

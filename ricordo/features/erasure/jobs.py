@@ -86,7 +86,7 @@ class ErasureWork:
         user_id = self.erasure.user_id
         conversations = await self._hide_conversations()
         found = [(table, await self._find(queries.rows_of(table, user_id))) for table in queries.tables_of_rows()]
-        ids = {row.id for _, rows in found for row in rows}
+        ids = {row.id for _, rows in found for row in rows if "id" in row._fields}
         if ids:
             quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])

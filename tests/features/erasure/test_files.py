@@ -1,4 +1,4 @@
-"""What lies beside the database: her repositories and backups go, others' stay, and what is left is named."""
+"""Files beside the database: the user's repositories, remotes and backups go, others' stay, and what is left is named."""
 
 import os
 import sqlite3
@@ -26,7 +26,7 @@ ADA = Erasure(
 )
 
 
-def copy(path: Path, user_id: str) -> Path:
+def database(path: Path, user_id: str) -> Path:
     """A database with a row about somebody."""
     path.parent.mkdir(exist_ok=True)
     with closing(sqlite3.connect(path)) as file:
@@ -36,22 +36,22 @@ def copy(path: Path, user_id: str) -> Path:
     return path
 
 
-def test_her_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
-    current = copy(tmp_path / "ricordo.db", "user-ada")
-    hers, others = copy(tmp_path / "backups" / "a.db", "user-ada"), copy(tmp_path / "backups" / "b.db", "user-bob")
+def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
+    current = database(tmp_path / "ricordo.db", "user-ada")
+    theirs = database(tmp_path / "backups" / "a.db", "user-ada")
+    others = database(tmp_path / "backups" / "b.db", "user-bob")
     # What a kill leaves: a repository that was being made, one that was being replaced, one that was pushed to a remote from.
-    hidden = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
-    for name in (*hidden, "chain-bob.git"):
+    own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
+    for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
     (tmp_path / "repositories" / "chain-ada.lock").touch()
 
     done = erase_files(tmp_path, current, ADA)
 
-    assert not hers.exists()
-    assert others.exists()
-    assert current.exists()
-    assert [path.name for path in (tmp_path / "repositories").iterdir()] == ["chain-bob.git"]
-    assert set(done.files) == {"backups/a.db", *(f"repositories/{name}" for name in hidden)}
+    assert (theirs.exists(), others.exists(), current.exists()) == (False, True, True)
+    left = {path.name for path in (tmp_path / "repositories").iterdir()}
+    assert left == {"chain-bob.git", "chain-ada2.remote-2.aside"}
+    assert set(done.files) == {"backups/a.db", *(f"repositories/{name}" for name in own)}
 
 
 def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,28 +64,23 @@ def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monk
     assert erase_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
-def test_what_a_killed_push_to_a_remote_left_beside_her_repository_goes(tmp_path: Path) -> None:
-    """A branch of each proposal was made there, with its text."""
-    for name in ("chain-ada.remote-1.aside", "chain-ada2.remote-2.aside"):
-        (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
-
-    done = erase_files(tmp_path, None, ADA)
-
-    assert [path.name for path in (tmp_path / "repositories").iterdir()] == ["chain-ada2.remote-2.aside"]
-    assert set(done.files) == {"repositories/chain-ada.remote-1.aside"}
-
-
-def test_her_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: Path) -> None:
+def test_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: Path) -> None:
     own = tmp_path / "data" / "remotes"
     for folder in (own / "ada.git" / "objects", own / "bob.git" / "objects", tmp_path / "ada.git"):
         folder.mkdir(parents=True)
     for name in ("of ada.db", ".of ada.db-lock", "of ada.db2"):
         (own / name).touch()
     (own / "link").symlink_to(tmp_path / "ada.git")
-    hers = [str(own / "ada.git"), f"doltlite://{own}/of%20ada.db", str(own / "link"), "https://git.example.org/ada.git"]
+    theirs = [
+        str(own / "ada.git"),
+        f"doltlite://{own}/of%20ada.db",
+        str(own / "link"),
+        "https://git.example.org/ada.git",
+    ]
     others = [str(own / "bob.git"), f"doltlite://{own}/of%20ada.db2", "https://git.example.org/bob.git"]
+    erasure = ADA.model_copy(update={"remotes": dict.fromkeys(theirs, "some")})
 
-    done = erase_files(tmp_path / "data", None, ADA.model_copy(update={"remotes": dict.fromkeys(hers, "some")}), others)
+    done = erase_files(tmp_path / "data", None, erasure, others)
 
     assert {path.name for path in own.iterdir()} == {"bob.git", "of ada.db2", "link"}
     assert (tmp_path / "ada.git").is_dir()
@@ -96,15 +91,14 @@ def test_her_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("other", ["", "/inner", "/.."])
-def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path, other: str) -> None:
+def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
     place = tmp_path / "remotes" / "team" / "all"
     place.mkdir(parents=True)
-
-    done = erase_files(tmp_path, None, ADA.model_copy(update={"remotes": {str(place): "git"}}), [f"{place}{other}"])
-
-    assert place.is_dir()
-    assert any("is one of others too" in line for line in done.elsewhere)
+    erasure = ADA.model_copy(update={"remotes": {str(place): "git"}})
+    for other in ("", "/inner", "/.."):
+        done = erase_files(tmp_path, None, erasure, [f"{place}{other}"])
+        assert place.is_dir(), other
+        assert any("is one of others too" in line for line in done.elsewhere), other
 
 
 def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(tmp_path: Path) -> None:
@@ -114,38 +108,32 @@ def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(t
     (tmp_path / "remotes" / "was-hers.git" / "HEAD").write_text("ref: refs/heads/main")
     (tmp_path / "remotes" / ".gone.db-lock").touch()
     others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
-
     done = erase_files(tmp_path, None, ADA, others)
-
     assert any("no memory is followed any more: 1." in line for line in done.elsewhere)
     assert done.files == {}
 
 
-def test_a_dump_goes_unless_it_is_from_before_she_came(tmp_path: Path) -> None:
+def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> None:
     (tmp_path / "backups").mkdir()
-    old, new, broken = (tmp_path / "backups" / name for name in ("old.dump", "new.dump", "broken.db"))
-    for path, moment in ((old, 999), (new, 1_001), (broken, 1_001)):
-        path.write_text("PGDMP, or what was left of a database.")
-        os.utime(path, (moment, moment))
+    for name, moment in (("old.dump", 999), ("new.dump", 1_001), ("broken.db", 1_001)):
+        (tmp_path / "backups" / name).write_text("PGDMP, or what was left of a database.")
+        os.utime(tmp_path / "backups" / name, (moment, moment))
     erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
-    # Who was never heard of in any row may be in a block alone, and nobody knows since when.
+    # A user of whom no row has a time may be in a block alone, and nobody knows since when.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 
 
 def test_another_database_in_the_folder_is_named_and_left(tmp_path: Path) -> None:
-    copy(tmp_path / "ricordo.db", "user-ada")
-    copy(tmp_path / "bob.db", "user-bob")
-    done = erase_files(tmp_path, None, ADA)
-    named = [sentence for sentence in done.elsewhere if "another database" in sentence]
-    assert len(named) == 1
-    assert named[0].startswith("ricordo.db")
-    assert (tmp_path / "ricordo.db").exists()
+    other = database(tmp_path / "ricordo.db", "user-ada")
+    database(tmp_path / "bob.db", "user-bob")
+    (named,) = [line for line in erase_files(tmp_path, None, ADA).elsewhere if "another database" in line]
+    assert (named.startswith("ricordo.db"), other.exists()) == (True, True)
 
 
 def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy(tmp_path / "backups" / "a.db", "user-ada")
+    database(tmp_path / "backups" / "a.db", "user-ada")
 
     def refuse(_path: Path) -> None:
         raise PermissionError(13, "Permission denied", "a.db")

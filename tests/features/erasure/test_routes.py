@@ -46,19 +46,16 @@ class World:
         return self.server.settings.data_dir
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """Post, and read the answer."""
         response = self.http.post(path, json=body, params=query)
         assert response.status_code == 200, response.text
         return response.json()
 
     def put(self, path: str, body: str, **more: Any) -> Any:
-        """Put a block's text."""
         response = self.http.put(path, json={"body": body, **more})
         assert response.status_code == 200, response.text
         return response.json()
 
     def agent(self, name: str, **more: Any) -> str:
-        """Make an agent."""
         blocks = [{"label": "persona", "value": f"I am {name}."}]
         made = self.post("/v1/agents/", {"name": name, "model": MODEL, "memory_blocks": blocks, **more})
         return str(made["id"])
@@ -81,11 +78,9 @@ class World:
         return response.text
 
     def user_id(self, name: str) -> str:
-        """The id of a user."""
         return self.server.read(lambda tx: users.require(tx, SCOPE, name)).id
 
     def merge(self, agent_id: str) -> None:
-        """Pack the agent's index."""
         runtime = self.server.runtime
         job = Job(FLUSH, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
         self.server.run(runtime.indexing.flush(job, lambda _done, _total: None))
@@ -294,24 +289,16 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     assert receipts.verify(receipt, Secret(world.data))
 
 
-def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_shows_it_no_more(shared: World) -> None:
+def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it_no_more(shared: World) -> None:
     name = shared.ids["name"]
     shared.put(f"/users/{name}/blocks/human", canary("unspoken"))
     agent = shared.agent("Lea", user_id=name)
     assert shared.server.read(lambda tx: in_tables(tx, canary("unspoken")))
-    shared.forget(name)
+    receipt = shared.forget(name)
     assert shared.server.read(lambda tx: in_tables(tx, canary("unspoken"))) == []
     assert "Hello." in shared.say(agent, "Hello?", "Hello.")
-
-
-def test_without_being_asked_for_it_no_agent_goes(shared: World) -> None:
-    name = shared.ids["name"]
-    agent = shared.agent("Ida", user_id=name)
-    shared.put(f"/users/{name}/blocks/human", "Ada.")
-    receipt = shared.forget(name)
-    assert shared.http.get(f"/v1/agents/{agent}").status_code == 200
     assert "agents" not in receipt["removed"]
-    assert [one["is_deleted"] for one in receipt["agents"]] == [False] * len(receipt["agents"])
+    assert not any(one["is_deleted"] for one in receipt["agents"])
 
 
 def in_heap(world: World) -> list[str]:
@@ -356,31 +343,27 @@ def test_she_is_unknown_at_once_and_a_new_user_may_have_her_name(shared: World) 
     assert shared.http.get(f"/users/{name}/blocks/human").json()["body"] == "Another Ada."
 
 
-def test_asked_twice_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(shared: World) -> None:
+def test_asked_again_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(shared: World) -> None:
     name = shared.ids["name"]
     shared.put(f"/users/{name}/blocks/human", "Ada.")
     user_id = shared.user_id(name)
     receipt = shared.forget(name)
-    for known in (name, user_id):
-        again = shared.http.delete(f"/users/{known}")
-        assert (again.status_code, again.json()) == (200, receipt)
+    file = receipts.path_of(shared.data, receipt["id"])
+    written = file.read_bytes()
+    # The file may be on another machine, or the job may be over.
+    file.unlink()
+    for known in (f"/v1/receipts/{receipt['id']}", f"/users/{name}", f"/users/{user_id}"):
+        again = shared.http.request("GET" if "receipts" in known else "DELETE", known)
+        assert (again.status_code, again.json()) == (200, receipt), known
+    file.write_bytes(written)
     shared.server.write(lambda tx: tx.run(text("DELETE FROM jobs")))
     assert shared.http.delete(f"/users/{name}").json() == receipt
-    receipts.path_of(shared.data, receipt["id"]).unlink()
-    assert shared.http.delete(f"/users/{name}").status_code == 404
-    assert shared.http.delete("/users/eve").status_code == 404
+    file.unlink()
+    for gone in (f"/users/{name}", "/users/eve"):
+        assert shared.http.delete(gone).status_code == 404, gone
     assert shared.http.get("/v1/receipts/receipt-eve").status_code == 404
     refused = shared.http.delete(f"/users/{LOCAL_USER}")
-    assert refused.status_code == 409
-    assert "runs the server" in refused.text
-
-
-def test_a_receipt_is_given_again_where_its_file_is_on_another_machine(shared: World) -> None:
-    name = shared.ids["name"]
-    shared.put(f"/users/{name}/blocks/human", "Ada.")
-    receipt = shared.forget(name)
-    receipts.path_of(shared.data, receipt["id"]).unlink()
-    assert shared.http.get(f"/v1/receipts/{receipt['id']}").json() == receipt
+    assert (refused.status_code, "runs the server" in refused.text) == (409, True)
 
 
 def test_a_turn_of_hers_is_cancelled_first(shared: World) -> None:
@@ -418,16 +401,6 @@ def test_sums_of_what_was_spent_stay_as_nobodys(shared: World) -> None:
     assert spent() == before
     by_user = shared.http.get("/v1/ledger", params={"group_by": "user"}).json()["lines"]
     assert user_id not in {line["key"] for line in by_user}
-
-
-def test_a_changed_receipt_is_told_from_a_genuine_one(shared: World) -> None:
-    name = shared.ids["name"]
-    shared.put(f"/users/{name}/blocks/human", "Ada.")
-    receipt = shared.forget(name)
-    forged = {**receipt, "removed": {**receipt["removed"], "users": 2}}
-    assert receipts.verify(receipt)
-    assert not receipts.verify(forged)
-    assert not receipts.verify(receipt, Secret(shared.data.parent / "elsewhere"))
 
 
 def test_the_file_of_the_database_is_as_small_as_before_she_came(shared: World) -> None:
