@@ -16,14 +16,13 @@ from ricordo.api.call import Call, _call
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.models.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.llm.chat import whole_reply
 from ricordo.llm.organization_providers import OrganizationProviders
 from ricordo.llm.registry import Models
 from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored
 from ricordo.storage.sqlite import SqliteStore
-from tests.llm.talk import Waits, ask
+from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer
 
 KEY = "sk-very-secret-key"
@@ -135,15 +134,6 @@ async def test_the_key_lies_encrypted_in_the_file(
     assert KEY.encode() not in held
 
 
-async def test_its_models_answer_for_its_organisation_alone(
-    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
-) -> None:
-    await made(http, server)
-    await whole_reply((await owned.of(LOCAL_ORGANIZATION)).get("mine/small"), ask("x"))
-    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
-    assert (await owned.of(OTHER)).provider("mine/small") is None
-
-
 async def test_another_organisation_cannot_see_or_touch_it(http: httpx2.AsyncClient, server: ModelServer) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
     theirs = {"x-org": OTHER}
@@ -157,21 +147,6 @@ async def test_another_organisation_cannot_see_or_touch_it(http: httpx2.AsyncCli
     ):
         assert response.status_code == 404
     assert server.requests == []
-
-
-async def test_a_changed_key_and_a_deleted_provider_count_at_once(
-    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
-) -> None:
-    path = f"/v1/providers/{(await made(http, server))['id']}"
-    model = (await owned.of(LOCAL_ORGANIZATION)).get("mine/small")
-    await whole_reply(model, ask("x"))
-    assert (await http.patch(path, json={"api_key": "sk-the-next-key"})).status_code == 200
-    await whole_reply(model, ask("x"))
-    assert server.requests[1].headers["authorization"] == "Bearer sk-the-next-key"
-    await http.delete(path)
-    with pytest.raises(Exception, match="removed"):
-        await whole_reply(model, ask("x"))
-    assert len(server.requests) == 2
 
 
 async def test_a_stored_key_is_not_sent_to_another_address(http: httpx2.AsyncClient, server: ModelServer) -> None:
@@ -239,32 +214,32 @@ async def test_names_are_taken_once_and_never_those_of_the_server(
     assert "my-openai" in of_server.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"name": "a/b"}, 422),
-        ({"name": ""}, 422),
-        ({"name": " a"}, 422),
-        ({"name": "a\nb"}, 422),
-        ({"name": "a\0b"}, 422),
-        ({"api_key": f"{KEY}\0"}, 422),
-        ({"api_key": f"{KEY} {KEY}"}, 400),
-        ({"api_key": ""}, 400),
-        ({"api_key": None}, 400),
-        ({"provider_type": "letta"}, 422),
-        ({"provider_type": None}, 422),
-        ({"name": None}, 422),
-        ({"base_url": "file:///etc/passwd"}, 400),
-        ({"provider_type": "bedrock"}, 400),
-    ],
-)
+IMPOSSIBLE: list[tuple[dict[str, Any], int]] = [
+    ({"name": "a/b"}, 422),
+    ({"name": ""}, 422),
+    ({"name": " a"}, 422),
+    ({"name": "a\nb"}, 422),
+    ({"name": "a\0b"}, 422),
+    ({"api_key": f"{KEY}\0"}, 422),
+    ({"api_key": f"{KEY} {KEY}"}, 400),
+    ({"api_key": ""}, 400),
+    ({"api_key": None}, 400),
+    ({"provider_type": "letta"}, 422),
+    ({"provider_type": None}, 422),
+    ({"name": None}, 422),
+    ({"base_url": "file:///etc/passwd"}, 400),
+    ({"provider_type": "bedrock"}, 400),
+]
+
+
 async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
-    http: httpx2.AsyncClient, server: ModelServer, fields: dict[str, Any], status: int
+    http: httpx2.AsyncClient, server: ModelServer
 ) -> None:
-    body = {name: value for name, value in mine(server, **fields).items() if value is not None}
-    refused = await http.post("/v1/providers/", json=body)
-    assert refused.status_code == status, refused.text
-    assert KEY not in refused.text
+    for fields, status in IMPOSSIBLE:
+        body = {name: value for name, value in mine(server, **fields).items() if value is not None}
+        refused = await http.post("/v1/providers/", json=body)
+        assert refused.status_code == status, refused.text
+        assert KEY not in refused.text, fields
     assert (await http.get("/v1/providers/")).json() == []
 
 

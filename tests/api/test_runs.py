@@ -80,7 +80,9 @@ def test_a_run_shows_its_messages_steps_and_usage(
     assert [step.id for step in client.runs.steps.list(run_id)] == [step.id for step in reversed(steps)]
 
 
-def test_a_failed_run_keeps_its_error(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+def test_a_failed_run_and_its_step_keep_the_error(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."))
     with pytest.raises(Exception, match="Slow down"):
         client.agents.messages.create(agent.id, input="Hello.")
@@ -92,6 +94,12 @@ def test_a_failed_run_keeps_its_error(client: StrictLetta, server: ServerInThrea
     assert run.completed_at is not None
     assert client.runs.usage.retrieve(run.id).total_tokens == 0
     assert [message.message_type for message in client.runs.messages.list(run.id)] == ["user_message"]
+    (step,) = client.runs.steps.list(run.id).items
+    assert (step.status, step.stop_reason, step.error_type) == ("failed", "llm_api_error", "llm_rate_limit")
+    assert step.error_data == {"type": "llm_rate_limit", "message": "Slow down."}
+    assert step.total_tokens == 0
+    assert client.steps.metrics.retrieve(step.id).llm_request_ns
+    assert list(client.steps.messages.list(step.id)) == []
 
 
 def test_runs_are_found_by_agent_status_thread_and_reason(
@@ -124,23 +132,6 @@ def test_runs_are_found_by_agent_status_thread_and_reason(
         gate.open()
         asking.result(LIMIT)
     assert client.runs.retrieve(second).status == "completed"
-
-
-def test_a_failed_call_to_a_model_shows_as_a_failed_step_of_its_run(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(ModelError("llm_rate_limit", "Slow down."))
-    with pytest.raises(Exception, match="Slow down"):
-        client.agents.messages.create(agent.id, input="Hello.")
-    (run,) = client.runs.list(agent_id=agent.id).items
-
-    (step,) = client.runs.steps.list(run.id).items
-
-    assert (step.status, step.stop_reason, step.error_type) == ("failed", "llm_api_error", "llm_rate_limit")
-    assert step.error_data == {"type": "llm_rate_limit", "message": "Slow down."}
-    assert step.total_tokens == 0
-    assert client.steps.metrics.retrieve(step.id).llm_request_ns
-    assert list(client.steps.messages.list(step.id)) == []
 
 
 def test_a_run_tells_its_times_and_the_tools_it_used(

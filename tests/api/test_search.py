@@ -158,17 +158,15 @@ def test_passages_are_found_across_archives_and_within_one(
     assert days() == []
 
 
-@pytest.mark.parametrize("path", ["messages", "agents/messages"])
-def test_the_default_thread_is_an_agents(
-    http: httpx2.Client, two: tuple[AgentState, AgentState], server: ServerInThread, path: str
-) -> None:
+def test_the_default_thread_is_an_agents(http: httpx2.Client, two: tuple[AgentState, AgentState]) -> None:
     ids = [say(http, agent, ("user", "Gunpowder", "2025-01-01"))[0] for agent in two]
-    refused = http.post(f"/v1/{path}/search", json={"query": "gunpowder", "conversation_id": "default"})
-    assert refused.status_code == 422
-    assert "Name the agent with agent_id" in refused.json()["detail"]
-    query = {"query": "gunpowder", "conversation_id": "default", "agent_id": two[0].id}
-    (hit,) = http.post(f"/v1/{path}/search", json=query).json()
-    assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
+    query = {"query": "gunpowder", "conversation_id": "default"}
+    for path in ("messages", "agents/messages"):
+        refused = http.post(f"/v1/{path}/search", json=query)
+        assert refused.status_code == 422
+        assert "Name the agent with agent_id" in refused.json()["detail"]
+        (hit,) = http.post(f"/v1/{path}/search", json=query | {"agent_id": two[0].id}).json()
+        assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
 
 
 def test_a_query_is_words_and_never_syntax(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
@@ -217,59 +215,37 @@ def test_past_messages_are_listed_found_and_answered_to(
     assert repeated.json() == {"message_ids": ids[:1]}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"role": "system", "content": "Be kind."}, "an agent has one system message"),
-        ({"role": "tool", "content": "six"}, "a tool's result means nothing without its call"),
-        ({"role": "nobody", "content": "a"}, "Input should be"),
-        ({"role": "user", "content": " "}, "the content is empty"),
-        ({"role": "user", "content": []}, "the content is empty"),
-        ({"role": "user"}, "Field required"),
-        ({"role": "user", "content": [{"type": "image", "source": {}}]}, "Input should be"),
-        ({"role": "user", "content": "a", "created_at": "yesterday"}, "Invalid created_at format: yesterday."),
-        ({"role": "user", "content": "a", "otid": "same"}, "Two of these messages have the otid same."),
-        ({"role": "user", "content": "a\0"}, "NUL"),
-        ({"role": "user", "content": "a", "date": "2024-05-06"}, "messages.600.date: "),
-        ({"role": "user", "content": "a", "sender_id": "user-1"}, ".sender_id: "),
-        ({"role": "user", "content": "a", "type": "approval"}, "Input should be 'message'"),
-        ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, ".signature: "),
-    ],
-)
-def test_one_bad_message_refuses_all(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, wrong: dict[str, Any], told: str
-) -> None:
+BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"role": "system", "content": "Be kind."}, "an agent has one system message"),
+    ({"role": "tool", "content": "six"}, "a tool's result means nothing without its call"),
+    ({"role": "nobody", "content": "a"}, "Input should be"),
+    ({"role": "user", "content": " "}, "the content is empty"),
+    ({"role": "user", "content": []}, "the content is empty"),
+    ({"role": "user"}, "Field required"),
+    ({"role": "user", "content": [{"type": "image", "source": {}}]}, "Input should be"),
+    ({"role": "user", "content": "a", "created_at": "yesterday"}, "Invalid created_at format: yesterday."),
+    ({"role": "user", "content": "a", "otid": "same"}, "Two of these messages have the otid same."),
+    ({"role": "user", "content": "a\0"}, "NUL"),
+    ({"role": "user", "content": "a", "date": "2024-05-06"}, "messages.600.date: "),
+    ({"role": "user", "content": "a", "sender_id": "user-1"}, ".sender_id: "),
+    ({"role": "user", "content": "a", "type": "approval"}, "Input should be 'message'"),
+    ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, ".signature: "),
+]
+
+
+def test_one_bad_message_refuses_all(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
     rows = server.rows()
+    path = f"/v1/agents/{agent.id}/messages/import"
     good = [{"role": "user", "content": f"tea {number}"} for number in range(600)]
     good[3]["otid"] = "same"
-
-    answer = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": [*good, wrong]})
-
-    assert answer.status_code in (400, 422)
-    assert told in answer.json()["detail"]
-    assert server.rows() == rows
-
-
-def test_an_otid_stands_for_one_message(http: httpx2.Client, agent: AgentState) -> None:
-    path = f"/v1/agents/{agent.id}/messages/import"
-    first = {"role": "user", "content": "My cat is called Minka.", "otid": "o-1", "type": "message"}
-    stored = http.post(path, json={"messages": [first]})
-    same = first | {"content": [{"type": "text", "text": first["content"]}]}
-    assert http.post(path, json={"messages": [same], "newer_option": 1}).json() == stored.json()
-
-    refused = http.post(path, json={"messages": [first | {"content": "My cat is called Mia."}]})
-
-    assert refused.status_code == 409
-    assert "The otid o-1 stands for another message" in refused.json()["detail"]
-
-
-@pytest.mark.parametrize("size", [0, MOST_ITEMS + 1])
-def test_an_import_has_a_size(http: httpx2.Client, server: ServerInThread, agent: AgentState, size: int) -> None:
-    rows = server.rows()
-    body = {"messages": [{"role": "user", "content": "a"}] * size}
-    answer = http.post(f"/v1/agents/{agent.id}/messages/import", json=body)
-    assert answer.status_code == 400
-    assert f"1 to {MOST_ITEMS} messages, not {size}." in answer.json()["detail"]
+    for wrong, told in BAD_MESSAGES:
+        answer = http.post(path, json={"messages": [*good, wrong]})
+        assert answer.status_code in (400, 422), wrong
+        assert told in answer.json()["detail"], wrong
+    for size in (0, MOST_ITEMS + 1):
+        answer = http.post(path, json={"messages": [{"role": "user", "content": "a"}] * size})
+        assert answer.status_code == 400
+        assert f"1 to {MOST_ITEMS} messages, not {size}." in answer.json()["detail"]
     assert server.rows() == rows
 
 
