@@ -14,7 +14,7 @@ from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
 from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
-from ricordo.memory.toml_text import Lines, read_toml
+from ricordo.memory.toml import Lines, read_toml
 
 log = logging.getLogger(__name__)
 # Gives the schema of this name; None where there is none here.

@@ -17,7 +17,7 @@ from ricordo.memory.schemas import (
     schema_of,
     schemas_in,
 )
-from ricordo.memory.toml_text import Lines, read_toml
+from ricordo.memory.toml import Lines, read_toml
 
 STUDENT = """
 title = "Student"

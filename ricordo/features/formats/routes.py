@@ -11,7 +11,7 @@ Texts and history are as they were when the export began; settings and proposals
 import asyncio
 import io
 import zipfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import IO, Any, cast
 
 import orjson
@@ -42,16 +42,13 @@ class _Sink(io.RawIOBase):
         self._parts: list[bytes] = []
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keep the bytes."""
         self._parts.append(bytes(data))
         return len(self._parts[-1])
 
     def take(self) -> bytes:
-        """The bytes since the last time."""
         taken = b"".join(self._parts)
         self._parts.clear()
         return taken
@@ -85,28 +82,29 @@ async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[byte
             with begin(f"blocks/{label.translate(_ODD)}.md") as file:
                 await asyncio.to_thread(file.write, text.encode())
             yield sink.take()
-        with begin("blocks.jsonl") as file:
-            settings = await here.store.read(lambda tx: _settings(tx, here, user_id))
-            await asyncio.to_thread(_write, file, settings)
-            yield sink.take()
-        with begin("history.jsonl") as file:
-            async for portion in _history(here, chain):
-                await asyncio.to_thread(_write, file, portion)
-                yield sink.take()
-        with begin("proposals.jsonl") as file:
-            async for portion in _proposals(here, chain):
-                await asyncio.to_thread(_write, file, portion)
-                yield sink.take()
+        for name, portions in (
+            ("blocks.jsonl", _settings(here, user_id)),
+            ("history.jsonl", _history(here, chain)),
+            ("proposals.jsonl", _proposals(here, chain)),
+        ):
+            with begin(name) as file:
+                async for portion in portions:
+                    lines = b"".join(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in portion)
+                    await asyncio.to_thread(file.write, lines)
+                    yield sink.take()
     yield sink.take()
 
 
-def _settings(tx: Transaction, here: Call, user_id: str) -> list[dict[str, Any]]:
-    owned = user_memory.open_memory(tx, here.scope, user_id)
-    waiting = proposals.waiting_counts(tx, owned.chain.id)
-    shown = (
-        UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
-    )
-    return [{name: value for name, value in one.items() if name != "body"} for one in shown]
+async def _settings(here: Call, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:
+    def read(tx: Transaction) -> list[dict[str, Any]]:
+        owned = user_memory.open_memory(tx, here.scope, user_id)
+        waiting = proposals.waiting_counts(tx, owned.chain.id)
+        shown = (
+            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+        )
+        return [{name: value for name, value in one.items() if name != "body"} for one in shown]
+
+    yield await here.store.read(read)
 
 
 async def _history(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
@@ -124,23 +122,11 @@ def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str
 
 
 async def _proposals(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
-    after: str | None = None
+    wanted, after = ProposalFilter(chain_id=chain.id), None
     while True:
         page = Page(limit=_PORTION, after=after)
-        portion = await here.store.read(lambda tx, page=page: _proposed(tx, here, chain, page))  # type: ignore[misc]
-        if not portion:
+        found = await here.store.read(lambda tx, page=page: list(proposals.page(tx, here.scope, page, wanted)))  # type: ignore[misc]
+        if not found:
             return
-        after = portion[-1]["id"]
-        yield portion
-
-
-def _proposed(tx: Transaction, here: Call, chain: Chain, page: Page) -> list[dict[str, Any]]:
-    return [
-        ProposalResponse.from_proposal(one)
-        for one in proposals.page(tx, here.scope, page, ProposalFilter(chain_id=chain.id))
-    ]
-
-
-def _write(file: IO[bytes], items: Sequence[dict[str, Any]]) -> None:
-    for item in items:
-        file.write(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE))
+        after = found[-1].id
+        yield [ProposalResponse.from_proposal(one) for one in found]

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from typing import Any, Literal, cast
 
 from ricordo.domain.block import require_label
@@ -25,12 +25,21 @@ from ricordo.memory.sections import (
     refuse,
     write_sections,
 )
-from ricordo.memory.toml_text import Lines, read_toml, write_toml
+from ricordo.memory.toml import Lines, read_toml
 
 # Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # what `format` can say
 
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
+# In a text of several lines, line breaks and tabs stand as they are. Of three quotes in a row the third is escaped, and the last
+# one of the text, as the closing quotes come behind it.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
+_WIDEST = 100
+
+_KINDS: dict[type, FieldKind] = {bool: "boolean", str: "text", int: "integer", float: "number", date: "date"}
 _FENCE = "---"
 _PAIR = re.compile(r"([A-Za-z_]+):(.*)")
 # Labels that look like words stand without quotes; programs that read YAML take the others for something else.
@@ -38,7 +47,7 @@ _WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ 
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedText:
     """What somebody wrote: the block's label, if it stands there, the canonical text, and the values of the fields in it.
 
     A text without a schema is free, and so is one that does not follow it; a free text has fields only where TOML named them.
@@ -58,7 +67,7 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
     return "\n".join([_FENCE, f"block: {label}", *marked, _FENCE, text]) + "\n"
 
 
-def from_markdown(text: str, schema: BlockSchema | None) -> Parsed:
+def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     """What `to_markdown` wrote and a person may have edited; the front matter may be missing.
 
     Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
@@ -89,7 +98,7 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     return write_toml({**shown, **reading.fields})
 
 
-def from_toml(text: str, schema: BlockSchema | None) -> Parsed:
+def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
     """What `to_toml` wrote and a person may have edited. Without a schema, fields become sections titled by their names.
 
     Raises Invalid that names the line of each problem.
@@ -107,7 +116,7 @@ def from_toml(text: str, schema: BlockSchema | None) -> Parsed:
     if problems := problems + ([] if form == "incomplete" else missing):
         refuse(problems)
     written = write_sections(values, meant, cast(Layout, table.get("layout", LAYOUTS[0])))
-    return Parsed(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
+    return ParsedText(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
 
 
 def _form(reading: ParsedSections) -> Form:
@@ -116,17 +125,17 @@ def _form(reading: ParsedSections) -> Form:
 
 def _checked(
     label: str | None, text: str, schema: BlockSchema | None, marked: str | None, line_of: Callable[[int], int]
-) -> Parsed:
+) -> ParsedText:
     """The text with its fields, unless it follows the schema less than it is marked to; `line_of` places its lines."""
     if schema is None:
-        return Parsed(label, text)
+        return ParsedText(label, text)
     reading = read_sections(text, schema)
     form = _form(reading)
     allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1] if marked else ()
     if form != "complete" and form not in allowed:
         problems = reading.problems + (() if "incomplete" in allowed else reading.missing)
         refuse(Problem(line_of(each.line), each.sentence) for each in problems)
-    return Parsed(label, text, {} if form == "free" else reading.fields, form)
+    return ParsedText(label, text, {} if form == "free" else reading.fields, form)
 
 
 def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
@@ -214,14 +223,12 @@ def _values(
         values[name] = tuple(written) if isinstance(written, list) else each.empty if written == "" else written
         if fault := each.fault(values[name]):
             problems.append(lines.problem(f'"{name}" {fault}', *_faulty_place(name, written)))
-    lacking = [each.name for each in schema.fields if each.lacks(values.get(each.name))]
-    missing = [
-        lines.problem(f'"{name}" is required and stands empty. Fill it in.', name) for name in lacking if name in fields
-    ]
-    absent = [name for name in lacking if name not in fields]
-    missing += [
-        lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} =') for name in absent
-    ]
+    missing = []
+    for name in [each.name for each in schema.fields if each.lacks(values.get(each.name))]:
+        if name in fields:
+            missing.append(lines.problem(f'"{name}" is required and stands empty. Fill it in.', name))
+        else:
+            missing.append(lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} ='))
     return values, problems, missing
 
 
@@ -253,22 +260,48 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
 
 
 def _kind_of(value: object) -> FieldKind | None:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "list"
+    return _KINDS.get(type(value))  # a time is a date to isinstance
+
+
+def write_toml(values: Mapping[str, FieldValue]) -> str:
+    """A TOML text with one key a value, in their order; an empty value of any kind is written as ""."""
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: FieldValue) -> str:
     match value:
+        case None:
+            return '""'
         case bool():
-            return "boolean"
-        case str():
-            return "text"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case datetime():
-            return None
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
         case date():
-            return "date"
-        case list() if all(isinstance(item, str) for item in value):
-            return "list"
-    return None
+            return value.isoformat()
+        case str():
+            return _long(value) if "\n" in value else _short(value)
+        case tuple():
+            items = [_short(item) for item in value]
+            line = f"[{', '.join(items)}]"
+            return line if len(line) <= _WIDEST else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+
+
+def _short(text: str) -> str:
+    return f'"{_NEEDS_ESCAPE.sub(_escaped, text)}"'
+
+
+def _long(text: str) -> str:
+    # The line break right behind the opening quotes is not part of the text.
+    if "'''" in text or text.endswith("'") or _CONTROL.search(text):
+        return f'"""\n{_NEEDS_LONG_ESCAPE.sub(_escaped, text)}"""'
+    return f"'''\n{text}'''"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    sign = found.group()
+    return _ESCAPES.get(sign, f"\\u{ord(sign):04x}")
 
 
 FORMATS = (

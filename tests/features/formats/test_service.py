@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldValue, SchemaField
 from ricordo.errors import Invalid
-from ricordo.features.formats.service import Parsed, from_markdown, from_toml, to_markdown, to_toml
+from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml, write_toml
 from ricordo.memory.schemas import _BLOCK_KEYS, _FIELD_KEYS, parse_schema
 from ricordo.memory.sections import LAYOUTS, starting_text, write_sections
 from tests.memory.test_sections import LOOSE, SIGNS, STUDENT, filled
@@ -56,7 +56,7 @@ def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], l
     toml = to_toml("student", text, LOOSE)
     assert ("body = " in toml) == (not fields)
     for parsed in (from_toml(toml, LOOSE), from_markdown(to_markdown("student", text, LOOSE), LOOSE)):
-        assert parsed == Parsed("student", text, fields, "complete")
+        assert parsed == ParsedText("student", text, fields, "complete")
         assert list(parsed.fields) == list(fields)
 
 
@@ -88,12 +88,31 @@ def test_both_views_are_as_people_know_them() -> None:
     )
 
 
+def test_texts_of_several_lines_stand_between_three_quotes_and_long_lists_have_a_line_an_item() -> None:
+    written: dict[str, FieldValue] = {
+        "a": "one\n\ttwo\n",
+        "b": "it's '''\n\"\"\"\"",
+        "c": ("x",),
+        "d": ("y" * 60, "z" * 60),
+        "e": date(2026, 5, 31),
+        "f": None,
+    }
+    assert write_toml(written) == (
+        "a = '''\none\n\ttwo\n'''\n"
+        'b = """\nit\'s \'\'\'\n""\\"\\""""\n'
+        'c = ["x"]\n'
+        f'd = [\n    "{"y" * 60}",\n    "{"z" * 60}",\n]\n'
+        "e = 2026-05-31\n"
+        'f = ""\n'
+    )
+
+
 def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked() -> None:
     text = "Alice likes tea.\n## Age\ntwelve"
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)
     assert markdown == f"---\nblock: student\nformat: free\n---\n{text}\n"
     assert toml == f"block = \"student\"\nformat = \"free\"\nbody = '''\n{text}'''\n"
-    assert from_markdown(markdown, STUDENT) == from_toml(toml, STUDENT) == Parsed("student", text)
+    assert from_markdown(markdown, STUDENT) == from_toml(toml, STUDENT) == ParsedText("student", text)
     with pytest.raises(Invalid, match=r"^Line 4: text stands in front") as error:
         from_markdown(markdown.replace("format: free\n", ""), STUDENT)
     assert 'Line 6: "Age" must be a whole number. Write it as 12.' in str(error.value)
@@ -104,7 +123,7 @@ def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked
 
 def test_a_text_that_was_put_right_follows_its_schema_even_where_it_is_still_marked() -> None:
     parsed = from_markdown("---\nblock: student\nformat: free\n---\n## Name\nAda\n", STUDENT)
-    assert parsed == Parsed("student", "## Name\nAda", {"name": "Ada"}, "complete")
+    assert parsed == ParsedText("student", "## Name\nAda", {"name": "Ada"}, "complete")
 
 
 def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None:
@@ -130,7 +149,9 @@ def test_a_text_laid_out_in_another_way_keeps_its_fields_or_stands_as_it_is() ->
     assert to_toml("s", spaced, STUDENT) == 'block = "s"\nlayout = "spaced"\nname = "Ada"\nage = 21\n'
     odd = "## name\nAda\n\n\n## Age\n021"
     assert to_toml("s", odd, STUDENT) == f"block = \"s\"\nbody = '''\n{odd}'''\n"
-    assert from_toml(to_toml("s", odd, STUDENT), STUDENT) == Parsed("s", odd, {"name": "Ada", "age": 21}, "complete")
+    assert from_toml(to_toml("s", odd, STUDENT), STUDENT) == ParsedText(
+        "s", odd, {"name": "Ada", "age": 21}, "complete"
+    )
 
 
 def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
@@ -154,11 +175,11 @@ def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
 
 
 def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -> None:
-    assert from_markdown("## Name\nAda\n", STUDENT) == Parsed(None, "## Name\nAda", {"name": "Ada"}, "complete")
+    assert from_markdown("## Name\nAda\n", STUDENT) == ParsedText(None, "## Name\nAda", {"name": "Ada"}, "complete")
     assert from_markdown("a\r\nb\r\n", None).text == "a\nb"
     assert from_markdown("---\nHello\n---\n", None).text == "---\nHello\n---"
-    assert from_markdown("\ufeff---\nblock: x\n---\ny", None) == Parsed("x", "y")
-    assert from_markdown("---\nblock: 'it''s'\n---", None) == Parsed("it's", "")
+    assert from_markdown("\ufeff---\nblock: x\n---\ny", None) == ParsedText("x", "y")
+    assert from_markdown("---\nblock: 'it''s'\n---", None) == ParsedText("it's", "")
 
 
 @pytest.mark.parametrize(

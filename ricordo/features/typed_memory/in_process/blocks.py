@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.version import BlockVersion
-from ricordo.features.formats.service import Parsed, from_markdown, from_toml, to_markdown, to_toml
+from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
 from ricordo.features.typed_memory.in_process.storage import GitUserStorage
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import PutOptions, UserMemory
@@ -93,7 +93,7 @@ class UserBlockManager:
         """Make an older text the next version; returns that version's id. Raises NotFound."""
         return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.actor)))
 
-    def _update_from(self, parse: Callable[..., Parsed], label: str, source: str, message: str | None) -> str:
+    def _update_from(self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None) -> str:
         block = self._block(label)
         parsed = parse(source, self.storage.schema(block.schema_ref if block else None))
         return self.update_block(label, parsed.text, message=message)
