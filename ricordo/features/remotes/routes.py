@@ -76,7 +76,7 @@ async def sync(here: Here, user_id: str, remote_id: str) -> Response:
     def work(tx: Transaction) -> None:
         job = _find(tx, here, user_id, remote_id).job()
         if jobs.add(tx, job) is None:
-            jobs.hasten(tx, job.kind, job.key or "")
+            jobs.make_due(tx, job.kind, job.key or "")
 
     await here.store.write(work)
     return answer({"message": "The remote is brought up to date in the background."})
