@@ -2,63 +2,45 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import found, new_values, setter
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.repository import RowMapper, equal, found, ids_in, new_values, one_of, setter, values_of
+from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, agents_archives, archives, passages, passages_tags
 
-COLUMNS = [column for column in archives.c if column.name != "seq"]
+ROWS = RowMapper(Archive, archives, tuples=("tags",))
+_PASSAGES = RowMapper(Passage, passages, tuples=("tags",), with_seq=True)
 _SELECT = select(passages)
-_IDS = each(bindparam("ids", type_=passages.c.metadata.type))
-_BY_IDS = _SELECT.where(passages.c.id.op("IN")(_IDS))
-_BY_NUMBERS = _SELECT.where(passages.c.seq.op("IN")(each(bindparam("numbers", type_=passages.c.metadata.type))))
-_VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(archives.c.id.op("IN")(_IDS))
-_ARCHIVES_OF_AGENT = (
-    select(*COLUMNS)
+_BY_IDS = _SELECT.where(one_of(passages.c.id, "ids"))
+_BY_NUMBERS = _SELECT.where(one_of(passages.c.seq, "numbers"))
+_VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(one_of(archives.c.id, "ids"))
+_ATTACHED_ARCHIVES = (
+    select(*ROWS.columns)
     .join(agents_archives, agents_archives.c.archive_id == archives.c.id)
-    .where(agents_archives.c.agent_id == bindparam("agent_id"))
-    .order_by(agents_archives.c.seq)
+    .where(equal(agents_archives, "agent_id"))
 )
-_BY_ID = select(*COLUMNS).where(
-    archives.c.id == bindparam("archive_id"), archives.c.organization_id == bindparam("organization_id")
-)
-# Whoever changes the count or the tags holds the row first; databases with one writer need no lock and take none.
-_HELD = _BY_ID.with_for_update()
+_OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
+_BY_ID = select(*ROWS.columns).where(equal(archives, "id", "organization_id"))
+# Taken before the count or the tags are changed; databases with one writer need no lock and take none.
+_LOCK = _BY_ID.with_for_update()
 # Of the agent's own attachment too: else one that is taken away at this very moment would be seen too late.
-_HELD_FOR_AGENT = (
-    _BY_ID.join(agents_archives, agents_archives.c.archive_id == archives.c.id)
-    .where(agents_archives.c.agent_id == bindparam("agent_id"))
-    .with_for_update()
-)
+_LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(equal(archives, "id", "organization_id")).with_for_update()
 _INSERT, _ATTACH = insert(archives), insert(agents_archives)
 _CHANGED = ("name", "description", "metadata", "updated_at")
 _UPDATE = setter(archives, *_CHANGED, where=archives.c.id == bindparam("archive_id"))
-_ATTACHED = select(agents_archives.c.seq).where(
-    agents_archives.c.agent_id == bindparam("agent_id"), agents_archives.c.archive_id == bindparam("archive_id")
-)
-_DETACH = delete(agents_archives).where(
-    agents_archives.c.agent_id == bindparam("agent_id"), agents_archives.c.archive_id == bindparam("archive_id")
-)
-_PASSAGE_NAMES = [column.name for column in passages.c if column.name != "seq"]
-_passage_values = attrgetter(*_PASSAGE_NAMES)
+_ATTACHED = select(agents_archives.c.seq).where(equal(agents_archives, "agent_id", "archive_id"))
+_DETACH = delete(agents_archives).where(equal(agents_archives, "agent_id", "archive_id"))
 _INSERT_PASSAGE, _INSERT_TAG = insert(passages), insert(passages_tags)
 _COUNTED = setter(archives, "updated_at", "tags", where=archives.c.id == bindparam("archive_id")).values(
     passage_count=archives.c.passage_count + bindparam("added")
 )
-_TAG_IN_USE = (
-    select(passages_tags.c.tag)
-    .where(passages_tags.c.archive_id == bindparam("archive_id"), passages_tags.c.tag == bindparam("wanted_tag"))
-    .limit(1)
-)
-_DELETE = delete(passages).where(passages.c.id == bindparam("passage_id"))
+_TAG_IN_USE = select(passages_tags.c.tag).where(equal(passages_tags, "archive_id", "tag")).limit(1)
+_DELETE = delete(passages).where(equal(passages, "id"))
 
 
 def insert_one(
@@ -70,7 +52,7 @@ def insert_one(
     """
     tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
     archive = replace(archive, passage_count=len(holding), tags=tags)
-    tx.run(_INSERT, {column.name: getattr(archive, column.name) for column in COLUMNS} | {"tags": list(archive.tags)})
+    tx.run(_INSERT, ROWS.values(archive))
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
     _insert_passages(tx, archive, redacted(holding))
@@ -78,34 +60,31 @@ def insert_one(
 
 
 def get(tx: Transaction, scope: Scope, archive_id: str) -> Archive:
-    """One archive; raises NotFound."""
-    row = tx.first(_BY_ID, {"archive_id": archive_id, "organization_id": scope.organization_id})
-    return from_values(found(row, "Archive", archive_id)._asdict())
+    """Return one archive; raises NotFound."""
+    row = tx.first(_BY_ID, {"id": archive_id, "organization_id": scope.organization_id})
+    return ROWS.of(found(row, "Archive", archive_id))
 
 
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, agent_id: str | None = None, name: str | None = None
 ) -> list[Archive]:
-    """One page of archives, of those that are attached to this agent and of those with this very name."""
-    statement = select(*COLUMNS).where(archives.c.organization_id == scope.organization_id)
+    """Return one page of archives, of those that are attached to this agent and of those with this very name."""
+    statement = select(*ROWS.columns).where(archives.c.organization_id == scope.organization_id)
     if name is not None:
         statement = statement.where(archives.c.name == name)
     if agent_id is not None:
         attached = select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == agent_id)
         statement = statement.where(archives.c.id.in_(attached))
-    return [from_values(row._asdict()) for row in read_page(tx, statement, archives, wanted)]
+    return [ROWS.of(row) for row in read_page(tx, statement, archives, wanted)]
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
-    """The ids of all archives."""
-    statement = select(archives.c.id).where(archives.c.organization_id == scope.organization_id)
-    return [row.id for row in tx.all(statement.order_by(archives.c.seq))]
+    return ids_in(tx, archives, scope)
 
 
 def update(tx: Transaction, archive: Archive) -> None:
     """Store the name, description and metadata of an archive."""
-    values = new_values({name: getattr(archive, name) for name in _CHANGED})
-    tx.run(_UPDATE, {**values, "archive_id": archive.id})
+    tx.run(_UPDATE, {**new_values(values_of(archive, _CHANGED)), "archive_id": archive.id})
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
@@ -121,12 +100,12 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
-    """The archives attached to the agent, in the order of attachment."""
-    return [from_values(row._asdict()) for row in tx.all(_ARCHIVES_OF_AGENT, {"agent_id": agent_id})]
+    """Return the archives attached to the agent, in the order of attachment."""
+    return [ROWS.of(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id})]
 
 
 def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page) -> list[str]:
-    """The ids of one page of the agents that use the archive."""
+    """Return the ids of one page of the agents that use the archive."""
     statement = (
         select(agents.c.id, agents.c.created_at, agents.c.seq)
         .join(agents_archives, agents_archives.c.agent_id == agents.c.id)
@@ -146,81 +125,70 @@ def insert_passages(
     if not new:
         return archive, []
     # Read anew: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
-    held = _hold(tx, archive, attached_to)
-    stored = redacted(new)
-    _insert_passages(tx, held, stored)
-    return _recount(tx, held, len(new), {*held.tags, *(tag for passage in new for tag in passage.tags)}), stored
+    archive, stored = _lock(tx, archive, attached_to), redacted(new)
+    _insert_passages(tx, archive, stored)
+    return _recount(tx, archive, len(new), {*archive.tags, *(tag for passage in new for tag in passage.tags)}), stored
 
 
 def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
-    tx.run(_INSERT_PASSAGE, [_values(passage) for passage in new])
+    tx.run(_INSERT_PASSAGE, [_PASSAGES.values(passage) for passage in new])
     tags = [{"passage_id": p.id, "archive_id": archive.id, "tag": tag} for p in new for tag in p.tags]
     tx.run(_INSERT_TAG, tags)
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """The passages with secrets in their texts redacted."""
+    """Return the passages with secrets in their texts redacted."""
     return [replace(passage, text=redact(passage.text).text) for passage in new]
 
 
 def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
-    """The passages with these ids, in their order; ids that are gone are left out."""
-    rows = {row.id: _passage(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
+    """Return the passages with these ids, in their order; ids of deleted ones are left out."""
+    rows = {row.id: _PASSAGES.of(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
     return [rows[id] for id in ids if id in rows]
 
 
 def passages_by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Passage]:
-    """The passages with these numbers (`seq`), in their order; those that are gone are left out."""
-    rows = {row.seq: _passage(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
+    """Return the passages with these numbers (`seq`), in their order; deleted ones are left out."""
+    rows = {row.seq: _PASSAGES.of(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
     return [rows[number] for number in numbers if number in rows]
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
-    """Where each of these archives keeps its vectors."""
+    """Return where each of these archives keeps its vectors."""
     return {row.id: row.vector_db for row in tx.all(_VECTOR_DBS, {"ids": list(archive_ids)})}
 
 
 def page_of_passages(
     tx: Transaction, archive_ids: Sequence[str], wanted: Page, *, search_text: str | None = None
 ) -> list[Passage]:
-    """One page of the passages in these archives; `search_text` looks for a piece of the text."""
+    """Return one page of the passages in these archives; `search_text` looks for a piece of the text."""
     statement = _SELECT.where(passages.c.archive_id.in_(archive_ids))
     if search_text:
         statement = statement.where(passages.c.text.icontains(search_text, autoescape=True))
-    return [_passage(row) for row in read_page(tx, statement, passages, wanted)]
+    return [_PASSAGES.of(row) for row in read_page(tx, statement, passages, wanted)]
 
 
 def lock_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> tuple[Archive, Passage]:
     """Lock the one of these archives that has the passage, and return both; raises NotFound."""
-    held = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
-    passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in held), None)
+    own = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
+    passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in own), None)
     passage = found(passage, "Passage", passage_id)
-    return _hold(tx, held[passage.archive_id]), passage
+    return _lock(tx, own[passage.archive_id]), passage
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
     """Delete a passage of a locked archive. It stays in the index: use `ricordo.search.index.delete_passage`."""
-    tx.run(_DELETE, {"passage_id": passage.id})
-    unused = {tag for tag in passage.tags if not _is_in_use(tx, archive, tag)}
+    tx.run(_DELETE, {"id": passage.id})
+    unused = {tag for tag in passage.tags if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
     _recount(tx, archive, -1, set(archive.tags) - unused)
 
 
-def from_values(values: dict[str, Any]) -> Archive:
-    """An archive from the columns of its row."""
-    values["tags"] = tuple(values["tags"])
-    return Archive(**values)
-
-
-def _hold(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
-    ids = {"archive_id": archive.id, "organization_id": archive.organization_id}
-    row = tx.first(_HELD_FOR_AGENT, {**ids, "agent_id": agent_id}) if agent_id else tx.first(_HELD, ids)
-    return from_values(found(row, "Archive", archive.id)._asdict())
-
-
-def _is_in_use(tx: Transaction, archive: Archive, tag: str) -> bool:
-    return tx.first(_TAG_IN_USE, {"archive_id": archive.id, "wanted_tag": tag}) is not None
+def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
+    ids = {"id": archive.id, "organization_id": archive.organization_id}
+    row = tx.first(_LOCK_FOR_AGENT, {**ids, "agent_id": agent_id}) if agent_id else tx.first(_LOCK, ids)
+    return ROWS.of(found(row, "Archive", archive.id))
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:
@@ -229,15 +197,3 @@ def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str])
     changed = {"new_updated_at": now, "new_tags": list(after.tags), "added": added, "archive_id": archive.id}
     tx.run(_COUNTED, changed)
     return after
-
-
-def _values(passage: Passage) -> dict[str, Any]:
-    values = dict(zip(_PASSAGE_NAMES, _passage_values(passage), strict=True))
-    values["tags"] = list(passage.tags)
-    return values
-
-
-def _passage(row: Row[Any]) -> Passage:
-    values = row._asdict()
-    values["tags"] = tuple(values["tags"])
-    return Passage(**values)

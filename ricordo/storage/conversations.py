@@ -17,25 +17,24 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import messages
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import found, setter
+from ricordo.storage.repository import RowMapper, equal, found, setter
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents, conversations
 from ricordo.storage.tables import messages as messages_table
 
-COLUMNS = [column for column in conversations.c if column.name != "seq"]
+ROWS = RowMapper(Conversation, conversations, tuples=("window",))
 _IS_THERE = conversations.c.deleted_at.is_(None)
-_BY_ID = select(*COLUMNS).where(conversations.c.id == bindparam("id"), _IS_THERE)
-_REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
-    agents.c.organization_id == bindparam("organization_id")
+_BY_ID = select(*ROWS.columns).where(equal(conversations, "id"), _IS_THERE)
+_REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
+_LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
+_WAITING = select(conversations.c.id).where(
+    equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
 )
-_LOCK = select(conversations.c.id).where(conversations.c.id == bindparam("id")).with_for_update()
-_IDS_OF_AGENT = select(conversations.c.id).where(conversations.c.agent_id == bindparam("agent_id"))
-_WAITING = _IDS_OF_AGENT.where(conversations.c.last_stop_reason == "requires_approval")
 _INSERT = insert(conversations)
-_WINDOW = setter(
-    conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
-).values(
-    message_count=conversations.c.message_count + bindparam("added"),
+_THIS = conversations.c.id == bindparam("conversation_id")
+_COUNT = conversations.c.message_count + bindparam("added")
+_BEGIN_ANEW = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(message_count=_COUNT)
+_WINDOW = _BEGIN_ANEW.values(
     last_message_at=bindparam("new_updated_at"),
     # Only the save that ends a run knows these; the others leave them as they are.
     last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
@@ -43,37 +42,22 @@ _WINDOW = setter(
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
     token_percent=func.coalesce(bindparam("percent"), conversations.c.token_percent),
 )
-_BEGIN_ANEW = setter(
-    conversations, "window", "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
-).values(message_count=conversations.c.message_count + bindparam("added"))
+_LAST = conversations.c.last_message_at
 _ADD_PAST = (
     update(conversations)
-    .where(conversations.c.id == bindparam("conversation_id"))
-    .values(
-        message_count=conversations.c.message_count + bindparam("added"),
-        last_message_at=case(
-            (conversations.c.last_message_at > bindparam("newest"), conversations.c.last_message_at),
-            else_=bindparam("newest"),
-        ),
-    )
+    .where(_THIS)
+    .values(message_count=_COUNT, last_message_at=case((bindparam("newest") < _LAST, _LAST), else_=bindparam("newest")))
 )
-_PROMPT_KEY = setter(
-    conversations, "prompt_key", "updated_at", where=conversations.c.id == bindparam("conversation_id")
-)
-_FORKS = select(conversations.c.id, conversations.c.forked_seq).where(
-    conversations.c.agent_id == bindparam("agent_id"), conversations.c.forked_from == bindparam("id")
-)
-_NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(
-    messages_table.c.conversation_id == bindparam("conversation_id")
-)
+_PROMPT_KEY = setter(conversations, "prompt_key", "updated_at", where=_THIS)
+_FORKS = select(conversations.c.id, conversations.c.forked_seq).where(equal(conversations, "agent_id", "forked_from"))
+_NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(equal(messages_table, "conversation_id"))
 
 
 def _lineage() -> Any:
     columns = [conversations.c.id, conversations.c.window, conversations.c.forked_from, conversations.c.forked_seq]
-    own = select(*columns, literal(0).label("depth")).where(conversations.c.id == bindparam("id"))
+    own = select(*columns, literal(0).label("depth")).where(equal(conversations, "id"))
     known = own.cte("lineage", recursive=True)
-    parents = select(*columns, known.c.depth + 1).join(known, known.c.forked_from == conversations.c.id)
-    whole = known.union_all(parents)
+    whole = known.union_all(select(*columns, known.c.depth + 1).join(known, known.c.forked_from == conversations.c.id))
     return select(whole).order_by(whole.c.depth)
 
 
@@ -118,32 +102,31 @@ def lock(tx: Transaction, id: str) -> None:
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
-    """Store a new conversation."""
-    tx.run(_INSERT, {column.name: getattr(conversation, column.name) for column in COLUMNS})
+    tx.run(_INSERT, ROWS.values(conversation))
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
-    """One conversation, if it is there and was not deleted."""
+    """Return one conversation, unless it was deleted."""
     row = tx.first(_BY_ID, {"id": id})
-    return from_values(row._asdict()) if row else None
+    return ROWS.of(row) if row else None
 
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
-    """One conversation; raises NotFound, also where it was deleted, or its agent was."""
+    """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
     row = found(tx.first(_REQUIRED, {"id": id, "organization_id": scope.organization_id}), "Conversation", id)
-    conversation = from_values(row._asdict())
+    conversation = ROWS.of(row)
     if scope.subject_id and conversation.user_id not in (None, scope.subject_id):
         raise NotFound(f"Conversation with ID {id} not found")
     return conversation
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ThreadFilter) -> list[Conversation]:
-    """One page of threads, without agents' own and hidden ones."""
+    """Return one page of conversations, without the default and hidden ones."""
     place = _PLACES[which.order_by]
     # Pages are cut by what the list is ordered by, under the name that pages know.
     placed: Any = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
     statement = (
-        select(*COLUMNS)
+        select(*ROWS.columns)
         .join(placed, placed.c.seq == conversations.c.seq)
         .join(agents, agents.c.id == conversations.c.agent_id)
         .where(agents.c.organization_id == scope.organization_id, _IS_THERE)
@@ -158,7 +141,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ThreadFilter) -> li
         statement = statement.where(conversations.c.summary.icontains(which.summary, autoescape=True))
     if scope.subject_id:
         statement = statement.where(func.coalesce(conversations.c.user_id, scope.subject_id) == scope.subject_id)
-    return [from_values(row._asdict()) for row in read_page(tx, statement, placed, wanted)]
+    return [ROWS.of(row) for row in read_page(tx, statement, placed, wanted)]
 
 
 def change(tx: Transaction, id: str, **values: Any) -> None:
@@ -174,7 +157,7 @@ def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> N
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
     """The forks that share messages of this thread, deleted ones with forks of their own among them: up to which seq, by id."""
-    rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "id": conversation.id})
+    rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
 
 
@@ -238,11 +221,6 @@ def page_of_history(
 def waiting_of_agent(tx: Transaction, agent_id: str) -> list[str]:
     """The ids of the agent's threads whose last turn ended with calls that wait for an answer."""
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id})]
-
-
-def ids_of_agent(tx: Transaction, agent_id: str) -> list[str]:
-    """The ids of all threads of the agent."""
-    return [row.id for row in tx.all(_IDS_OF_AGENT, {"agent_id": agent_id})]
 
 
 def save_window(
@@ -311,9 +289,3 @@ def _within(span: Span) -> list[ColumnElement[bool]]:
     if span.newest is not None:
         conditions += [messages_table.c.seq <= span.newest, messages_table.c.id != span.prompt_id]
     return conditions
-
-
-def from_values(values: dict[str, Any]) -> Conversation:
-    """A conversation from the columns of its row."""
-    values["window"] = tuple(values["window"])
-    return Conversation(**values)

@@ -178,8 +178,8 @@ def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
 def _deleted(tx: Transaction, id: str) -> Conversation | None:
     """The conversation, where it is deleted and not yet purged."""
     known = tables.conversations.c
-    row = tx.first(select(*conversations.COLUMNS).where(known.id == id, known.deleted_at.is_not(None)))
-    return conversations.from_values(row._asdict()) if row else None
+    row = tx.first(select(*conversations.ROWS.columns).where(known.id == id, known.deleted_at.is_not(None)))
+    return conversations.ROWS.of(row) if row else None
 
 
 def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import JSON, Column, ColumnElement, Insert, Row, Table, and_, bindparam, func, select
 from sqlalchemy import update as update_table
@@ -16,6 +17,31 @@ from ricordo.storage.store import Transaction, each
 
 V = TypeVar("V")
 _USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+
+
+class RowMapper(Generic[V]):
+    """Rows of a table as values of a class with fields of the columns' names; `tuples` are tuples there, and lists as JSON."""
+
+    def __init__(self, kind: type[V], table: Table, *, tuples: Sequence[str] = (), with_seq: bool = False) -> None:
+        self.columns: list[Column[Any]] = list(table.c) if with_seq else columns_of(table)
+        self.names = [column.name for column in self.columns]
+        self._kind = kind
+        self._tuples = tuples
+        self._fields = attrgetter(*(name for name in self.names if name != "seq"))
+
+    def values(self, item: V) -> dict[str, Any]:
+        """Return the columns of a new row, without `seq`."""
+        values = dict(zip((name for name in self.names if name != "seq"), self._fields(item), strict=True))
+        for name in self._tuples:
+            values[name] = list(values[name])
+        return values
+
+    def of(self, row: Sequence[Any]) -> V:
+        """Return the value of a row of exactly these columns."""
+        values = dict(zip(self.names, row, strict=True))
+        for name in self._tuples:
+            values[name] = tuple(values[name])
+        return self._kind(**values)
 
 
 def columns_of(table: Table, *without: str) -> list[Column[Any]]:

@@ -2,47 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
+from sqlalchemy import bindparam, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import found, new_values, setter
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.repository import RowMapper, columns_of, count_in, equal, found, new_values, one_of, setter
+from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents_tools, organizations, tools
 
-_COLUMNS = [column for column in tools.c if column.name != "seq"]
-_SELECT = select(*_COLUMNS)
-_IN_SCOPE = tools.c.organization_id == bindparam("organization_id")
-_BY_IDS = _SELECT.where(tools.c.id.op("IN")(each(bindparam("ids", type_=tools.c.metadata.type))), _IN_SCOPE)
-_BY_NAMES = _SELECT.where(tools.c.name.op("IN")(each(bindparam("names", type_=tools.c.metadata.type))), _IN_SCOPE)
-_BY_NAMES_OR_IDS = _SELECT.where(
-    or_(
-        tools.c.name.op("IN")(each(bindparam("names", type_=tools.c.metadata.type))),
-        tools.c.id.op("IN")(each(bindparam("ids", type_=tools.c.metadata.type))),
-    ),
-    _IN_SCOPE,
-)
+_ROWS = RowMapper(Tool, tools, tuples=("tags",))
+_SELECT = select(*_ROWS.columns)
+_IN_SCOPE = equal(tools, "organization_id")
+_BY_IDS = _SELECT.where(one_of(tools.c.id, "ids"), _IN_SCOPE)
+_BY_NAMES = _SELECT.where(one_of(tools.c.name, "names"), _IN_SCOPE)
+_BY_NAMES_OR_IDS = _SELECT.where(or_(one_of(tools.c.name, "names"), one_of(tools.c.id, "ids")), _IN_SCOPE)
 _OF_AGENT = (
     _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
-    .where(agents_tools.c.agent_id == bindparam("agent_id"))
+    .where(equal(agents_tools, "agent_id"))
     .order_by(agents_tools.c.seq)
 )
-_LOCK = (
-    select(organizations.c.id).where(organizations.c.id == bindparam("organization_id")).with_for_update(key_share=True)
-)
+_LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _INSERT, _ATTACH = insert(tools), insert(agents_tools)
-_CHANGED = [
-    column.name for column in _COLUMNS if column.name not in ("id", "organization_id", "created_by", "created_at")
-]
+_CHANGED = [column.name for column in columns_of(tools, "id", "organization_id", "created_by", "created_at")]
 _UPDATE = setter(tools, *_CHANGED, where=tools.c.id == bindparam("tool_id"))
-_DETACH = delete(agents_tools).where(
-    agents_tools.c.agent_id == bindparam("agent_id"), agents_tools.c.tool_id == bindparam("tool_id")
-)
-_DETACH_ALL = delete(agents_tools).where(agents_tools.c.agent_id == bindparam("agent_id"))
+_DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
+_DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,44 +45,43 @@ class ToolFilter:
 
 
 def lock(tx: Transaction, scope: Scope) -> None:
-    """Let nobody else who holds them add or change tools of the organisation until this transaction ends."""
-    tx.lock(_LOCK, {"organization_id": scope.organization_id})
+    """Let no other transaction that locks them add or change tools of the organization until this one ends."""
+    tx.lock(_LOCK, {"id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
-    """Store new tools."""
-    tx.run(_INSERT, [_values(tool) for tool in new])
+    tx.run(_INSERT, [_ROWS.values(tool) for tool in new])
 
 
 def update(tx: Transaction, tool: Tool) -> None:
     """Store the changed fields of a tool."""
-    values = {name: value for name, value in _values(tool).items() if name in _CHANGED}
-    tx.run(_UPDATE, {**new_values(values), "tool_id": tool.id})
+    values = _ROWS.values(tool)
+    tx.run(_UPDATE, {**new_values({name: values[name] for name in _CHANGED}), "tool_id": tool.id})
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Tool:
-    """One tool; raises NotFound."""
+    """Return one tool; raises NotFound."""
     return by_ids(tx, scope, [id])[0]
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
-    """The tools with these ids, in their order; raises NotFound for the first that is missing."""
+    """Return the tools with these ids, in their order; raises NotFound for the first that is missing."""
     rows = {row.id: row for row in tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})}
-    return [_tool(found(rows.get(id), "Tool", id)) for id in ids]
+    return [_ROWS.of(found(rows.get(id), "Tool", id)) for id in ids]
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
-    """The tools that have one of these names, by name."""
+    """Return the tools that have one of these names, by name."""
     rows = tx.all(_BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
-    return {row.name: _tool(row) for row in rows}
+    return {row.name: _ROWS.of(row) for row in rows}
 
 
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
-    """The tools with these names, then those with these ids, each once, in one look-up; raises NotFound for what is missing."""
+    """Return the tools with these names, then those with these ids, each once; raises NotFound for what is missing."""
     if not names and not ids:
         return []
     rows = tx.all(_BY_NAMES_OR_IDS, {"names": list(names), "ids": list(ids), "organization_id": scope.organization_id})
-    by_name = {row.name: _tool(row) for row in rows}
+    by_name = {row.name: _ROWS.of(row) for row in rows}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found")
@@ -104,12 +90,12 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
-    """The tools attached to the agent, in the order of attachment."""
-    return tuple(_tool(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+    """Return the tools attached to the agent, in the order of attachment."""
+    return tuple(_ROWS.of(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
-    """One page of the tools that pass the filter."""
+    """Return one page of the tools that pass the filter."""
     statement = _SELECT.where(tools.c.organization_id == scope.organization_id)
     if which.names:
         statement = statement.where(tools.c.name.in_(which.names))
@@ -124,13 +110,11 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list
     if which.agent_id is not None:
         attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
         statement = statement.where(tools.c.id.in_(attached))
-    return [_tool(row) for row in read_page(tx, statement, tools, wanted)]
+    return [_ROWS.of(row) for row in read_page(tx, statement, tools, wanted)]
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """How many tools there are."""
-    statement = select(func.count()).select_from(tools).where(tools.c.organization_id == scope.organization_id)
-    return int(tx.all(statement)[0][0])
+    return count_in(tx, tools, scope)
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
@@ -144,15 +128,4 @@ def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
 
 
 def detach_all(tx: Transaction, agent_id: str) -> None:
-    """Take every tool from the agent."""
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
-
-
-def _values(tool: Tool) -> dict[str, Any]:
-    return {column.name: getattr(tool, column.name) for column in _COLUMNS} | {"tags": list(tool.tags)}
-
-
-def _tool(row: Row[Any]) -> Tool:
-    values = row._asdict()
-    values["tags"] = tuple(values["tags"])
-    return Tool(**values)

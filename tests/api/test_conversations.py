@@ -14,6 +14,7 @@ from ricordo.api.models.conversations import ConversationResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations
+from tests.support import make
 from tests.support.serving import MODEL, Gate, ServerInThread, StrictLetta
 
 BUSY = "Another request is currently being processed for this conversation."
@@ -285,7 +286,7 @@ def test_a_running_thread_is_cancelled_and_deleted(
         assert "[DONE]" in "".join(stream.iter_text())
     with pytest.raises(NotFoundError):
         client.runs.retrieve(run_id)
-    assert server.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == [conversations.default_id(agent.id)]
+    assert server.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
 
 
 def test_a_prompt_is_made_anew_and_returned(

@@ -92,7 +92,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
 
     assert await store.read(lambda tx: agents.ids(tx, scope)) == [kept.agent.id]
-    assert await store.read(lambda tx: agents.tags_in_use(tx, scope)) == []
+    assert await store.read(make.tags_in_use) == []
     assert await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page())) == []
     with pytest.raises(NotFound):
         await store.read(lambda tx: agents.load(tx, scope, agent.id))
@@ -110,7 +110,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     assert (after.pop("archives"), after.pop("passages")) == (1, 1)
     after["search_buffer"] -= 1
     assert after == before
-    assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == []
+    assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == []
 
 
 async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(
@@ -219,13 +219,13 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
 
     await store.write(lambda tx: deletion.hide_conversation(tx, scope, fork.id))
     assert await purged(store, "conversation", fork.id) == [452]
-    ids = await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id))
+    ids = await store.read(lambda tx: make.conversation_ids(tx, agent.id))
     assert set(ids) == {conversations.default_id(agent.id), root.id}
     assert min(await purged(store, "conversation", root.id)) == 1
     left = await rows(store)
     assert left.pop("search_buffer", 0) >= before.pop("search_buffer", 0)  # deleted words, until they are merged
     assert left == before
-    assert await store.read(lambda tx: conversations.ids_of_agent(tx, agent.id)) == [conversations.default_id(agent.id)]
+    assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
 
 
 async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of_no_other(

@@ -45,7 +45,7 @@ async def test_a_unit_that_raises_leaves_nothing(store: SqliteStore, scope: Scop
 
     with pytest.raises(LookupError, match="something else"):
         await store.write(work)
-    assert await store.read(lambda tx: (agents.count(tx, scope), agents.tags_in_use(tx, scope))) == (0, [])
+    assert await store.read(lambda tx: (agents.count(tx, scope), make.tags_in_use(tx))) == (0, [])
 
 
 async def test_the_writer_goes_on_after_a_unit_that_failed(store: SqliteStore, scope: Scope) -> None:

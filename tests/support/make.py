@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import select
+
 from ricordo.agents.deletion import purge_portion
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.block import Block, Chain
@@ -18,6 +20,9 @@ from ricordo.memory.edit_context import EditContext
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import agents, archives, blocks, conversations, deletion, messages, tools
 from ricordo.storage.store import Store, Transaction
+from ricordo.storage.tables import agents as agent_rows
+from ricordo.storage.tables import agents_tags
+from ricordo.storage.tables import conversations as conversation_rows
 from tests.support.clock import START
 
 
@@ -246,3 +251,14 @@ async def remove_agent(store: Store, agent_id: str) -> None:
             pass
 
     await store.write(work)
+
+
+def tags_in_use(tx: Transaction) -> list[str]:
+    """Every tag that some agent carries that is not deleted, sorted."""
+    kept = select(agents_tags.c.tag).join(agent_rows, agent_rows.c.id == agents_tags.c.agent_id)
+    return sorted({row.tag for row in tx.all(kept.where(agent_rows.c.organization_id == LOCAL_ORGANIZATION))})
+
+
+def conversation_ids(tx: Transaction, agent_id: str) -> list[str]:
+    """The ids of all conversations of the agent, deleted ones too."""
+    return [row.id for row in tx.all(select(conversation_rows.c.id).where(conversation_rows.c.agent_id == agent_id))]
