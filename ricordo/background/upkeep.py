@@ -11,8 +11,7 @@ from ricordo.agents.budgets import put_off
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.usage import Expense, Usage
-from ricordo.llm.embedding.metering import metered
-from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.embedding.remote import RemoteEmbedder, metered
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search import partitions

@@ -1,9 +1,23 @@
 """The protocols of models: what every chat model and embedder offers."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from ricordo.domain.model import Chunk, EmbeddingInfo, EmbeddingPurpose, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.model import (
+    Chunk,
+    EmbeddingInfo,
+    EmbeddingPurpose,
+    ModelInfo,
+    ModelReply,
+    ModelRequest,
+    ReasoningChunk,
+    TextChunk,
+    ToolCallChunk,
+)
+
+_WORDS = re.compile(r"\S*\s*")
 
 
 class ChatModel(Protocol):
@@ -62,3 +76,23 @@ async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
     if reply is None:
         raise RuntimeError("A chat model ended without a reply; `answer` must yield one last of all.")
     return reply
+
+
+def chunks_of(reply: ModelReply, *, by_word: bool = False) -> Iterator[Chunk]:
+    """Each part as one chunk, or its texts word by word."""
+    calls = 0
+    for part in reply.parts:
+        match part:
+            case TextPart():
+                yield from map(TextChunk, _pieces(part.text, by_word))
+            case ReasoningPart():
+                yield from map(ReasoningChunk, _pieces(part.text, by_word))
+            case ToolCallPart():
+                yield ToolCallChunk(calls, part.arguments, part.call_id, part.name)
+                calls += 1
+            case _:
+                pass
+
+
+def _pieces(text: str, by_word: bool) -> list[str]:
+    return [piece for piece in (_WORDS.findall(text) if by_word else [text]) if piece]

@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
-from ricordo.llm.chunks import chunks_of
+from ricordo.llm.chat import chunks_of
 from ricordo.llm.connections import Connections
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body

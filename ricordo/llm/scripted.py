@@ -12,7 +12,7 @@ from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
-from ricordo.llm.chunks import chunks_of
+from ricordo.llm.chat import chunks_of
 from ricordo.llm.repair import new_call_id
 from ricordo.llm.tokens import estimated_usage
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, TextChunk, ToolCallChunk, ToolSchema
-from ricordo.llm.chunks import chunks_of
+from ricordo.llm.chat import chunks_of
 from ricordo.llm.written_calls import MARKS
 
 _THINKS = ("<think>", "<thinking>")

@@ -45,6 +45,19 @@ def _wider_tokens(text: str) -> int:
     return (ascii_length + 3) // 4 + wide + (other - wide + 1) // 2
 
 
+def shortened(text: str, tokens: int) -> str:
+    """The beginning of the text that takes about this many tokens; the whole where it takes fewer."""
+    text = text[: tokens * 4]
+    while (taken := text_tokens(text)) > tokens:
+        text = text[: max(1, min(len(text) - 1, len(text) * tokens // taken))]
+    return text
+
+
+def writable(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair, which no encoding can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def part_tokens(part: Part) -> int:
     """Tokens of one part. Reasoning counts where its provider may want it back: with a proof, hidden, or marked as its own."""
     match part:

@@ -12,8 +12,7 @@ from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
 from ricordo.features.ledger.queries import LedgerQuery, entries
-from ricordo.llm.embedding.metering import count
-from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, usage
 from ricordo.storage.paging import Page

@@ -2,7 +2,7 @@
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ReasoningChunk, TextChunk, ToolCallChunk
-from ricordo.llm.chunks import chunks_of
+from ricordo.llm.chat import chunks_of
 
 REPLY = ModelReply(
     (ReasoningPart("a b"), TextPart(" c\nd "), ToolCallPart("1", "x", "{}"), ToolCallPart("2", "y", "{}"), TextPart(""))

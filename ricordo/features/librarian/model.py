@@ -14,7 +14,7 @@ from ricordo.features.librarian.answers import spoken_answer
 from ricordo.features.librarian.grammar import Intent, read
 from ricordo.features.librarian.plan import SEARCHES, PlannedCall, complete, forced, planned_calls
 from ricordo.features.librarian.view import SEND, LibrarianView, view_of
-from ricordo.llm.chunks import chunks_of
+from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
 

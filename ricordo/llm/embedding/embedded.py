@@ -17,9 +17,8 @@ import orjson
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import Unavailable
-from ricordo.llm.embedding.pooling import pooled
 from ricordo.llm.embedding.related import RelatedWords
-from ricordo.llm.embedding.texts import writable
+from ricordo.llm.tokens import writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,3 +158,17 @@ def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
     if found != expected:
         raise Unavailable(f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}")
     return mapped
+
+
+def pooled(table: "NDArray[np.float16]", tokens: Sequence[int]) -> "NDArray[np.float32]":
+    """The vector of a text, of length 1 and shape (dimensions,); zeros for a text without tokens.
+
+    `table` holds a row for each token, shape (vocabulary, dimensions). One text at a time is quicker than many together:
+    their rows then stay in the processor's cache.
+    """
+    import numpy as np
+
+    # The sum points where the mean does, and only the direction is kept.
+    total: NDArray[np.float32] = table[list(tokens)].sum(axis=0, dtype=np.float32)
+    length = float(np.linalg.norm(total))
+    return total / length if length else total

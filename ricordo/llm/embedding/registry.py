@@ -9,8 +9,7 @@ from ricordo.llm.chat import Embedder
 from ricordo.llm.connections import Connections
 from ricordo.llm.directory import Directory
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.openai_compatible import openai_embedder
-from ricordo.llm.embedding.providers import google_embedder
+from ricordo.llm.embedding.providers import google_embedder, openai_embedder
 from ricordo.llm.model_lists import embedding_of
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Provider

@@ -1,17 +1,22 @@
 """What all embedding models behind a network share: batches, texts that are too long, checked answers, repeated calls."""
 
 import asyncio
+import math
+import sys
 import time
+from array import array
+from base64 import b64decode
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
-from ricordo.llm.embedding.texts import shortened, writable
-from ricordo.llm.embedding.vectors import unit
 from ricordo.llm.policy import CallPolicy, call_by_policy
-from ricordo.llm.tokens import text_tokens
+from ricordo.llm.tokens import shortened, text_tokens, writable
 
 # A batch is small enough that reading its answer (about 64 × 1,536 numbers) does not hold up other work.
 BATCH_TEXTS = 64
@@ -24,6 +29,8 @@ QUERY_SECONDS = 5.0
 QUERY_RETRIES = 1
 # After a failed question the next ones fail at once for a while, so that not every search waits for a provider that is down.
 REST_SECONDS = 15.0
+
+_COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
 
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
 """One request: a vector for each text, in order, in any form that `unit` reads. Raises ModelError."""
@@ -146,3 +153,43 @@ class RemoteEmbedder:
                 f"{self.handle} gave a vector of {count} numbers, and {known} before: another model answers to that "
                 "name now. Give it a name of its own, or restart Ricordo, which then builds the vectors again.",
             )
+
+
+@contextmanager
+def metered() -> Iterator[Counter[str]]:
+    """Tokens by the handle of the model, of all that is embedded inside of the `with`, also by tasks that are begun there."""
+    counted: Counter[str] = Counter()
+    before = _COUNTED.set(counted)
+    try:
+        yield counted
+    finally:
+        _COUNTED.reset(before)
+
+
+def count(handle: str, reported: Any) -> None:
+    """Count what a provider reported; nothing where it reported no number, or nobody asks."""
+    counted = _COUNTED.get()
+    if counted is not None and isinstance(reported, int) and not isinstance(reported, bool) and reported > 0:
+        counted[handle] += reported
+
+
+def unit(vector: Any, provider: str) -> list[float]:
+    """The vector at length 1; one of zeros stays. `vector` may be numbers or OpenAI's base64. Raises ModelError."""
+    try:
+        numbers: Sequence[float] = _decoded(vector) if isinstance(vector, str) else vector
+        length = math.hypot(*numbers)
+    except (TypeError, ValueError):
+        raise ModelError("llm_error", f"{provider} gave something that is no vector of numbers.") from None
+    if not numbers or not math.isfinite(length):
+        fault = "vector with a number in it that is none (NaN or infinite)" if numbers else "vector without numbers"
+        raise ModelError("llm_error", f"{provider} gave a {fault}. Use another embedding model.")
+    if length == 0 or abs(length - 1) < 1e-6:
+        return list(numbers)
+    return [number / length for number in numbers]
+
+
+def _decoded(text: str) -> "array[float]":
+    numbers = array("f", b64decode(text, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

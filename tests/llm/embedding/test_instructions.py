@@ -2,7 +2,7 @@
 
 import pytest
 
-from ricordo.llm.embedding.instructions import opening
+from ricordo.llm.embedding.providers import opening
 
 
 @pytest.mark.parametrize(

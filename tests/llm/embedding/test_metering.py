@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ricordo.llm.embedding.metering import count, metered
+from ricordo.llm.embedding.remote import count, metered
 
 
 async def test_what_tasks_inside_embed_is_counted_by_model() -> None:

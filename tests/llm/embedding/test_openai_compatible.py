@@ -11,9 +11,8 @@ import pytest
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import ModelError
 from ricordo.llm.connections import Connections
-from ricordo.llm.embedding.openai_compatible import openai_embedder
-from ricordo.llm.embedding.remote import RemoteEmbedder
-from ricordo.llm.embedding.vectors import unit
+from ricordo.llm.embedding.providers import openai_embedder
+from ricordo.llm.embedding.remote import RemoteEmbedder, unit
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer, Seen, embeddings, vector_of
 

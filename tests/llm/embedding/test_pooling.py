@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ricordo.llm.embedding.pooling import pooled
+from ricordo.llm.embedding.embedded import pooled
 
 TABLE = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 0], [-1, 0, 0]], np.float16)
 

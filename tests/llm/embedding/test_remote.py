@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
-from ricordo.llm.embedding.remote import BATCH_TEXTS, BATCH_TOKENS, MOST_TOKENS, REST_SECONDS, RemoteEmbedder
-from ricordo.llm.embedding.vectors import unit
+from ricordo.llm.embedding.remote import BATCH_TEXTS, BATCH_TOKENS, MOST_TOKENS, REST_SECONDS, RemoteEmbedder, unit
 from ricordo.llm.tokens import text_tokens
 from tests.llm.talk import Waits
 

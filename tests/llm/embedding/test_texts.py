@@ -2,8 +2,7 @@
 
 import pytest
 
-from ricordo.llm.embedding.texts import shortened, writable
-from ricordo.llm.tokens import text_tokens
+from ricordo.llm.tokens import shortened, text_tokens, writable
 
 
 @pytest.mark.parametrize(

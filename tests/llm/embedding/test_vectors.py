@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import ModelError
-from ricordo.llm.embedding.vectors import unit
+from ricordo.llm.embedding.remote import unit
 
 
 def test_a_vector_is_brought_to_length_one() -> None:
