@@ -90,7 +90,10 @@ class ErasureWork:
         if ids:
             quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
-        self._known |= {*ids, *conversations, *await self._note_remotes()}
+        remotes = [one for one in await self._store.read(queries.remotes) if one.chain_id in self.erasure.chains]
+        places = {without_password(one.address): one.kind for one in remotes}
+        await self._write(lambda _tx, erasure: erasure.remotes.update(places))
+        self._known |= {*ids, *conversations, *self.erasure.chains, *(one.id for one in remotes)}
         await self._stop_jobs()
         own = conversations - self.erasure.defaults
         for table, rows in found:
@@ -114,13 +117,6 @@ class ErasureWork:
         await self._each(service.hide_conversations, sorted(conversations))
         return conversations
 
-    async def _note_remotes(self) -> list[str]:
-        """Note where the memory's remotes are; returns what names them, and the memory, in jobs."""
-        own = [row for row in await self._store.read(queries.remotes) if row.chain_id in self.erasure.chains]
-        places = {without_password(row.address): row.kind for row in own}
-        await self._write(lambda _tx, erasure: erasure.remotes.update(places))
-        return [*self.erasure.chains, *(row.id for row in own)]
-
     async def _stop_jobs(self) -> None:
         async def none_left() -> bool:
             found = await self._find(queries.JOBS, lambda row: _names(row, self._known))
@@ -132,14 +128,11 @@ class ErasureWork:
 
     async def _erase_agents(self) -> None:
         """Purge the agents and archives that are the user's alone, also from outside indexes; they are hidden already."""
-        owners: tuple[tuple[Kind, list[str]], ...] = (
-            ("agent", self.erasure.own_agents),
-            ("archive", self.erasure.own_archives),
-        )
-        for kind, ids in owners:
-            for id in ids:
-                await drop_outside(self._runtime, id)
-                await self._repeat(partial(_purge_owner, kind=kind, id=id))
+        for id in (*self.erasure.own_agents, *self.erasure.own_archives):
+            await drop_outside(self._runtime, id)
+            await self._repeat(
+                partial(_purge_owner, id=id, kind="agent" if id in self.erasure.own_agents else "archive")
+            )
 
     async def _cover_rest(self) -> None:
         """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
@@ -222,11 +215,11 @@ class ErasureWork:
 
     async def _find(self, wanted: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
         """The wanted rows that `keeps` is true of, all over the table."""
-        last, after, found = await self._store.read(lambda tx: queries.newest(tx, wanted)), 0, list[Any]()
-        while after < last:
-            found += await self._store.read(
-                lambda tx, after=after: [row for row in queries.some(tx, wanted, after) if keeps(row)]  # type: ignore[misc]
-            )
+        found: list[Any] = []
+        after, is_more = 0, True
+        while is_more:
+            rows, is_more = await self._store.read(partial(queries.some, wanted=wanted, after=after, keeps=keeps))
+            found += rows
             after += queries.AT_ONCE
         return found
 

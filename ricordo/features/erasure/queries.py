@@ -117,23 +117,20 @@ def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
 
 def proposals_of(user_id: str) -> Select[Any]:
     """What the user proposed, or agents in their turns. An approved proposal is a version's cause and stays, without the name."""
-    is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(
-        select(runs.c.id).where(runs.c.user_id == user_id)
-    )
-    return select(proposals.c.seq, proposals.c.chain_id, proposals.c.blob).where(
-        is_own, proposals.c.status != "approved"
-    )
+    own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
+    is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
+    found = select(proposals.c.seq, proposals.c.chain_id, proposals.c.blob)
+    return found.where(is_own, proposals.c.status != "approved")
 
 
-def newest(tx: Transaction, wanted: Select[Any]) -> int:
-    """The greatest `seq` in the table that is looked through."""
-    return int(tx.all(select(func.coalesce(func.max(wanted.selected_columns.seq), 0)))[0][0])
-
-
-def some(tx: Transaction, wanted: Select[Any], after: int) -> Sequence[Any]:
-    """The wanted rows among the next AT_ONCE behind this `seq`."""
+def some(
+    tx: Transaction, wanted: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
+) -> tuple[list[Any], bool]:
+    """The wanted rows among the next AT_ONCE behind this `seq` that `keeps` is true of, and whether there are rows behind those."""
     seq = wanted.selected_columns.seq
-    return tx.all(wanted.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
+    newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
+    rows = tx.all(wanted.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
+    return [row for row in rows if keeps(row)], newest > after + AT_ONCE
 
 
 def quotes(row: Any, erased: Collection[str]) -> bool:
@@ -145,9 +142,8 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
     """These conversations with the forks of them that are nobody's or the user's, and the forks that are other users'."""
     own, others, fresh = set(ids), set[str](), set(ids)
     while fresh:
-        rows = tx.all(
-            select(conversations.c.id, conversations.c.user_id).where(is_in(conversations.c.forked_from, fresh))
-        )
+        found = select(conversations.c.id, conversations.c.user_id)
+        rows = tx.all(found.where(is_in(conversations.c.forked_from, fresh)))
         others |= {row.id for row in rows if row.user_id not in (None, user_id)}
         fresh = {row.id for row in rows if row.user_id in (None, user_id)} - own
         own |= fresh
@@ -175,8 +171,8 @@ def purge_rows(tx: Transaction, erasure: Erasure, items: Sequence[Any], table: T
             erasure.began_at = min(created_at, erasure.began_at or created_at)
         if agent_id := row.get("agent_id"):
             erasure.agents.setdefault(agent_id, 0)
-        if row.get("conversation_id", "") not in ("", *own):
-            erasure.shown_in.add(row["conversation_id"])
+        if (conversation_id := row.get("conversation_id", "")) and conversation_id not in own:
+            erasure.shown_in.add(conversation_id)
         if partition := row.get("archive_id") or (table is messages and agent_id):
             erasure.partitions[partition] = table.name
     if table is runs and not is_more:
