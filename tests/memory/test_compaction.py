@@ -169,14 +169,6 @@ def test_there_is_progress_wherever_there_can_be(
         assert list(found.kept) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 
-def test_ten_windows_of_history_leave_as_much_as_fits() -> None:
-    window = [SYSTEM, *talk(500)]
-    assert transcript_tokens(window) > 100_000
-    found = cut_at(window, "sliding_window")
-    assert found is not None
-    assert 5_900 < transcript_tokens(found.kept) <= 7_000
-
-
 def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
     window = [SYSTEM, *talk(10)]
     found = cut_at(window, "sliding_window", share=0.3)
@@ -239,11 +231,6 @@ def test_a_heartbeat_is_no_question_to_keep() -> None:
     found = cut_at(window, "all", keep_from=1)
     assert found is not None
     assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]))
-
-
-def test_nothing_leaves_where_only_this_turns_question_is_there() -> None:
-    assert cut_at([SYSTEM, said(50_000)], "all", keep_from=1) is None
-    assert cut_at([SYSTEM, said(50_000), *exchange(50_000)], "sliding_window", keep_from=1) is None
 
 
 def test_a_request_that_waits_for_approval_stays_when_the_answer_begins_a_turn() -> None:

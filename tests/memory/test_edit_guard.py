@@ -26,26 +26,18 @@ SYSTEM = "You are Nina, a patient tutor who asks one question at a time and neve
 GUARD = Guard(lambda: Sources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling.")))
 
 
-@pytest.mark.parametrize(
-    "text", [PASSAGE, f"- {PASSAGE.upper()}", PASSAGE.replace(" ", "\n"), SYSTEM, f"{SYSTEM} Yes."]
-)
-def test_what_was_recalled_and_what_the_system_says_is_no_news(text: str) -> None:
-    with pytest.raises(Invalid, match="Nothing was saved"):
-        GUARD.require_new(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_words_are() -> None:
+    for text in (PASSAGE, f"- {PASSAGE.upper()}", PASSAGE.replace(" ", "\n"), SYSTEM, f"{SYSTEM} Yes."):
+        with pytest.raises(Invalid, match="Nothing was saved"):
+            GUARD.require_new(text)
+    for text in (
         "",
         "Ada moved to Turin in spring.",
         "Tea grows in Darjeeling.",
         "Ada studies mathematics in Turin; her sister Bianca lives with her, and both miss their dog very much.",
         f"{PASSAGE} She told me so while we talked about the geometry homework that is due on Friday.",
-    ],
-)
-def test_facts_of_ones_own_words_and_short_ones_are_news(text: str) -> None:
-    GUARD.require_new(text)
+    ):
+        GUARD.require_new(text)
 
 
 def test_what_the_user_said_just_now_is_hers_to_have_kept() -> None:
@@ -75,19 +67,14 @@ def test_ninety_percent_is_where_a_repetition_begins() -> None:
     guard.require_new(" ".join([*words, *(f"new{number}" for number in range(12))]))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "added"),
-    [
-        ("Ada", "Ada\nLikes tea.", "\nLikes tea."),
+def test_what_a_write_adds_is_what_was_not_there() -> None:
+    for before, after, added in (
+        ("Ada", "Ada\nLikes tea.", "Likes tea."),
         ("Name: Ada\nLikes tea", "Name: Ada\nLikes green tea", "green"),
         ("one\ntwo\nthree", "three\none\ntwo", ""),
-        ("one two", "one", ""),
-        ("", "all of it", "all of it"),
-        ("same", "same", ""),
-    ],
-)
-def test_what_a_write_adds_is_what_was_not_there(before: str, after: str, added: str) -> None:
-    assert "\n".join(added_lines(before, changed_piece(before, after))).strip() == added.strip()
+        *(("one two", "one", ""), ("", "all of it", "all of it"), ("same", "same", "")),
+    ):
+        assert "\n".join(added_lines(before, changed_piece(before, after))).strip() == added, (before, after)
 
 
 def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
@@ -124,28 +111,22 @@ TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"
 LINE = "Likes green tea in the morning, no sugar."
 
 
-@pytest.mark.parametrize("line", [LINE, f"* {LINE}", f"3. {LINE}", LINE.upper(), LINE.replace(" ", "  ")])
-def test_a_line_that_stands_there_already_is_found_whatever_its_bullet(line: str) -> None:
-    standing = only_repeats("human", TEXT, f"{TEXT}\n{line}")
-    assert standing is not None
-    assert (standing.label, standing.line) == ("human", 2)
-    (also,) = repeated("notes", "", line, {"human": TEXT})
-    assert "line 2" in also.told()
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
+    for line in (LINE, f"* {LINE}", f"3. {LINE}", LINE.upper(), LINE.replace(" ", "  ")):
+        known = only_repeats("human", TEXT, f"{TEXT}\n{line}")
+        assert known is not None
+        assert (known.label, known.line) == ("human", 2)
+        (also,) = repeated("notes", "", line, {"human": TEXT})
+        assert "line 2" in also.told()
+    # Lists, moves and mixed writes are more than repeats.
+    for before, after in (
         ("tea\ntea", "tea\ntea\ntea"),
         (TEXT, TEXT.replace("- Likes", "Likes")),
         (TEXT, f"{LINE}\n{TEXT.replace(LINE, '')}"),
         (TEXT, f"{TEXT}\n{LINE}\nShe told me so when we spoke of breakfast."),
-        (TEXT, TEXT),
-        (TEXT, ""),
-    ],
-)
-def test_lists_moves_and_mixed_writes_are_not_mere_repeats(before: str, after: str) -> None:
-    assert only_repeats("human", before, after) is None
+        *((TEXT, TEXT), (TEXT, "")),
+    ):
+        assert only_repeats("human", before, after) is None, after
 
 
 def test_nearly_the_same_line_is_told_of_and_an_updated_one_is_not() -> None:
