@@ -1,7 +1,7 @@
 """Times that a question names: "in May 2023", "7.5.2023", "last week", as ranges to compare with the time of a message.
 
 Eight languages. A doubtful word is not a time: "may I", "march on", "2022 steps" name nothing. Days are days in UTC.
-The names of months, days and spans are in `calendar_words.py`.
+The names of months, days and spans are in `data/calendar.toml`.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
-from ricordo.search.calendar_words import (
+from ricordo.search.word_lists import (
     ALONE_ONLY_AFTER,
     AMBIGUOUS,
     COUNTED,

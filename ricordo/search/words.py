@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from ricordo.search.scripts import MARKS, SPACELESS, fold, stem, stem_by
-from ricordo.search.stopwords import ENDINGS, STOP_WORDS
+from ricordo.search.word_lists import ENDINGS, STOP_WORDS
 
 QUERY_TERMS: Final = 64
 _KEPT_WORDS: Final = 50_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ricordo.search import calendar_words, dates
+from ricordo.search import dates, word_lists
 from ricordo.search.dates import named_times
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -266,11 +266,10 @@ def test_every_question_gives_ranges_with_an_end_after_the_start(query, now):
 
 def test_the_tables_are_spelled_as_questions_are_folded():
     tables = (
-        *(calendar_words.MONTHS, calendar_words.WEEKDAYS, calendar_words.SEASONS, calendar_words.NUMBERS),
-        *(calendar_words.PREPOSITIONS, calendar_words.THINGS, calendar_words.EVERY),
+        *(word_lists.MONTHS, word_lists.WEEKDAYS, word_lists.SEASONS, word_lists.NUMBERS),
+        *(word_lists.PREPOSITIONS, word_lists.THINGS, word_lists.EVERY),
     )
     assert {word for table in tables for word in table if dates._fold(word) != word} == set()
     assert (
-        calendar_words.MONTHS.keys()
-        >= calendar_words.AMBIGUOUS | calendar_words.NEVER_ALONE | calendar_words.ALONE_ONLY_AFTER.keys()
+        word_lists.MONTHS.keys() >= word_lists.AMBIGUOUS | word_lists.NEVER_ALONE | word_lists.ALONE_ONLY_AFTER.keys()
     )

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ricordo.search.scripts import TERM_LENGTH, fold
-from ricordo.search.stopwords import ENDINGS, STOP_WORDS
+from ricordo.search.word_lists import ENDINGS, STOP_WORDS
 from ricordo.search.words import (
     QUERY_TERMS,
     infix,
