@@ -72,6 +72,11 @@ class CachedPosting:
     documents: int
     posting: Posting
 
+    def is_of(self, partition: Any) -> bool:
+        """Whether it is what a search of this partition, as its row says it is now, would read."""
+        state = (partition.seq, partition.generation, partition.documents)
+        return (self.partition, self.generation, self.documents) == state
+
     @property
     def nbytes(self) -> int:
         """The memory it takes, with 600 bytes beside its arrays."""

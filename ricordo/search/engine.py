@@ -154,13 +154,13 @@ class _Search:
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
             return []
-        in_buffer = {part: [term for term in self.view.buffer if part in term and term[0] > "\x1f"] for part in inner}
+        waiting = dict.fromkeys(term for _, terms in self.view.buffered for term in terms if term[0] > "\x1f")
         flushed = self._read_variants(inner)
         together = []
         for part in inner:
             placed = self._placed(flushed.get(part, []))
-            waiting = (self.view.waiting(term) for term in in_buffer[part][:MOST_VARIANTS])
-            posting = joined_postings([placed, *filter(None, waiting)])
+            holding = [term for term in waiting if part in term][:MOST_VARIANTS]
+            posting = joined_postings([placed, *map(self.view.posting_in_buffer, holding)])
             posting = some_of(posting, self.view.alive[posting.positions])
             if len(posting.positions):
                 together.append(_once(posting))

@@ -16,8 +16,8 @@ from ricordo.search.records import (
     DOCUMENT_CHUNK,
     MOST_TIMES,
     NAMED,
-    POSTING_CHUNK,
     Documents,
+    Postings,
     read_documents,
     read_postings,
 )
@@ -31,7 +31,7 @@ _MOST_CACHED = 8
 
 _Json = jobs.c.payload.type
 _OWNERS = each(bindparam("owners", type_=_Json))
-_PARTITIONS, _BUFFER, _POSTINGS, _DOCUMENTS = 0, 1, 2, 3
+_PARTITIONS, _BUFFER, _POSTINGS = 0, 1, 2
 _NEVER = 2**40  # no chunk has such a number
 _INDEX = union_all(
     select(
@@ -72,23 +72,12 @@ _INDEX = union_all(
 )
 _THESE = each(bindparam("partitions", type_=_Json))
 _CHANGED = union_all(
-    select(
-        literal(_DOCUMENTS).label("part"),
-        search_documents.c.partition,
-        null().label("term"),
-        search_documents.c.chunk,
-        search_documents.c.data,
-    ).where(search_documents.c.partition.op("IN")(_THESE), search_documents.c.chunk >= bindparam("documents_since")),
-    select(
-        literal(_POSTINGS),
-        search_postings.c.partition,
-        search_postings.c.term,
-        search_postings.c.chunk,
-        search_postings.c.data,
-    ).where(
+    select(search_documents.c.partition, null().label("term"), search_documents.c.chunk, search_documents.c.data).where(
+        search_documents.c.partition.op("IN")(_THESE), search_documents.c.chunk >= bindparam("since")
+    ),
+    select(search_postings.c.partition, search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
         search_postings.c.partition.op("IN")(_THESE),
         search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
-        search_postings.c.chunk >= bindparam("postings_since"),
     ),
 )
 NO_POSTING = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_))
@@ -126,7 +115,7 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     known: dict[tuple[str, str], CachedPosting] = {key: found for key in keys if (found := cache.terms.get(key))}
     missing = [term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)]
     snapshot = Snapshot()
-    chunks: dict[tuple[int, str], dict[int, bytes]] = {}
+    chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
     for row in tx.all(_INDEX, {"owners": list(owners), "terms": missing}):
         if row.part == _PARTITIONS:
             snapshot.partitions.append(
@@ -138,38 +127,71 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
             chunks.setdefault((row.partition, row.name), {})[row.number] = row.data
     for rows in snapshot.buffers.values():
         rows.sort(key=lambda row: row.partition)
-    new = {
-        (partition.owner_id, term): _cached(partition, decoded(chunks.get((partition.seq, term), {})))
+    stale = [
+        (partition, term)
         for partition in snapshot.partitions
-        for term in missing
-    }
-    known |= new
-    snapshot.documents = {partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions}
-    new |= _read_changes(tx, cache, snapshot, _stale(snapshot.partitions, known))
-    if len(owners) <= _MOST_CACHED:
-        for key, cached in new.items():
-            cache.terms.put(key, cached, cached.nbytes)
-    known |= new
+        for term in terms
+        if term not in missing and not known[partition.owner_id, term].is_of(partition)
+    ]
+    chunks |= _read_changes(tx, cache, snapshot, stale)
+    new = [*stale, *((partition, term) for partition in snapshot.partitions for term in missing)]
+    for partition, term in new:
+        posting = decoded(chunks.get((partition.seq, term), {}))
+        read = CachedPosting(partition.seq, partition.generation, partition.documents, posting)
+        known[partition.owner_id, term] = read
+        if len(owners) <= _MOST_CACHED:
+            cache.terms.put((partition.owner_id, term), read, read.nbytes)
     for partition in snapshot.partitions:
         for term in terms:
-            posting = _up_to(known[partition.owner_id, term], partition.documents)
+            posting = known[partition.owner_id, term].posting
             if len(posting.positions):
                 snapshot.postings[partition.seq, term] = posting
     return snapshot
 
 
-def cache_documents(cache: IndexCache, partition: PartitionRow, records: Documents) -> None:
-    """Cache these as the flushed documents of the partition."""
-    cache.partitions.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
+def _read_changes(
+    tx: Transaction, cache: IndexCache, snapshot: Snapshot, stale: Sequence[tuple[PartitionRow, str]]
+) -> dict[tuple[int, str | None], dict[int, bytes]]:
+    """Bring the documents of the snapshot up to date, and read the postings that are stale: with one statement, if any."""
+    snapshot.documents = {partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions}
+    behind = [p for p in snapshot.partitions if len(snapshot.documents[p.seq]) < p.documents]
+    if not (behind or stale):
+        return {}
+    since = min((len(snapshot.documents[partition.seq]) // DOCUMENT_CHUNK for partition in behind), default=_NEVER)
+    values = {
+        "partitions": sorted({partition.seq for partition in (*behind, *(partition for partition, _ in stale))}),
+        "terms": sorted({term for _, term in stale}),
+        "since": since,
+    }
+    chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
+    for row in tx.all(_CHANGED, values):
+        chunks.setdefault((row.partition, row.term), {})[row.chunk] = row.data
+    for partition in behind:
+        parts = chunks.get((partition.seq, None), {})
+        known = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
+        read = read_documents(b"".join(parts[number] for number in sorted(parts)))
+        records = snapshot.documents[partition.seq] = np.concatenate([known, read])[: partition.documents]
+        cache.partitions.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
+    return chunks
+
+
+def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
+    """The flushed documents of a partition as far as they are cached."""
+    generation, records = cache.partitions.get(("documents", partition.seq)) or (None, read_documents(b""))
+    documents: Documents = records[: partition.documents] if generation == partition.generation else records[:0]
+    return documents
+
+
+def posting_of(records: Postings) -> Posting:
+    """The posting of a term from its records."""
+    times = records["times"]
+    return Posting(records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED)
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
-    """The postings in these chunks of one term, which come in any order."""
-    if not chunks:
-        return NO_POSTING
-    records = read_postings(b"".join(chunks[number] for number in sorted(chunks)))
-    times = records["times"]
-    return Posting(records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED)
+    """The posting in these chunks of one term, which come in any order."""
+    data = b"".join(chunks[number] for number in sorted(chunks))
+    return posting_of(read_postings(data)) if data else NO_POSTING
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
@@ -189,73 +211,3 @@ def some_of(posting: Posting, chosen: Any) -> Posting:
     return replace(
         posting, positions=posting.positions[chosen], times=posting.times[chosen], named=posting.named[chosen]
     )
-
-
-def _before(posting: Posting, position: int) -> Posting:
-    return some_of(posting, slice(0, int(np.searchsorted(posting.positions, position))))
-
-
-def _cached(partition: PartitionRow, posting: Posting) -> CachedPosting:
-    return CachedPosting(partition.seq, partition.generation, partition.documents, posting)
-
-
-def _up_to(known: CachedPosting, documents: int) -> Posting:
-    """Without what was flushed after the snapshot: another search may have seen more."""
-    return known.posting if known.documents <= documents else _before(known.posting, documents)
-
-
-def _stale(
-    partitions: Sequence[PartitionRow], known: Mapping[tuple[str, str], CachedPosting]
-) -> dict[tuple[PartitionRow, str], CachedPosting]:
-    """The cached postings that are not all there is now; without any positions where they are of no use."""
-    stale: dict[tuple[PartitionRow, str], CachedPosting] = {}
-    rows = {partition.owner_id: partition for partition in partitions}
-    for (owner, term), before in known.items():
-        partition = rows.get(owner)
-        if partition is None:
-            continue
-        if (before.partition, before.generation) != (partition.seq, partition.generation):
-            stale[partition, term] = CachedPosting(partition.seq, partition.generation, 0, NO_POSTING)
-        elif before.documents < partition.documents:
-            stale[partition, term] = before
-    return stale
-
-
-def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
-    """The flushed documents of a partition as far as they are cached."""
-    generation, records = cache.partitions.get(("documents", partition.seq)) or (None, read_documents(b""))
-    documents: Documents = records[: partition.documents] if generation == partition.generation else records[:0]
-    return documents
-
-
-def _read_changes(
-    tx: Transaction, cache: IndexCache, snapshot: Snapshot, terms: Mapping[tuple[PartitionRow, str], CachedPosting]
-) -> dict[tuple[str, str], CachedPosting]:
-    """Bring documents and terms up to date with one statement, if anything is missing; returns the terms it read on."""
-    documents = {s.seq: s for s in snapshot.partitions if len(snapshot.documents[s.seq]) < s.documents}
-    if not (documents or terms):
-        return {}
-    since = min((len(snapshot.documents[seq]) // DOCUMENT_CHUNK for seq in documents), default=_NEVER)
-    postings_since = min((known.documents // POSTING_CHUNK for known in terms.values()), default=_NEVER)
-    values = {
-        "partitions": sorted({*documents, *(partition.seq for partition, _ in terms)}),
-        "terms": sorted({term for _, term in terms}),
-        "documents_since": since,
-        "postings_since": postings_since,
-    }
-    chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
-    for row in tx.all(_CHANGED, values):
-        chunks.setdefault((row.partition, row.term), {})[row.chunk] = row.data
-    for partition in documents.values():
-        parts = chunks.get((partition.seq, None), {})
-        data = b"".join(parts[number] for number in sorted(parts))
-        before = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
-        records = np.concatenate([before, read_documents(data)])[: partition.documents]
-        snapshot.documents[partition.seq] = records
-        cache_documents(cache, partition, records)
-    read: dict[tuple[str, str], CachedPosting] = {}
-    for (partition, term), known in terms.items():
-        kept = _before(known.posting, postings_since * POSTING_CHUNK)
-        added = decoded(chunks.get((partition.seq, term), {}))
-        read[partition.owner_id, term] = _cached(partition, joined_postings([kept, added]))
-    return read

@@ -35,34 +35,26 @@ _NAMED = 128
 FEW_HITS = 1 / 256
 # A question is seldom the answer to another.
 QUESTION_MALUS = 0.15
-# Slots kept free for sessions that grow, as a share of all documents; and at least so many.
-RESERVE = 1 / 16
-LEAST_RESERVE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where documents stand: `slot` (n, int64) by position, all below `size`; from `alone` on nobody has neighbours.
 
-    Each session has a room of slots, the last of them empty: `rooms` (int64, ascending) says where each begins, and from
-    `free` up to `alone` there are none yet. `around` (size, float32) is how many words a hit's surroundings have, `weakening`
-    (size, float32) the part of a hit's denominator that depends on it, in tenths.
+    `weakening` (size, float32) is the part of a hit's denominator that depends on how many words surround it, in tenths.
     """
 
     slot: Integers
     size: int
     alone: int
-    rooms: Integers
-    free: int
-    around: Floats
     weakening: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The documents of a space by position, n of them: seq, microseconds UTC, whether each is still there.
+    """The documents of a partition by position, n of them: seq, microseconds UTC, whether each is alive (was not deleted).
 
-    A score is multiplied with the document's `worth`. `count` are still there, and their surroundings have `words` in all.
+    A score is multiplied with the document's `worth`. `count` are alive.
     """
 
     number: Integers
@@ -70,7 +62,6 @@ class Documents:
     alive: Bools
     worth: Floats
     count: int
-    words: float
     layout: Layout
 
     def __len__(self) -> int:
@@ -111,25 +102,19 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> Documents:
     """From records with the fields number, created_at, thread, length (in words) and asks; dead ones are nobody's neighbours."""
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
+    worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
     count = int(np.count_nonzero(alive))
-    slot, rooms, alone, size = _arrange(records["thread"].astype(np.uint64), created_at, number, alive)
-    around = _around(slot, size, alone, records["length"], alive)
-    words = float(around.take(slot).sum(where=alive, dtype=np.float64))
-    layout = Layout(slot, size, alone, rooms[:-1], int(rooms[-1]), around, weakening_of(around, words, count))
-    return Documents(number, created_at, alive, worth_of(records), count, words, layout)
-
-
-def worth_of(records: npt.NDArray[np.void]) -> Floats:
-    """What each record's score is multiplied with, (n,)."""
-    return np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
+    slot, alone, size = _arrange(records["thread"].astype(np.uint64), created_at, number, alive)
+    weakening = _weakening(slot, size, alone, records["length"], alive)
+    return Documents(number, created_at, alive, worth, count, Layout(slot, size, alone, weakening))
 
 
 def _arrange(
     thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
-) -> tuple[Integers, Integers, int, int]:
+) -> tuple[Integers, int, int]:
     """Lay documents out: those of one thread in the order of (created_at, number), sessions apart; thread 0 is none at all.
 
-    Returns each one's slot, where rooms begin and the last one ends, where those without neighbours begin and end.
+    Returns each one's slot, where those without neighbours begin, and where they end.
     """
     order = _in_order(thread, created_at, number)
     if not alive.all():
@@ -140,10 +125,9 @@ def _arrange(
     is_linked = ~(begins[1:] & begins[:-1])
     sessions = np.flatnonzero(begins[:-1][is_linked])
     count = int(np.count_nonzero(is_linked))
-    rooms = np.append(sessions, count) + np.arange(1, len(sessions) + 2) * REACH
     linked_slots: Integers = np.repeat(np.arange(1, len(sessions) + 1) * REACH, np.diff(sessions, append=count))
     linked_slots += np.arange(count)
-    alone = int(rooms[-1]) + max(int(len(number) * RESERVE), LEAST_RESERVE)
+    alone = count + (len(sessions) + 1) * REACH
     size = alone + len(number) - count
     slot = linked_slots
     if count < len(number):
@@ -156,7 +140,7 @@ def _arrange(
     elif order is not None:
         slot = np.empty(len(number), dtype=np.int64)
         slot[order] = linked_slots
-    return slot, rooms, alone, size
+    return slot, alone, size
 
 
 def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers) -> Integers | None:
@@ -166,31 +150,22 @@ def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Inte
     return np.lexsort((number, created_at, thread))
 
 
-def _around(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
+def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
+    """See `Layout`: how many words a document and those up to two places beside it have, compared with the mean of all."""
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
     if not alive.all():
         lengths[slot[~alive]] = 0
     around = lengths.copy()
-    around[:alone] = with_neighbours(lengths[:alone])
-    around += 1
-    return around
-
-
-def with_neighbours(lengths: Floats) -> Floats:
-    """Each length with those that stand up to two places before and after it."""
-    around = lengths.copy()
     for offset in range(1, LENGTH_REACH + 1):
-        around[offset:] += lengths[:-offset]
-        around[:-offset] += lengths[offset:]
+        around[offset:alone] += lengths[: alone - offset]
+        around[: alone - offset] += lengths[offset:alone]
+    around += 1
+    words = float(around.take(slot).sum(where=alive, dtype=np.float64))
+    count = int(np.count_nonzero(alive))
+    around *= np.float32(TENTHS * SATURATION * LENGTH_SHARE * max(count, 1) / (words or 1))
+    around += np.float32(TENTHS * SATURATION * (1 - LENGTH_SHARE))
     return around
-
-
-def weakening_of(around: Floats, words: float, count: int) -> Floats:
-    """See `Layout`: how much longer than usual the surroundings are decides."""
-    weakening = around * np.float32(TENTHS * SATURATION * LENGTH_SHARE * max(count, 1) / (words or 1))
-    weakening += np.float32(TENTHS * SATURATION * (1 - LENGTH_SHARE))
-    return weakening
 
 
 def lexical(documents: Documents, postings: Sequence[Posting]) -> Floats:
