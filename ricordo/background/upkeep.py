@@ -17,7 +17,7 @@ from ricordo.runtime import Runtime
 from ricordo.search import partitions
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
-from ricordo.search.schedule import FLUSH
+from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import run_events, usage
 from ricordo.storage.store import Transaction
 

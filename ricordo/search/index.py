@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
-from ricordo.search import schedule, write_buffer
+from ricordo.search import write_buffer
 from ricordo.search.query import Conditions, Found, Hit, Query, SearchMode
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
@@ -215,4 +215,4 @@ def _put(
     is_deleted: bool = False,
 ) -> None:
     write_buffer.put(tx, kind, owner_id, entries, is_deleted=is_deleted)
-    schedule.note(tx, kind, owner_id, organization_id, len(entries))
+    write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(entries))

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, Table, and_, bindparam, cast, delete, null, select, union_all
 
 from ricordo.domain.job import Job
-from ricordo.search import schedule
+from ricordo.search import write_buffer
 from ricordo.storage import jobs
 from ricordo.storage.search_tables import (
     search_buffer,
@@ -147,7 +147,7 @@ def add_missing_jobs(tx: Transaction, owner_ids: Sequence[str], wanted: Callable
         if owner is None:
             continue
         if owner_id in buffered:
-            schedule.ask(tx, kind_of(owner_id), owner_id, owner.organization_id)
+            write_buffer.add_flush_job(tx, kind_of(owner_id), owner_id, owner.organization_id)
         partition, model = partitions.get(owner_id), wanted(owner.embedding)
         if partition and model and (partition.embedding != model or partition.vectors < partition.documents):
             add_embed_job(tx, owner.organization_id, owner_id)

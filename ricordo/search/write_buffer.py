@@ -13,12 +13,19 @@ from typing import Any
 
 from sqlalchemy import LargeBinary, String, Table, bindparam, cast, delete, func, insert, select
 
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
 from ricordo.search.words import is_question, terms
+from ricordo.storage import jobs
 from ricordo.storage.search_tables import search_buffer
 from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import jobs, messages, passages
+from ricordo.storage.tables import messages, passages
 
 log = logging.getLogger(__name__)
+FLUSH = "search.flush"
+# So many rows cost a search about a millisecond more, so then a flush is due at once; else a while after the first row.
+LONG_BUFFER = 256
+FLUSH_DELAY = 30 * SECOND
 ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold: it finds documents by what they are marked with.
 LABEL = "\x01"
@@ -31,7 +38,7 @@ MOST_WORDS = 20_000
 ROWS_BETWEEN_VACUUMS = 5_000
 _VACUUM = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 _HEADER = struct.Struct("<??BqQQI")
-_SEQS = each(bindparam("seqs", type_=jobs.c.payload.type))
+_SEQS = each(bindparam("seqs", type_=messages.c.parts.type))
 _OLDEST = (
     select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data)
     .where(search_buffer.c.owner_id == bindparam("owner_id"))
@@ -87,11 +94,44 @@ def _insert_from(documents: Table) -> Any:
 _INSERTS: Mapping[str, Any] = {"messages": _insert_from(messages), "passages": _insert_from(passages)}
 
 
+@dataclass(slots=True)
+class _Written:
+    """What this process wrote for an owner since it last added a job: too few is harmless, a sweep finds what was missed."""
+
+    rows: int = 0
+    asked_at: int = 0
+
+
 def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
     """Add one row for each entry to index, or to delete. The documents must still be in their table."""
     if entries:
         values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
         tx.run(_INSERTS[kind], values)
+
+
+def flush_when_due(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: int) -> None:
+    """Add a job that flushes the owner's buffer, where one is due now that so many rows were added."""
+    written: dict[str, _Written] = tx.cache.setdefault(_Written, {})
+    known = written.get(owner_id) or _Written()
+    now = tx.clock.now()
+    is_long = known.rows + rows >= LONG_BUFFER
+    is_first = now - known.asked_at >= FLUSH_DELAY
+    after = known if is_long else _Written(known.rows + rows, known.asked_at)
+    if is_long or is_first:
+        is_new = add_flush_job(tx, kind, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
+        # Rows that come after a flush which comes sooner than in that while must ask again.
+        after = _Written(0 if is_long else known.rows + rows, now if is_new and not is_long else 0)
+    tx.after_commit.append(lambda: written.__setitem__(owner_id, after))
+
+
+def add_flush_job(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:
+    """Add a job that flushes this buffer, and return True; where one waits already, let it come no later than that."""
+    payload = {"kind": kind, "owner_id": owner_id}
+    job = Job(FLUSH, organization_id, payload, owner_id, is_single=True, not_before=not_before)
+    added = jobs.add(tx, job)
+    if added is None and not_before <= tx.clock.now():
+        jobs.make_due(tx, FLUSH, owner_id)
+    return added is not None
 
 
 def oldest(tx: Transaction, owner_id: str, most: int) -> list[BufferRow]:

@@ -19,7 +19,7 @@ from ricordo.memory.recall import Recall
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
-from ricordo.search.schedule import FLUSH
+from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import jobs
 from ricordo.storage.search_tables import search_buffer, search_partitions
 from ricordo.storage.store import Store, Transaction

@@ -18,8 +18,8 @@ from ricordo.search import index, indexer, partitions
 from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
 from ricordo.search.indexer import Indexer
-from ricordo.search.schedule import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors

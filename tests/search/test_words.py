@@ -7,10 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ricordo.search.scripts import TERM_LENGTH, fold
 from ricordo.search.word_lists import ENDINGS, STOP_WORDS
 from ricordo.search.words import (
     QUERY_TERMS,
+    TERM_LENGTH,
+    fold,
     infix,
     language_of,
     other_forms,

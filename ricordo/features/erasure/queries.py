@@ -29,7 +29,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart, ToolReturnPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.erasure.models import Erasure
-from ricordo.search import index, partitions, schedule
+from ricordo.search import index, partitions, write_buffer
 from ricordo.storage import deletion, versions
 from ricordo.storage import jobs as job_rows
 from ricordo.storage import messages as message_rows
@@ -359,13 +359,13 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
 
 def claim_merge(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
     """Claim the job that merges this partition of the index; None while somebody else is at work on it."""
-    schedule.ask(tx, erasure.partitions[owner_id], owner_id, erasure.organization_id)
-    is_it = (jobs.c.kind == schedule.FLUSH) & (jobs.c.key == owner_id) & (jobs.c.status == "waiting")
+    write_buffer.add_flush_job(tx, erasure.partitions[owner_id], owner_id, erasure.organization_id)
+    is_it = (jobs.c.kind == write_buffer.FLUSH) & (jobs.c.key == owner_id) & (jobs.c.status == "waiting")
     row = tx.first(select(jobs.c.id).where(is_it))
     return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id) if row else None
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
     """Whether a job gives vectors to what this partition holds, and may know texts that are erased."""
-    is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (jobs.c.kind != schedule.FLUSH)
+    is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (jobs.c.kind != write_buffer.FLUSH)
     return tx.first(select(jobs.c.id).where(is_it, jobs.c.status == "running")) is not None

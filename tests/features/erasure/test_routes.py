@@ -19,7 +19,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.features.erasure import receipts
 from ricordo.llm.scripted import call
-from ricordo.search.schedule import FLUSH
+from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
 from tests.conftest import BOTH
