@@ -14,7 +14,6 @@ from fastapi import FastAPI
 
 from ricordo import __version__
 from ricordo.agents import deletion, run_end, tracing
-from ricordo.agents.in_process import InProcessClient
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
@@ -29,7 +28,7 @@ from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry import Models
 from ricordo.plugins import Plugins, load_plugins
-from ricordo.runtime import Runtime
+from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from ricordo.storage.database import is_shared, open_store
@@ -95,8 +94,11 @@ async def open_runtime(
 
 
 @contextmanager
-def open_client(settings: Settings, providers: ProviderSettings | None = None) -> Iterator[InProcessClient]:
-    """Typed memory without a server, on the database of these settings. Raises Conflict where another program has it open."""
+def open_in_thread(settings: Settings, providers: ProviderSettings | None = None) -> Iterator[tuple[Runtime, Wait]]:
+    """Open a runtime in a thread of its own, for programs without an event loop; the second value waits for a coroutine there.
+
+    Raises Conflict where another program has the database open.
+    """
     opened: Future[tuple[Runtime, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def live() -> None:
@@ -110,18 +112,18 @@ def open_client(settings: Settings, providers: ProviderSettings | None = None) -
                 raise
             opened.set_exception(error)
 
-    thread = threading.Thread(target=lambda: asyncio.run(live()), name="ricordo client", daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(live()), name="ricordo runtime", daemon=True)
     thread.start()
     runtime, loop, ending = opened.result()
 
     def wait(work: Coroutine[Any, Any, T]) -> T:
         if loop.is_closed():
             work.close()
-            raise Unavailable("This client was closed. Use it inside of its `with`, or open another.")
+            raise Unavailable("This runtime was closed. Use it inside its `with`, or open another.")
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     try:
-        yield InProcessClient(runtime, wait)
+        yield runtime, wait
     finally:
         loop.call_soon_threadsafe(ending.set)
         thread.join()

@@ -1,9 +1,9 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
@@ -20,6 +20,8 @@ from ricordo.settings import Settings
 from ricordo.storage import providers
 from ricordo.storage.store import Store
 from ricordo.tools.toolbox import Toolbox
+
+T = TypeVar("T")
 
 
 class LiveTurn(Protocol):
@@ -48,6 +50,14 @@ class LiveRecording(Protocol):
 
     async def finish(self) -> None:
         """Return when all of it is stored; its turn has ended."""
+        ...
+
+
+class Wait(Protocol):
+    """Waits for a coroutine on the event loop of a runtime, from another thread."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
+        """Return its result."""
         ...
 
 

@@ -41,8 +41,7 @@ class ProviderSettings(BaseSettings):
     )
     openai_api: Literal["chat", "responses"] | None = Field(
         None,
-        description="OpenAI API to use: chat or responses. By default responses for OpenAI's own reasoning models, and "
-        "chat for all others.",
+        description="OpenAI API to use: chat or responses. By default responses for OpenAI's own reasoning models.",
     )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
     anthropic_base_url: str | None = Field(None, description="Address of another server with Anthropic's messages API.")
@@ -223,10 +222,7 @@ class Settings(BaseSettings):
         None, description="Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
     daily_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens that all agents together may use in a day (UTC). Background work stops at 80 %, new turns at "
-        "100 %. Each agent can also have its own budget.",
+        None, ge=1, description="Tokens that all agents may use in a day (UTC); background work stops at 80 %."
     )
     traces: Literal["off", "errors", "all"] = Field(
         "off",

@@ -20,7 +20,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Conflict, Invalid
-from ricordo.memory.rotating import read_rotation
+from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs, tools

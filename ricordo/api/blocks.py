@@ -17,7 +17,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
-from ricordo.memory.rotating import read_rotation
+from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.store import Transaction
 

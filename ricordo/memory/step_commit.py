@@ -17,7 +17,7 @@ from ricordo.memory.edit_context import EditContext
 from ricordo.memory.edit_plan import CLOSE, GONE, StoredEdits, store_plan, version_notes
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposedEdits, propose_edits
-from ricordo.memory.rotating import may_rotate, rotate
+from ricordo.memory.rotation import may_rotate, rotate
 from ricordo.memory.working_memory import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions

@@ -14,7 +14,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import Draft, propose
-from ricordo.memory.rotating import read_rotation
+from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.store import Transaction
 

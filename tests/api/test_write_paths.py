@@ -14,12 +14,12 @@ import httpx2
 import pytest
 from sqlalchemy import select, text
 
-from ricordo.agents.in_process import InProcessClient
 from ricordo.domain.block import Policy
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden
-from ricordo.features.typed_memory.in_process import GitUserStorage
+from ricordo.features.typed_memory.client import InProcessClient
+from ricordo.features.typed_memory.user_blocks import GitUserStorage
 from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
@@ -86,9 +86,9 @@ BLOCKS_AND_AGENTS = {
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
-    "app.open_client": "test_typed_memory_writes_through_the_door",
-    "agents.in_process.AgentCalls.create": "test_typed_memory_writes_through_the_door",
-    "agents.in_process.BlockCalls.update": "test_typed_memory_writes_through_the_door",
+    "features.typed_memory.client.InProcessClient.__init__": "test_typed_memory_writes_through_the_door",
+    "features.typed_memory.client.AgentCalls.create": "test_typed_memory_writes_through_the_door",
+    "features.typed_memory.client.BlockCalls.update": "test_typed_memory_writes_through_the_door",
     "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
 }
 _numbers = itertools.count(1)

@@ -19,7 +19,7 @@ from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.layout import import_folder
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import service as remotes
-from ricordo.features.typed_memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
 from ricordo.memory import user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import PutOptions, UserMemory
@@ -205,8 +205,8 @@ def _approve_in_process(on: Scene) -> None:
 
 
 _BLOCKS, _DIFFS = (
-    "features.typed_memory.in_process.blocks.UserBlockManager",
-    "features.typed_memory.in_process.diffs.PendingDiffStore",
+    "features.typed_memory.user_blocks.UserBlockManager",
+    "features.typed_memory.user_blocks.PendingDiffStore",
 )
 
 OWNERS_WAYS: dict[str, Way] = {

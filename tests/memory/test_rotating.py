@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
-from ricordo.memory.rotating import TAG, Rotation, read_rotation
+from ricordo.memory.rotation import TAG, Rotation, read_rotation
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history

@@ -15,12 +15,12 @@ import ricordo
 
 _ROOT = Path(ricordo.__file__).parent
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_OFFERED = ("features.typed_memory.in_process.", "agents.in_process.")
+_OFFERED = "features.typed_memory."
 
 
 @dataclass
 class Graph:
-    """Functions by their names, `storage.blocks.write` or `app.open_client`."""
+    """Functions by their names, `storage.blocks.write` or `app.open_in_thread`."""
 
     leads_to: dict[str, set[str]] = field(default_factory=dict)
     # Those that a route calls.

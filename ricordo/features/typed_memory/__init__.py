@@ -1,16 +1,17 @@
-"""Typed memory for programs that are no server: import `ricordo.features.typed_features.typed_memory.in_process`."""
+"""Typed memory: blocks with fields, and users' memory for programs without a server. It adds nothing to a server.
+
+Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of this package.
+"""
 
 from ricordo.plugins import Commands
 
 
-class TypedMemoryPlugin:
-    """Adds nothing to the server: programs import what they need."""
-
+class _TypedMemory:
     requires = ("formats",)
 
     def commands(self) -> list[Commands]:
-        """None."""
+        """None: programs import what they need."""
         return []
 
 
-plugin = TypedMemoryPlugin()
+plugin = _TypedMemory()

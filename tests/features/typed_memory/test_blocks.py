@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
-from ricordo.memory.typed.blocks import HumanBlock, PersonaBlock, SessionState
-from ricordo.memory.typed.personas import CODING_ASSISTANT_PERSONA, DEFAULT_PERSONA, RESEARCH_ASSISTANT_PERSONA
-from tests.memory.typed.test_brackets import TEXT
+from ricordo.features.typed_memory.blocks import (
+    CODING_ASSISTANT_PERSONA,
+    DEFAULT_PERSONA,
+    RESEARCH_ASSISTANT_PERSONA,
+    HumanBlock,
+    PersonaBlock,
+    SessionState,
+)
+from tests.features.typed_memory.test_brackets import TEXT
 
 COACH = PersonaBlock(
     name="YouLab Essay Coach",
@@ -252,7 +258,7 @@ def test_several_lines_of_a_list_are_read_as_one_and_lines_of_ones_own_are_kept(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[TASK] one\n[TASK] two", r"\[TASK\] stands 2 times"),
+        ("[TASK] one\n[TASK] two", r"\[TASK\] occurs 2 times"),
         ("[STATE] dancing", "Use one of: idle, active_task, waiting_input, thinking, error_recovery"),
     ],
 )

@@ -1,19 +1,27 @@
-"""Typed memory without a server: the manager and the agent of `memory.typed` on a database in this process."""
+"""Typed memory without a server, on a database in this process."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from ricordo.agents.in_process import InProcessClient
-from ricordo.app import open_client
+from ricordo.app import open_in_thread
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
-from ricordo.memory.typed import BaseAgent, HumanBlock, MemoryClient, MemoryManager
+from ricordo.features.typed_memory.blocks import HumanBlock
+from ricordo.features.typed_memory.client import InProcessClient, MemoryClient
+from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.settings import ProviderSettings, Settings
 
 
 def settings_in(folder: Path) -> Settings:
     return Settings(data_dir=folder, find_local_models=False)
+
+
+@contextmanager
+def open_client(settings: Settings, providers: ProviderSettings) -> Iterator[InProcessClient]:
+    with open_in_thread(settings, providers) as opened:
+        yield InProcessClient(*opened)
 
 
 @pytest.fixture(scope="module")

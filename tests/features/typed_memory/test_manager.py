@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.typed.blocks import HumanBlock, PersonaBlock, SessionState
-from ricordo.memory.typed.manager import MemoryManager
-from ricordo.memory.typed.rotation import (
+from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock, SessionState
+from ricordo.features.typed_memory.manager import MemoryManager
+from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
     AggressiveRotation,
     PreservativeRotation,
     RotationStrategy,
 )
-from tests.memory.typed.fake import FakeLetta, Killed
+from tests.features.typed_memory.fake import FakeLetta, Killed
 
 ALICE = "[USER] Alice | High school senior"
 MORNING = datetime(2025, 12, 31, 10, 0, 0, tzinfo=UTC)
@@ -252,7 +252,7 @@ def test_a_block_of_ones_own_holds_after_a_rotation_what_stayed() -> None:
 def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_replaced() -> None:
     client = FakeLetta("[TASK] one\n[TASK] two")
     manager = manager_of(client)
-    with pytest.raises(Invalid, match="stands 2 times"):
+    with pytest.raises(Invalid, match="occurs 2 times"):
         manager.learn_fact("Drinks tea")
     assert (client.agents.blocks.writes, client.archive) == ([], [])
 

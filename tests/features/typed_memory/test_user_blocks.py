@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.typed_memory.in_process import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
 from ricordo.memory.schemas import FOLDER
 from ricordo.settings import Settings
 

@@ -1,7 +1,7 @@
-"""The bracket format: one `[TAG]` a line, its values behind it. Pure; which tags there are is the blocks' own business.
+"""The bracket format: a `[TAG]` a line with its values. Pure; the blocks define the tags.
 
-Writing and reading mirror each other. Within a value a line break is written `\\n`, and a backslash before the sign that separates
-the values of its line, or before a backslash, makes an ordinary sign of it. A backslash before anything else is itself.
+Writing and reading are inverse. A line break within a value is written `\\n`. A backslash escapes a backslash and the separator of
+the line's values; before anything else it stands for itself.
 """
 
 import re
@@ -11,7 +11,7 @@ from ricordo.errors import Invalid
 
 _TAGGED = re.compile(r"\[([A-Z]+)\] ?(.*)")
 _QUOTED = re.compile(r"\\+\[")
-# What no database and no encoding takes, or what a reader cannot see: all control characters but tab and line break, half pairs.
+# Control characters except tab and line break, and unpaired surrogates: a database or an encoding refuses them.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -26,26 +26,26 @@ def clean(value: str) -> str:
 
 
 def clean_all(values: Iterable[str]) -> list[str]:
-    """The values that hold something, each as it is written. Raises Invalid."""
+    """Clean the values and drop empty ones. Raises Invalid."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise Invalid(f"A list of texts was expected, and this is of type {type(values).__name__}. Put it into a list.")
     return [text for value in values if (text := clean(value))]
 
 
 def escape(value: str, separator: str = "") -> str:
-    """The value as it stands behind a tag, among others that `separator` keeps apart."""
+    """Escape a value for a line whose values are separated by `separator`."""
     value = value.replace("\\", "\\\\").replace("\n", "\\n")
     return value.replace(separator, "\\" + separator) if separator else value
 
 
 def join(values: Iterable[str], separator: str) -> str:
-    """The values behind one tag: `a | b`, `a, b`, `a; b`."""
+    """Join the values of one tag: `a | b`, `a, b`, `a; b`."""
     between = " | " if separator == "|" else f"{separator} "
     return between.join(escape(value, separator) for value in values)
 
 
 def split(text: str, separator: str = "") -> list[str]:
-    """The values that stand behind a tag, empty ones too; the mirror of `join`."""
+    """Split the values of a tag, empty ones included; the inverse of `join`."""
     values: list[str] = []
     signs: list[str] = []
     rest = iter(text)
@@ -61,7 +61,7 @@ def split(text: str, separator: str = "") -> list[str]:
 
 
 def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """What stands behind each of these tags, in order, and all other lines that hold something. Raises Invalid."""
+    """Return the values of each tag in order, and all other lines that are not empty. Raises Invalid."""
     found: dict[str, list[str]] = {}
     others: list[str] = []
     for line in map(str.strip, _one_break(_require_text(text)).split("\n")):
@@ -74,12 +74,12 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
-    """Lines without a tag, one by one, each as it is written. Raises Invalid."""
+    """Clean lines without a tag. Raises Invalid."""
     return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
 
 
 def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
-    """Lines without a tag as they are written: one that could be taken for a tagged line gets a backslash before it."""
+    """Write lines without a tag; one that looks like a tagged line gets a backslash."""
     return [_quoted(line, tags) for line in lines]
 
 

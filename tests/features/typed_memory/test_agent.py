@@ -1,8 +1,10 @@
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.memory.typed import CODING_ASSISTANT_PERSONA, BaseAgent, HumanBlock, PreservativeRotation
-from tests.memory.typed.fake import FakeLetta
+from ricordo.features.typed_memory.blocks import CODING_ASSISTANT_PERSONA, HumanBlock
+from ricordo.features.typed_memory.manager import BaseAgent
+from ricordo.features.typed_memory.rotation import PreservativeRotation
+from tests.features.typed_memory.fake import FakeLetta
 
 
 def test_an_agent_is_made_with_its_two_blocks() -> None:

@@ -6,7 +6,8 @@ import pytest
 from letta_client import APIStatusError
 
 from ricordo.errors import NotFound
-from ricordo.memory.typed import BaseAgent, HumanBlock, MemoryManager, PersonaBlock
+from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from tests.support.serving import MODEL, StrictLetta, serving
 
 PERSONA = PersonaBlock(name="Nina", role="Tutor")

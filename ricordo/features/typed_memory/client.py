@@ -1,9 +1,10 @@
-"""What typed memory asks of a client (`memory.typed.client`), on an opened runtime in this process: plain calls, no server.
+"""The client that typed memory uses, and one that works on a runtime in this process, without a server.
 
-Whoever holds it acts as the local administrator: her edits are an owner's, whatever a block's policy is.
+`letta_client.Letta` is such a client. Another one offers the same methods with the same meaning: for a block that the agent lacks,
+`retrieve` raises NotFound, or an error whose `status_code` is 404.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.step_commit import file_passages
-from ricordo.runtime import Runtime
+from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks
 from ricordo.storage.paging import Page
@@ -26,36 +27,102 @@ T = TypeVar("T")
 _OPTIONS = ("model", "embedding", "description", "system", "tags", "timezone", "metadata", "user_id")
 
 
-class Waits(Protocol):
-    """Runs a coroutine where the runtime lives, and waits for what it returns."""
+class BlockText(Protocol):
+    """A block, of which the text is read."""
 
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
-        """Wait for it."""
+    value: str
+
+
+class PassageText(Protocol):
+    """A passage, of which the text is read."""
+
+    text: str
+
+
+class PassageHit(Protocol):
+    """A passage that was found."""
+
+    content: str
+
+
+class PassageHits(Protocol):
+    """Passages that were found, the best first."""
+
+    @property
+    def results(self) -> Sequence[PassageHit]:
+        """The passages."""
+
+
+class BlockClient(Protocol):
+    """An agent's core memory."""
+
+    def retrieve(self, block_label: str, /, *, agent_id: str) -> BlockText:
+        """The block with this label."""
+
+    def update(self, block_label: str, /, *, agent_id: str, value: str) -> BlockText:
+        """Make `value` the block's text."""
+
+
+class PassageClient(Protocol):
+    """An agent's archival memory."""
+
+    def create(self, agent_id: str, /, *, text: str) -> Sequence[PassageText]:
+        """Archive a text."""
+
+    def list(self, agent_id: str, /, *, search: str, limit: int, ascending: bool) -> Sequence[PassageText]:
+        """Passages that hold the piece `search`, by age."""
+
+    def search(self, agent_id: str, /, *, query: str, top_k: int) -> PassageHits:
+        """The passages that match the query best."""
+
+
+class AgentClient(Protocol):
+    """Agents and their memory."""
+
+    @property
+    def blocks(self) -> BlockClient:
+        """Core memory."""
+
+    @property
+    def passages(self) -> PassageClient:
+        """Archival memory."""
+
+    # Its many options are the client's own business; an agent has an `id`.
+    def create(self, *args: Any, **options: Any) -> Any:
+        """Make an agent with a `name`, with `memory_blocks` of label and value, and with the options of the client."""
+
+
+class MemoryClient(Protocol):
+    """The client."""
+
+    @property
+    def agents(self) -> AgentClient:
+        """Agents and their memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """An agent that was made."""
+class CreatedAgent:
+    """A new agent."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundText:
     """A passage that a search found."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class FoundList:
-    """What a search found, the best first."""
+class FoundTexts:
+    """The result of a search, best first."""
 
-    results: tuple[Found, ...]
+    results: tuple[FoundText, ...]
 
 
-class _Door:
-    def __init__(self, runtime: Runtime, wait: Waits) -> None:
+class _Calls:
+    def __init__(self, runtime: Runtime, wait: Wait) -> None:
         self._runtime = runtime
         self._wait = wait
         self._scope = Scope()
@@ -67,7 +134,7 @@ class _Door:
         return self._wait(self._runtime.store.write(work))
 
 
-class BlockCalls(_Door):
+class BlockCalls(_Calls):
     """An agent's core memory."""
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
@@ -95,7 +162,7 @@ class BlockCalls(_Door):
         return ChangeMetadata(self._scope.actor, f"Change {label}")
 
 
-class PassageCalls(_Door):
+class PassageCalls(_Calls):
     """An agent's archival memory."""
 
     def create(self, agent_id: str, /, *, text: str) -> list[Passage]:
@@ -126,25 +193,25 @@ class PassageCalls(_Door):
 
         return self._read(work)
 
-    def search(self, agent_id: str, /, *, query: str, top_k: int) -> FoundList:
+    def search(self, agent_id: str, /, *, query: str, top_k: int) -> FoundTexts:
         """The passages that match the query best. Raises NotFound."""
 
         def wanted(tx: Transaction) -> PassageFilter:
             return PassageFilter(tuple(archive.id for archive in agents.load(tx, self._scope, agent_id).archives))
 
         found = self._wait(self._runtime.recall.passages(query, wanted, top_k))
-        return FoundList(tuple(Found(hit.passage.text) for hit in found))
+        return FoundTexts(tuple(FoundText(hit.passage.text) for hit in found))
 
 
-class AgentCalls(_Door):
+class AgentCalls(_Calls):
     """Agents and their memory."""
 
-    def __init__(self, runtime: Runtime, wait: Waits) -> None:
+    def __init__(self, runtime: Runtime, wait: Wait) -> None:
         super().__init__(runtime, wait)
         self.blocks = BlockCalls(runtime, wait)
         self.passages = PassageCalls(runtime, wait)
 
-    def create(self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any) -> Made:
+    def create(self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any) -> CreatedAgent:
         """Make an agent with blocks of `label` and `value`. Raises Invalid for an option that is not known here."""
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise Invalid(f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and its client.')
@@ -152,11 +219,14 @@ class AgentCalls(_Door):
         user, tags = given.pop("user_id", None), tuple(given.pop("tags", ()))
         specs = tuple(BlockSpec(block["label"], block["value"]) for block in memory_blocks)
         spec = AgentSpec(name=name, blocks=specs, user=user, tags=tags, **given)
-        return Made(self._wait(create_agent(self._runtime, self._scope, spec)).agent.id)
+        return CreatedAgent(self._wait(create_agent(self._runtime, self._scope, spec)).agent.id)
 
 
 class InProcessClient:
-    """A client of typed memory that needs no server: `MemoryManager(client, agent_id)`, `BaseAgent(client)`."""
+    """A client that needs no server: `with open_in_thread(settings) as opened: BaseAgent(InProcessClient(*opened))`.
 
-    def __init__(self, runtime: Runtime, wait: Waits) -> None:
+    It acts as the local administrator: its edits are an owner's, whatever the policy of a block is.
+    """
+
+    def __init__(self, runtime: Runtime, wait: Wait) -> None:
         self.agents = AgentCalls(runtime, wait)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
-from ricordo.memory.typed import brackets
+from ricordo.features.typed_memory import brackets
 
 # Signs that mean something in the format come up far more often than chance would have it.
 TEXT = st.text(alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂\u2028\x00"), st.characters()), max_size=30)

@@ -1,7 +1,7 @@
-"""The two blocks of typed memory: who the agent is, and whom it talks with. Each is read from a block's text and written to it.
+"""The two blocks of typed memory, and three personas. Each is read from a block's text and written to it.
 
-The text is the bracket format (`brackets.py`). What is written is the part that fits the block's limits, by number and in
-characters; who writes it asks `fitted` for that part, and sees by comparing what would be left out.
+The text has the bracket format (`brackets.py`). `fitted` returns the part that fits the block's limits, by number and in
+characters; compare it with the whole to see what is left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from ricordo.errors import Invalid
-from ricordo.memory.typed import brackets
-from ricordo.memory.typed.defaults import LEAST_CHARS, default_max_chars
+from ricordo.features.typed_memory import brackets
+from ricordo.features.typed_memory.rotation import LEAST_CHARS, default_max_chars
 
 _Typed = TypeVar("_Typed", "PersonaBlock", "HumanBlock")
 _DOTS = "..."
@@ -26,7 +26,7 @@ _HUMAN_TAGS = ("USER", "TASK", "STATE", "PREFS", "FACTS", "CONTEXT")
 
 
 class SessionState(StrEnum):
-    """What is going on with the user."""
+    """What the user is doing."""
 
     IDLE = "idle"
     ACTIVE_TASK = "active_task"
@@ -37,9 +37,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PersonaBlock:
-    """Who the agent is; stays as it is from session to session. `other_lines` are lines of its text that have no tag of ours.
+    """The agent's persona, which is stable across sessions. `other_lines` are the lines of its text without a known tag.
 
-    Raises Invalid where the role is missing, or a value is no text.
+    Raises Invalid if the role is missing or a value is not a text.
     """
 
     name: str = "Assistant"
@@ -52,7 +52,7 @@ class PersonaBlock:
     other_lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # What is kept is what is written and read back; the caller's lists stay the caller's.
+        # Values are stored as they are written and read back.
         cleaned = {name: brackets.clean(getattr(self, name)) for name in ("name", "role", "tone", "verbosity")}
         empty = {"name": "Assistant", "tone": "professional", "verbosity": "concise"}
         for name, value in cleaned.items():
@@ -64,15 +64,15 @@ class PersonaBlock:
             raise Invalid("A persona needs a role. Say in a few words what the agent is there for.")
 
     def to_memory_string(self, max_chars: int | None = None) -> str:
-        """The text of the block, at most `max_chars` characters long (by default CORE_MEMORY_MAX_CHARS, else 1500).
+        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
 
-        Five capabilities, four fields of expertise and three constraints are written, the first of each. Raises Invalid where
-        `max_chars` has no room for a name and a role.
+        The first five capabilities, four fields of expertise and three constraints are written. Raises Invalid if a name and a
+        role do not fit.
         """
         return self.fitted(max_chars).to_full_string()
 
     def to_full_string(self) -> str:
-        """The text with everything in it, whatever its length."""
+        """Return the text with everything in it, of any length."""
         lines = [f"[IDENTITY] {brackets.join((self.name, self.role), '|')}"]
         lines += _line("CAPABILITIES", self.capabilities, ",")
         lines += _line("EXPERTISE", self.expertise, ",")
@@ -81,25 +81,25 @@ class PersonaBlock:
         return "\n".join([*lines, *brackets.write_lines(self.other_lines, _PERSONA_TAGS)])
 
     def fitted(self, max_chars: int | None = None) -> "PersonaBlock":
-        """The part of it that is written. Raises Invalid."""
+        """Return the part that is written. Raises Invalid."""
         limit = default_max_chars() if max_chars is None else max_chars
         first = {name: getattr(self, name)[:number] for name, number in _PERSONA_NUMBERS.items()}
         kept = replace(self, **first)
         for name in ("other_lines", "expertise", "capabilities", "constraints"):
-            # The last of a list goes first: authors put first what matters most.
+            # Authors put first what matters most.
             kept = _without(kept, name, limit, is_first_kept=True)
         return _cut(kept, ("name", "role", "tone", "verbosity"), limit)
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
-        """Read from a block's text what `to_memory_string` wrote there; all other lines are kept as `other_lines`.
+        """Read the text of a block; unknown lines become `other_lines`.
 
-        Raises Invalid where no line says `[IDENTITY] name | role`, or two do.
+        Raises Invalid unless exactly one line says `[IDENTITY] name | role`.
         """
         found, others = brackets.read_lines(text, _PERSONA_TAGS)
         identity = _single(found, "IDENTITY")
         if identity is None:
-            raise Invalid("This text says nowhere who the agent is. Write a line [IDENTITY] name | role.")
+            raise Invalid("This text has no identity of the agent. Add a line [IDENTITY] name | role.")
         name, role = _pair(identity, "|")
         tone, verbosity = _pair(_single(found, "STYLE") or "", ",")
         return cls(
@@ -116,7 +116,7 @@ class PersonaBlock:
 
 @dataclass(kw_only=True)
 class HumanBlock:
-    """Whom the agent talks with and what about; changes often. `other_lines` are lines of its text that have no tag of ours."""
+    """The user and the current task, which change often. `other_lines` are the lines of its text without a known tag."""
 
     name: str | None = None
     role: str | None = None
@@ -128,17 +128,17 @@ class HumanBlock:
     other_lines: list[str] = field(default_factory=list)
 
     def set_task(self, task: str) -> None:
-        """Begin a task. Raises Invalid for an empty one."""
+        """Start a task. Raises Invalid for an empty one."""
         self.current_task = _require(task, "task")
         self.session_state = SessionState.ACTIVE_TASK
 
     def clear_task(self) -> None:
-        """End the task: there is none, and nothing is going on."""
+        """End the task; the state is idle."""
         self.current_task = None
         self.session_state = SessionState.IDLE
 
     def add_context_note(self, note: str) -> None:
-        """Note what was done or said; the last ten notes are held. The same note again, at once, is the same note."""
+        """Add a note; the last ten are kept. Repeating the last note adds nothing."""
         note = _require(note, "note")
         if self.context_notes[-1:] != [note]:
             self.context_notes = [*self.context_notes, note][-_NOTES_HELD:]
@@ -149,20 +149,20 @@ class HumanBlock:
         self.preferences = [*(known for known in self.preferences if known != preference), preference]
 
     def add_fact(self, fact: str) -> None:
-        """Note what is true of her; one that is known becomes the newest."""
+        """Add a fact about the user; a known one becomes the newest."""
         fact = _require(fact, "fact")
         self.facts = [*(known for known in self.facts if known != fact), fact]
 
     def to_memory_string(self, max_chars: int | None = None) -> str:
-        """The text of the block, at most `max_chars` characters long (by default CORE_MEMORY_MAX_CHARS, else 1500).
+        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
 
-        Four preferences, three facts and three notes are written, the newest of each. Raises Invalid where `max_chars` has no
-        room for a name and a task, or a value is no text.
+        The newest four preferences, three facts and three notes are written. Raises Invalid if a name and a task do not fit, or
+        a value is not a text.
         """
         return self.fitted(max_chars).to_full_string()
 
     def to_full_string(self) -> str:
-        """The text with everything in it, whatever its length. Raises Invalid where a value is no text."""
+        """Return the text with everything in it, of any length. Raises Invalid if a value is not a text."""
         whole = self.cleaned()
         lines = []
         if whole.name or whole.role:
@@ -176,15 +176,15 @@ class HumanBlock:
         return "\n".join([*lines, *brackets.write_lines(whole.other_lines, _HUMAN_TAGS)])
 
     def fitted(self, max_chars: int | None = None) -> "HumanBlock":
-        """The part of it that is written. Raises Invalid."""
+        """Return the part that is written. Raises Invalid."""
         limit = default_max_chars() if max_chars is None else max_chars
         return _cut(self.shed(limit), ("name", "role", "current_task"), limit)
 
     def shed(self, target_chars: int | None = None) -> "HumanBlock":
-        """The newest of each list, by number, and of these what is left when the oldest go until the text has `target_chars`.
+        """Return the newest values of each list, without the oldest until the text has `target_chars`.
 
-        Notes go first, then lines without a tag, facts and preferences, and the newest of each after all others. Who she is,
-        her task and the state stay, so that the text may still be longer. Raises Invalid where a value is no text.
+        Notes are removed first, then lines without a tag, facts and preferences; the newest of each last. User, task and state
+        stay, so the text may still be longer. Raises Invalid if a value is not a text.
         """
         whole = self.cleaned()
         kept = replace(whole, **{name: getattr(whole, name)[-number:] for name, number in _HUMAN_NUMBERS.items()})
@@ -196,13 +196,13 @@ class HumanBlock:
         return kept
 
     def newest(self) -> "HumanBlock":
-        """The newest of each list alone, under the same user, task and state. Raises Invalid where a value is no text."""
+        """Return only the newest value of each list. Raises Invalid if a value is not a text."""
         whole = self.cleaned()
         last: dict[str, Any] = {name: getattr(whole, name)[-1:] for name in LISTS}
         return replace(whole, **last)
 
     def cleaned(self) -> "HumanBlock":
-        """A copy with every value as it is written and read back. Raises Invalid where a value is no text."""
+        """Return a copy with every value as it is written and read back. Raises Invalid if a value is not a text."""
         return HumanBlock(
             name=brackets.clean(self.name or "") or None,
             role=brackets.clean(self.role or "") or None,
@@ -216,9 +216,9 @@ class HumanBlock:
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
-        """Read from a block's text what `to_memory_string` wrote there; all other lines are kept as `other_lines`.
+        """Read the text of a block; unknown lines become `other_lines`.
 
-        Raises Invalid where `[USER]`, `[TASK]` or `[STATE]` stands twice, or the state is none.
+        Raises Invalid if `[USER]`, `[TASK]` or `[STATE]` occurs twice, or the state is unknown.
         """
         found, others = brackets.read_lines(text, _HUMAN_TAGS)
         name, role = _pair(_single(found, "USER") or "", "|")
@@ -258,7 +258,7 @@ def _line(tag: str, values: Iterable[str], separator: str = "") -> list[str]:
 def _single(found: Mapping[str, list[str]], tag: str) -> str | None:
     values = found.get(tag, [])
     if len(values) > 1:
-        raise Invalid(f"[{tag}] stands {len(values)} times in this text. Leave one of these lines.")
+        raise Invalid(f"[{tag}] occurs {len(values)} times in this text. Keep one of these lines.")
     return values[0] if values else None
 
 
@@ -268,19 +268,18 @@ def _several(found: Mapping[str, list[str]], tag: str, separator: str) -> list[s
 
 
 def _pair(text: str, separator: str) -> tuple[str, str]:
-    """Two values; what people wrote behind a second separator belongs to the second."""
+    """Split into two values; further separators belong to the second."""
     first, *rest = brackets.split(text, separator)
     return first, (" | " if separator == "|" else f"{separator} ").join(filter(None, rest))
 
 
 def _without(block: _Typed, name: str, limit: int, *, least: int = 0, is_first_kept: bool = False) -> _Typed:
-    """The block without as many values of one list as it takes to come down to `limit` characters; `least` of them stay."""
+    """Remove values of one list until the text has `limit` characters; `least` of them stay."""
     excess = len(block.to_full_string()) - limit
     values: list[str] = getattr(block, name)
     gone = 0
     while excess > 0 and gone < len(values) - least:
         value = values[-1 - gone] if is_first_kept else values[gone]
-        # What the value takes at least, with its separator; where nothing is left, its tag goes too.
         excess -= len(brackets.escape(value)) + (1 if name == "other_lines" else 2)
         gone += 1
     kept: dict[str, Any] = {name: values[: len(values) - gone] if is_first_kept else values[gone:]}
@@ -288,7 +287,7 @@ def _without(block: _Typed, name: str, limit: int, *, least: int = 0, is_first_k
 
 
 def _cut(block: _Typed, names: tuple[str, ...], limit: int) -> _Typed:
-    """The block with the longest of these values cut until its text fits. Raises Invalid where they cannot be cut any more."""
+    """Cut the longest of these values until the text fits. Raises Invalid if it cannot."""
     while (excess := len(block.to_full_string()) - limit) > 0:
         longest = max(names, key=lambda name: len(getattr(block, name) or ""))
         value: str = getattr(block, longest) or ""
@@ -298,3 +297,41 @@ def _cut(block: _Typed, names: tuple[str, ...], limit: int) -> _Typed:
         kept: dict[str, Any] = {longest: start + _DOTS}
         block = replace(block, **kept)
     return block
+
+
+DEFAULT_PERSONA = PersonaBlock(
+    name="Assistant",
+    role="General-purpose AI assistant",
+    capabilities=[
+        "Answer questions",
+        "Help with tasks",
+        "Explain step by step",
+        "Plan and organise",
+        "Remember what matters to the user",
+    ],
+    tone="friendly",
+    verbosity="adaptive",
+)
+CODING_ASSISTANT_PERSONA = PersonaBlock(
+    name="CodeHelper",
+    role="Software development assistant",
+    capabilities=["Write/review code", "Debug", "Explain how code works", "Design systems", "Write tests"],
+    expertise=["Python", "JavaScript", "System design"],
+    tone="professional",
+    verbosity="detailed",
+    constraints=["Include error handling", "Prefer readability"],
+)
+RESEARCH_ASSISTANT_PERSONA = PersonaBlock(
+    name="Researcher",
+    role="Research and analysis assistant",
+    capabilities=[
+        "Synthesize info",
+        "Compare options",
+        "Weigh evidence",
+        "Find what is missing",
+        "Name sources and doubts",
+    ],
+    expertise=["Research methodology", "Data analysis"],
+    tone="professional",
+    verbosity="detailed",
+)

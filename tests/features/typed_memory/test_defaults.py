@@ -1,7 +1,7 @@
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.memory.typed.defaults import default_max_chars, default_threshold
+from ricordo.features.typed_memory.rotation import default_max_chars, default_threshold
 
 
 def test_without_a_word_blocks_have_1500_characters_and_rotate_above_80_percent(

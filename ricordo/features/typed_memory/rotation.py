@@ -1,0 +1,162 @@
+"""When the human block is so full that it is rotated, and the defaults of typed memory. A strategy counts for itself."""
+
+import math
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from ricordo.errors import Invalid
+from ricordo.memory.rotation import STRATEGIES
+
+MAX_CHARS = "CORE_MEMORY_MAX_CHARS"
+THRESHOLD = "ARCHIVAL_ROTATION_THRESHOLD"
+LEAST_CHARS = 150
+
+
+@dataclass(frozen=True)
+class ContextMetrics:
+    """How many characters two blocks have and may have; a usage is from 0 (empty) to 1 (full, or fuller)."""
+
+    persona_chars: int
+    human_chars: int
+    persona_max: int
+    human_max: int
+
+    @property
+    def persona_usage(self) -> float:
+        """How full the persona is."""
+        return _share(self.persona_chars, self.persona_max)
+
+    @property
+    def human_usage(self) -> float:
+        """How full the human block is."""
+        return _share(self.human_chars, self.human_max)
+
+    @property
+    def total_usage(self) -> float:
+        """How full both are together."""
+        return _share(self.persona_chars + self.human_chars, self.persona_max + self.human_max)
+
+
+class RotationStrategy(Protocol):
+    """When to rotate the human block, and how to shorten a text."""
+
+    @property
+    def threshold(self) -> float:
+        """How full the human block may be, from 0 to 1."""
+
+    def should_rotate(self, metrics: ContextMetrics) -> bool:
+        """Whether the human block is fuller than that; called once for each change of it."""
+
+    def compress(self, content: str, target_chars: int) -> str:
+        """Return the text to keep, at most `target_chars` characters. Raises Invalid for fewer than none."""
+
+
+class _FixedRotation:
+    """Rotates above a threshold that does not change."""
+
+    name: ClassVar[str]
+
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = STRATEGIES[self.name][1] if threshold is None else require_threshold(threshold)
+
+    def should_rotate(self, metrics: ContextMetrics) -> bool:
+        """Whether the human block is fuller than the threshold."""
+        return metrics.human_usage > self.threshold
+
+    def compress(self, content: str, target_chars: int) -> str:
+        """Return the text to keep. Raises Invalid for fewer than no characters."""
+        return STRATEGIES[self.name][0](content, target_chars)
+
+
+class AggressiveRotation(_FixedRotation):
+    """Keeps core memory small: rotates above 70 percent, and keeps the end of a text."""
+
+    name = "aggressive"
+
+
+class PreservativeRotation(_FixedRotation):
+    """Keeps as much as possible in core memory: rotates above 90 percent, and keeps the lines with a tag first."""
+
+    name = "preservative"
+
+
+class AdaptiveRotation(_FixedRotation):
+    """Rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), adapts to the usage, and keeps the most important lines.
+
+    After every ten changes it uses their average usage. If the block was rotated and still half empty, the threshold rises by
+    0.05, up to 0.95. If it was nearly full (above 0.9), the threshold falls by 0.05, down to 0.6.
+    """
+
+    STEP, LOWEST, HIGHEST = 0.05, 0.6, 0.95
+    HALF_EMPTY, NEARLY_FULL = 0.5, 0.9
+    WINDOW = 10
+    name = "adaptive"
+
+    def __init__(self, base_threshold: float | None = None) -> None:
+        super().__init__(default_threshold() if base_threshold is None else base_threshold)
+        self.base_threshold = self.threshold
+        self._usages: deque[float] = deque(maxlen=self.WINDOW)
+        self._has_rotated = False
+
+    def should_rotate(self, metrics: ContextMetrics) -> bool:
+        """Whether the human block is fuller than the current threshold."""
+        is_full = super().should_rotate(metrics)
+        self._usages.append(metrics.human_usage)
+        self._has_rotated = self._has_rotated or is_full
+        if len(self._usages) == self.WINDOW:
+            self._adjust(sum(self._usages) / self.WINDOW)
+        return is_full
+
+    def _adjust(self, average: float) -> None:
+        if self._has_rotated and average < self.HALF_EMPTY:
+            # The threshold never leaves the bounds further than the base that was chosen.
+            self.threshold = min(round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold))
+        elif average > self.NEARLY_FULL:
+            self.threshold = max(round(self.threshold - self.STEP, 2), min(self.LOWEST, self.base_threshold))
+        self._usages.clear()
+        self._has_rotated = False
+
+
+def default_max_chars() -> int:
+    """Return the most characters of a block: CORE_MEMORY_MAX_CHARS, else 1500. Raises Invalid."""
+    given = os.environ.get(MAX_CHARS) or "1500"
+    try:
+        number = int(given)
+    except ValueError:
+        raise Invalid(
+            f"{MAX_CHARS} is {given!r}, which is no whole number. Set it to a number of characters."
+        ) from None
+    return require_max_chars(number)
+
+
+def require_max_chars(max_chars: int) -> int:
+    """Return the number if a block of that length can hold a name, a task and a state; raises Invalid."""
+    if max_chars < LEAST_CHARS:
+        raise Invalid(f"A block of {max_chars} characters is too short for typed memory. Allow at least {LEAST_CHARS}.")
+    return max_chars
+
+
+def default_threshold() -> float:
+    """Return the adaptive strategy's threshold: ARCHIVAL_ROTATION_THRESHOLD, else 0.8. Raises Invalid."""
+    given = os.environ.get(THRESHOLD) or "0.8"
+    try:
+        return require_threshold(float(given))
+    except ValueError:
+        raise Invalid(f"{THRESHOLD} is {given!r}, which is no number. Set it to a number from 0 to 1.") from None
+
+
+def require_threshold(threshold: float) -> float:
+    """Return the threshold if it is above 0 and at most 1; raises Invalid."""
+    if not (math.isfinite(threshold) and 0 < threshold <= 1):
+        raise Invalid(
+            f"A threshold of {threshold} cannot be used. Give a number above 0, at most 1: 0.8 is 80 percent."
+        )
+    return threshold
+
+
+def _share(chars: int, limit: int) -> float:
+    if limit <= 0:
+        return 1.0 if chars > 0 else 0.0
+    return min(1.0, max(0, chars) / limit)

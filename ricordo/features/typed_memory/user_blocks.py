@@ -1,0 +1,333 @@
+"""Users' memory from your own program, without a server: the database of a data folder, a user's blocks, and proposals."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ricordo.domain.block import Block
+from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.clock import SECOND
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
+from ricordo.memory import approval, user_memory
+from ricordo.memory.schemas import FOLDER, read_schema, require_follows, schema_names
+from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
+from ricordo.memory.word_diff import unified
+from ricordo.settings import Settings
+from ricordo.storage import history, proposals, users
+from ricordo.storage.database import open_store
+from ricordo.storage.paging import Page
+from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.store import Store, Transaction
+
+T = TypeVar("T")
+_MOST = 1000
+
+
+class GitUserStorage:
+    """Every user's memory with its history; close it when done, or use it in a `with`.
+
+    One program at a time can open an SQLite database: while a server runs, use its API. Raises Conflict, Unavailable.
+    """
+
+    def __init__(self, data_dir: Path | str, *, settings: Settings | None = None, scope: Scope | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self.scope = scope or Scope()
+        given = settings or Settings(data_dir=self.data_dir)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._store: Store | None = open_store(given)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ricordo storage", daemon=True)
+        self._thread.start()
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` on one consistent view, read-only."""
+        return self._wait(lambda store: store.read(work))
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in one transaction: all of it is saved, or nothing."""
+        return self._wait(lambda store: store.write(work))
+
+    def memory_of(self, tx: Transaction, user_id: str) -> UserMemory | None:
+        """Return the user's memory, if the user exists."""
+        return user_memory.open_memory(tx, self.scope, user_id) if users.find(tx, self.scope, user_id) else None
+
+    def schema(self, name: str | None) -> BlockSchema | None:
+        """Return the block schema with this name in the data folder, if there is one."""
+        folder = self.data_dir / FOLDER
+        return read_schema(name, folder) if name and name in schema_names(folder) else None
+
+    def close(self) -> None:
+        """Close the database; closing twice is allowed."""
+        store, self._store = self._store, None
+        if store is None:
+            return
+        asyncio.run_coroutine_threadsafe(store.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> "GitUserStorage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self, begin: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        if self._store is None:
+            raise ValueError("This storage is closed. Open another GitUserStorage.")
+        return asyncio.run_coroutine_threadsafe(begin(self._store), self._loop).result()
+
+
+class UserBlockManager:
+    """A user's memory blocks. The first block creates the user. All changes are in the user's name."""
+
+    def __init__(self, user_id: str, storage: GitUserStorage) -> None:
+        self.user_id = user_id
+        self.storage = storage
+
+    def list_blocks(self) -> list[str]:
+        """Return the labels of the blocks, sorted; none for an unknown user."""
+        nothing: tuple[Block, ...] = ()
+        return [block.label for block in self._read(user_memory.listed, nothing)]
+
+    def get_block(self, label: str) -> str | None:
+        """Return the text of a block, if there is one."""
+        block = self._block(label)
+        return None if block is None else block.value
+
+    def get_block_markdown(self, label: str) -> str | None:
+        """Return a block as Markdown with a front matter."""
+        block = self._block(label)
+        return None if block is None else to_markdown(label, block.value, self.storage.schema(block.schema_ref))
+
+    def get_block_toml(self, label: str) -> str | None:
+        """Return a block as TOML, with fields if it has a schema."""
+        block = self._block(label)
+        return None if block is None else to_toml(label, block.value, self.storage.schema(block.schema_ref))
+
+    def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
+        """Write the block; returns the id of the new version. Raises Invalid, TooLong."""
+        options = PutOptions(message=message, schema_ref=schema_ref)
+
+        def put(tx: Transaction) -> Block:
+            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id, makes=True)
+            return user_memory.put(tx, owned, label, text, owned.actor, options)
+
+        return _head(self.storage.write(put))
+
+    def update_block_from_markdown(self, label: str, markdown: str, *, message: str | None = None) -> str:
+        """Write the block from Markdown. Raises Invalid with the lines to correct."""
+        return self._update_from(from_markdown, label, markdown, message)
+
+    def update_block_from_toml(self, label: str, toml: str, *, message: str | None = None) -> str:
+        """Write the block from TOML. Raises Invalid with the lines to correct."""
+        return self._update_from(from_toml, label, toml, message)
+
+    def delete_block(self, label: str, *, message: str | None = None) -> None:
+        """Delete a block; its history stays. Raises NotFound."""
+        self._change(lambda tx, owned: user_memory.delete(tx, owned, label, owned.actor, message=message))
+
+    def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
+        """Return the versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
+
+        def read(tx: Transaction, owned: UserMemory) -> list[BlockVersion]:
+            return history.page(tx, owned.chain.id, label=label, limit=limit)
+
+        nothing: list[BlockVersion] = []
+        return [_version_row(version) for version in self._read(read, nothing)]
+
+    def get_version(self, label: str, sha: str) -> str | None:
+        """Return the text at a version. Raises NotFound."""
+
+        def read(tx: Transaction, owned: UserMemory) -> str | None:
+            return history.text_at(tx, owned.chain.id, label, history.get(tx, owned.chain.id, sha))
+
+        return self._change(read, writes=False)
+
+    def compare(self, label: str, old_sha: str, new_sha: str) -> str:
+        """Return the changes between two versions as a unified diff. Raises NotFound."""
+        old, new = self.get_version(label, old_sha) or "", self.get_version(label, new_sha) or ""
+        return unified(old, new, f"{label}@{old_sha[:12]}", f"{label}@{new_sha[:12]}")
+
+    def restore_version(self, label: str, sha: str) -> str:
+        """Restore an older text as a new version; returns its id. Raises NotFound."""
+        return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.actor)))
+
+    def _update_from(self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None) -> str:
+        block = self._block(label)
+        parsed = parse(source, self.storage.schema(block.schema_ref if block else None))
+        return self.update_block(label, parsed.text, message=message)
+
+    def _block(self, label: str) -> Block | None:
+        return self._read(lambda tx, owned: user_memory.find(tx, owned, label), None)
+
+    def _read(self, read: Callable[[Transaction, UserMemory], T], otherwise: T) -> T:
+        """Read the user's memory; returns `otherwise` for an unknown user."""
+
+        def work(tx: Transaction) -> T:
+            owned = self.storage.memory_of(tx, self.user_id)
+            return otherwise if owned is None else read(tx, owned)
+
+        return self.storage.read(work)
+
+    def _change(self, change: Callable[[Transaction, UserMemory], T], *, writes: bool = True) -> T:
+        def work(tx: Transaction) -> T:
+            return change(tx, user_memory.open_memory(tx, self.storage.scope, self.user_id))
+
+        return self.storage.write(work) if writes else self.storage.read(work)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDiff:
+    """A proposal for one block. A value is None where there is no block before or after it; times are ISO 8601."""
+
+    id: str
+    user_id: str
+    agent_id: str
+    block_label: str
+    current_value: str | None
+    proposed_value: str | None
+    reasoning: str
+    confidence: float | None
+    status: ProposalStatus
+    created_at: str
+    reviewed_at: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+class PendingDiffStore:
+    """The proposals for one user's memory: made by agents, approved or rejected by the user."""
+
+    def __init__(self, user_id: str, storage: GitUserStorage) -> None:
+        self.user_id = user_id
+        self.storage = storage
+
+    def propose(
+        self,
+        agent_id: str,
+        label: str,
+        old_string: str,
+        new_string: str,
+        *,
+        reasoning: str,
+        confidence: float | None = None,
+    ) -> PendingDiff:
+        """Propose to replace a part of a block. It supersedes an older proposal of this agent for the same lines.
+
+        Raises NotFound, Invalid, Forbidden for a read-only block.
+        """
+        options = ProposalOptions(reasoning=reasoning, confidence=confidence)
+
+        def work(tx: Transaction) -> Proposal:
+            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
+            agent = Actor("agent", agent_id, agent_id)
+            made = user_memory.propose_edit(tx, owned, label, old_string, new_string, agent, options)
+            block = user_memory.find(tx, owned, label)
+            schema = self.storage.schema(block.schema_ref) if block else None
+            require_follows(label, block.value if block else "", made.value or "", schema)
+            return made
+
+        return self._diff(self.storage.write(work))
+
+    def list(self, label: str | None = None, status: ProposalStatus | None = "open") -> "list[PendingDiff]":
+        """Return proposals, newest first: of one block or all, with one status or any (None)."""
+
+        def work(tx: Transaction) -> "list[Proposal]":
+            owned = self.storage.memory_of(tx, self.user_id)
+            if owned is None:
+                return []
+            which = ProposalFilter(chain_id=owned.chain.id, label=label, status=status)
+            return proposals.page(tx, self.storage.scope, Page(limit=_MOST), which)
+
+        return [self._diff(one) for one in self.storage.read(work)]
+
+    def count_pending(self, label: str | None = None) -> int:
+        """Return how many proposals wait, for one block or all."""
+
+        def work(tx: Transaction) -> int:
+            owned = self.storage.memory_of(tx, self.user_id)
+            counts = proposals.waiting_counts(tx, owned.chain.id) if owned else {}
+            return sum(counts.values()) if label is None else counts.get(label, 0)
+
+        return self.storage.read(work)
+
+    def get(self, diff_id: str) -> PendingDiff:
+        """Return one proposal; raises NotFound."""
+        return self._diff(self.storage.read(lambda tx: self._found(tx, diff_id)[1]))
+
+    def approve(self, diff_id: str, body: str | None = None) -> str:
+        """Approve it, or `body` instead; returns the id of the new version ("" if the block is deleted).
+
+        Raises NotFound, and Conflict if it was decided before or the same lines changed.
+        """
+
+        def work(tx: Transaction) -> approval.Approved | approval.Conflicted:
+            owned, proposal = self._found(tx, diff_id)
+            return approval.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
+
+        outcome = self.storage.write(work)
+        if isinstance(outcome, approval.Conflicted):
+            raise Conflict(outcome.proposal.note or "The block changed in the same lines. Approve it with a text.")
+        return (outcome.block.head or b"").hex() if outcome.block else ""
+
+    def reject(self, diff_id: str, reason: str | None = None) -> PendingDiff:
+        """Reject it. Raises NotFound, and Conflict if it was decided before."""
+
+        def work(tx: Transaction) -> Proposal:
+            owned, proposal = self._found(tx, diff_id)
+            return approval.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
+
+        return self._diff(self.storage.write(work))
+
+    def _found(self, tx: Transaction, diff_id: str) -> tuple[UserMemory, Proposal]:
+        owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
+        proposal = proposals.get(tx, self.storage.scope, diff_id)
+        if proposal.chain_id != owned.chain.id:
+            raise NotFound(f"Proposal with ID {diff_id} not found")
+        return owned, proposal
+
+    def _diff(self, proposal: Proposal) -> PendingDiff:
+        return PendingDiff(
+            id=proposal.id,
+            user_id=self.user_id,
+            agent_id=proposal.author.id,
+            block_label=proposal.label,
+            current_value=proposal.base_value,
+            proposed_value=proposal.value,
+            reasoning=proposal.reasoning,
+            confidence=proposal.confidence,
+            status=proposal.status,
+            created_at=_iso(proposal.created_at) or "",
+            reviewed_at=_iso(proposal.resolved_at),
+        )
+
+
+def _head(block: Block) -> str:
+    return (block.head or b"").hex()
+
+
+def _version_row(version: BlockVersion) -> dict[str, Any]:
+    return {
+        "sha": version.id.hex(),
+        "message": version.reason,
+        "author": version.author.name or version.author.id,
+        "author_id": version.author.id,
+        "timestamp": _iso(version.created_at),
+    }
+
+
+def _iso(timestamp: int | None) -> str | None:
+    return None if timestamp is None else datetime.fromtimestamp(timestamp / SECOND, UTC).isoformat()

@@ -1,0 +1,201 @@
+"""Rotation: a block that is nearly full keeps the most important text, and the rest moves to the archive.
+
+A block's metadata switches it on: `{"rotation": {"strategy": "adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a
+share of the block's limit, the block is cut down to the share `keeps`. That is a version of its own, whose reason names the passage
+with the removed text.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Passage
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Invalid
+from ricordo.memory.edit_context import EditContext
+from ricordo.storage import blocks
+from ricordo.storage.store import Transaction
+
+log = logging.getLogger(__name__)
+KEY = "rotation"
+TAG = "rotated"
+ARCHIVED = "ARCHIVED"
+_DOTS = "..."
+_WORTH_CUTTING = 20  # characters of room; the start of a line in fewer says nothing
+_SCORES = {"[TASK]": 100, "[USER]": 90, "[CONTEXT]": 80}
+_KEPT = 0.5
+
+
+def archived_text(kind: str, body: str, now: datetime) -> str:
+    """Return the text of a passage: a line with its kind and time (UTC), as `[ARCHIVED 2025-12-31T10:00:00]`, then the body."""
+    return f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
+
+
+def keep_end(text: str, target_chars: int) -> str:
+    """Keep the end of the text, after three dots if it was longer. Raises Invalid for fewer than no characters."""
+    if len(text) <= _require_target(target_chars):
+        return text
+    if target_chars <= len(_DOTS):
+        return text[len(text) - target_chars :]
+    return _DOTS + text[len(text) - target_chars + len(_DOTS) :]
+
+
+def keep_tagged(text: str, target_chars: int) -> str:
+    """Keep lines with a tag, then others, as many as there is room for. Raises Invalid for fewer than no characters."""
+    if len(text) <= _require_target(target_chars):
+        return text
+    lines = text.split("\n")
+    ordered = sorted(range(len(lines)), key=lambda at: not lines[at].startswith("["))
+    return "\n".join(line for _, line in _fill(lines, ordered, target_chars))
+
+
+def keep_important(text: str, target_chars: int) -> str:
+    """Keep the most important lines in their order: task, user, context, other tags, then others; of equal ones the later.
+
+    Raises Invalid for fewer than no characters.
+    """
+    if len(text) <= _require_target(target_chars):
+        return text
+    lines = text.split("\n")
+    ordered = sorted(range(len(lines)), key=lambda at: (-_score(lines[at]), -at))
+    return "\n".join(line for _, line in sorted(_fill(lines, ordered, target_chars)))
+
+
+# By its name, what a strategy keeps, and the share of the limit above which it rotates.
+STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
+    "aggressive": (keep_end, 0.7),
+    "preservative": (keep_tagged, 0.9),
+    "adaptive": (keep_important, 0.8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The settings of a block's rotation: the strategy, and the shares of the limit (0 to 1)."""
+
+    strategy: str
+    threshold: float
+    keeps: float
+
+
+def may_rotate(block: Block) -> bool:
+    """Whether a write of the block may rotate it."""
+    return bool(block.metadata.get(KEY))
+
+
+def rotation_of(block: Block) -> Rotation | None:
+    """Return the block's settings; None without any, or with invalid ones, which must not fail a step."""
+    try:
+        return read_rotation(block.metadata)
+    except Invalid as error:
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error)})
+        return None
+
+
+def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
+    """Read the settings in a block's metadata. Raises Invalid."""
+    given = metadata.get(KEY)
+    if not given:
+        return None
+    if not isinstance(given, Mapping) or given.keys() - {"strategy", "threshold", "keeps"}:
+        raise Invalid('"rotation" takes strategy, threshold and keeps, as {"strategy": "adaptive", "threshold": 0.8}.')
+    name = given.get("strategy", "adaptive")
+    if name not in STRATEGIES:
+        raise Invalid(f'There is no rotation "{name}". Use: {", ".join(STRATEGIES)}.')
+    threshold, keeps = given.get("threshold", STRATEGIES[name][1]), given.get("keeps", _KEPT)
+    shares = [share for share in (threshold, keeps) if isinstance(share, int | float) and 0 < share <= 1]
+    if len(shares) != 2 or keeps > threshold:
+        raise Invalid(
+            "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps the smaller one."
+        )
+    return Rotation(name, threshold, keeps)
+
+
+def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContext) -> tuple[Block, Passage] | None:
+    """Rotate a block that was just written, if it is too full; returns it and the passage for the removed text.
+
+    The write before has locked the block's chain.
+    """
+    rotation = rotation_of(block)
+    if rotation is None or len(block.value) <= rotation.threshold * block.limit:
+        return None
+    keep, _ = STRATEGIES[rotation.strategy]
+    kept = keep(block.value, int(rotation.keeps * block.limit))
+    try:
+        context.require_follows(block, kept)
+    except Invalid as error:
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
+        return None
+    now = tx.clock.now()
+    text = archived_text(ARCHIVED, _leaving(block.value, kept), datetime.fromtimestamp(now / SECOND, UTC))
+    filed = Passage(
+        id=new_id("passage"),
+        organization_id=block.organization_id,
+        archive_id="",
+        text=text,
+        tags=(TAG, block.label),
+        user_id=state.conversation.user_id,
+        created_by=state.agent.id,
+        step_id=context.step_id,
+        is_untrusted=block.is_untrusted,
+        created_at=now,
+        updated_at=now,
+    )
+    share = round(100 * len(block.value) / block.limit)
+    metadata = ChangeMetadata(
+        # In the agent's name, whose policy allowed the write that filled the block.
+        context.author,
+        f"Rotate {block.label}, {share} percent full: what left is in {filed.id}",
+        context.run_id,
+        context.step_id,
+        is_untrusted=context.is_untrusted,
+        is_quoted=True,
+    )
+    rotated = blocks.write(tx, block, kept, metadata)
+    return None if rotated is None else (rotated, filed)
+
+
+def _leaving(text: str, kept: str) -> str:
+    """Return the lines that are not kept; the whole text if a line was cut."""
+    left = Counter(kept.split("\n"))
+    gone = []
+    for line in text.split("\n"):
+        if left[line]:
+            left[line] -= 1
+        else:
+            gone.append(line)
+    return "\n".join(gone) if not left.total() else text
+
+
+def _require_target(target_chars: int) -> int:
+    if target_chars < 0:
+        raise Invalid(f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0.")
+    return target_chars
+
+
+def _score(line: str) -> int:
+    tag = line[: line.find("]") + 1]
+    return _SCORES.get(tag, 50 if line.startswith("[") else 10)
+
+
+def _fill(lines: list[str], ordered: Iterable[int], target_chars: int) -> list[tuple[int, str]]:
+    """Take lines by their places until the room is used up; the first that does not fit is cut."""
+    kept: list[tuple[int, str]] = []
+    room = target_chars
+    for at in ordered:
+        if len(lines[at]) > room:
+            if room >= _WORTH_CUTTING or (not kept and room > len(_DOTS)):
+                kept.append((at, lines[at][: room - len(_DOTS)] + _DOTS))
+            break
+        kept.append((at, lines[at]))
+        room -= len(lines[at]) + 1
+        if room < 0:
+            break
+    return kept
