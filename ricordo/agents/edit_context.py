@@ -4,7 +4,7 @@ from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message
-from ricordo.memory.edit_guard import Guard, Sources, found_again_in, recalled_in
+from ricordo.memory.edit_guard import Guard, Sources, search_results
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
@@ -35,7 +35,8 @@ def guard_of(turn: TurnContext) -> Guard:
         system = (turn.state.agent.system, turn.request.system or "")
         # A quote, by which memory is written, has to be of this turn; that the words are hers is true for longer.
         in_view = [one.text for one in turn.window if _is_said(one) and not one.is_untrusted]
-        return Sources(system, recalled_in(turn.window), said_in(turn), in_view, found_again_in(turn.window))
+        recalled, again = (search_results(turn.window, said_by_user=by_user) for by_user in (False, True))
+        return Sources(system, recalled, said_in(turn), in_view, again)
 
     return Guard(read)
 

@@ -219,20 +219,22 @@ def _metadata(proposal: Proposal, by: Actor) -> ChangeMetadata:
 def _apply(
     tx: Transaction, chain: Chain, block: Block | None, proposal: Proposal, value: str | None, metadata: ChangeMetadata
 ) -> Block | None:
-    if value is None:
-        if block is not None:
-            blocks.remove(tx, block, metadata)
-        return None
     label = proposal.new_label or proposal.label
-    if block is None:
-        if proposal.base is not None:
-            return revive(tx, chain, label, value, metadata)
+    if block is None and value is not None and proposal.base is None:
         settings = {} if proposal.description is None else {"description": proposal.description}
         return make(tx, chain, label, value, metadata, settings)
-    return _written(tx, block, value, label, metadata)
+    return _give(tx, chain, block, value, label, metadata)
 
 
-def _written(tx: Transaction, block: Block, value: str, label: str, metadata: ChangeMetadata) -> Block:
+def _give(
+    tx: Transaction, chain: Chain, block: Block | None, value: str | None, label: str, metadata: ChangeMetadata
+) -> Block | None:
+    """Give the block this text and label: None deletes it, and one that is gone comes back."""
+    if block is None:
+        return None if value is None else revive(tx, chain, label, value, metadata)
+    if value is None:
+        blocks.remove(tx, block, metadata)
+        return None
     if label != block.label:
         require_free(tx, block, label)
     changed = replace(block, value=value, label=label)
@@ -281,14 +283,7 @@ def _undo_block(
         for version in sorted(changed, key=lambda one: -one.number):
             text = _without(tx, version, text)
             old_label = version.old_label if version.old_label and old_label == version.label else old_label
-        if text is None:
-            written = None
-            if block is not None:
-                blocks.remove(tx, block, metadata)
-        elif block is None:
-            written = revive(tx, chain, old_label, text, metadata)
-        else:
-            written = _written(tx, block, text, old_label, metadata)
+        written = _give(tx, chain, block, text, old_label, metadata)
     except Overtaken:
         raise  # half of this block's change is written, so all of it has to be undone and done again
     except RicordoError as error:

@@ -25,12 +25,12 @@ class KnownPassage:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The standing text that is most like another; `is_same` where they differ in white space at most.
+    """The existing text that is most like another; `is_same` where they differ in white space at most.
 
     `is_kept` where it has all the tags of the other besides.
     """
 
-    standing: KnownPassage
+    existing: KnownPassage
     is_same: bool = False
     is_kept: bool = False
 
@@ -47,11 +47,11 @@ async def passages_like(
     return [KnownPassage(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
 
 
-def most_alike(text: str, tags: Sequence[str], standing: Iterable[KnownPassage]) -> Likeness | None:
+def most_alike(text: str, tags: Sequence[str], existing: Iterable[KnownPassage]) -> Likeness | None:
     """The text that says the same, or nearly the same in most of its words; None where there is none."""
     words, plain = set(terms(text)), text.split()
     best: tuple[float, Likeness] | None = None
-    for other in standing:
+    for other in existing:
         if other.text.split() == plain:
             is_kept = set(tags) <= set(other.tags)
             overlap, likeness = 2.0 + is_kept, Likeness(other, is_same=True, is_kept=is_kept)

@@ -104,14 +104,9 @@ class Guard:
 NO_GUARD = Guard(Sources)
 
 
-def recalled_in(window: Iterable[Message]) -> list[str]:
-    """The search results in the agent's window, without what the user had said."""
-    return [text for text, is_said in _found_in(window) if not is_said]
-
-
-def found_again_in(window: Iterable[Message]) -> list[str]:
-    """What the user had said, of the search results in the agent's window."""
-    return [text for text, is_said in _found_in(window) if is_said]
+def search_results(window: Iterable[Message], *, said_by_user: bool) -> list[str]:
+    """The texts of the search results in the agent's window: those that the user had said, or the others."""
+    return [text for text, is_said in _found_in(window) if is_said == said_by_user]
 
 
 def _found_in(window: Iterable[Message]) -> Iterable[tuple[str, bool]]:

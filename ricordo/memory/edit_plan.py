@@ -164,7 +164,8 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
         elif not isinstance(edit, BlockEdit):
             after[id] = _reworded(ground, after, edit)
         elif texts[id] is edit:  # several edits of one text are one, as in a step that does nothing else
-            after[id] = _merged(ground, edit, after[id])
+            value = merged_text(ground.context, edit.base, edit.value, after[id])
+            after[id] = replace(after[id], value=value)
     return after
 
 
@@ -187,13 +188,14 @@ def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescript
     return replace(block, label=edit.label)
 
 
-def _merged(ground: _Ground, edit: BlockEdit, block: Block) -> Block:
-    value = merge_lines(edit.base.value, edit.value, block.value)
-    if value is None:
-        raise Invalid(CLOSE.format(edit.base.label))
-    block.require_fits(value)
-    ground.context.require_follows(block, value)
-    return replace(block, value=value)
+def merged_text(context: EditContext, base: Block, value: str, block: Block) -> str:
+    """The block's text with what an edit changed of `base`, whose text it made `value`; raises Invalid."""
+    merged = merge_lines(base.value, value, block.value)
+    if merged is None:
+        raise Invalid(CLOSE.format(base.label))
+    block.require_fits(merged)
+    context.require_follows(block, merged)
+    return merged
 
 
 def _require_same(seen: str | None, stored: str | None, base: Block) -> None:

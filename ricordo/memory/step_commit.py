@@ -14,8 +14,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.edit_context import EditContext
-from ricordo.memory.edit_plan import CLOSE, GONE, StoredEdits, store_plan, version_notes
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.edit_plan import GONE, StoredEdits, merged_text, store_plan, version_notes
 from ricordo.memory.proposals import ProposedEdits, propose_edits
 from ricordo.memory.rotation import may_rotate, rotate
 from ricordo.memory.working_memory import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
@@ -146,12 +145,7 @@ def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: E
     if now is None:
         raise NotFound(GONE.format(base.label))
     require_writable(now)
-    merged = merge_lines(base.value, value, now.value)
-    if merged is None:
-        raise Invalid(CLOSE.format(base.label))
-    now.require_fits(merged)
-    context.require_follows(now, merged)
-    written = blocks.write(tx, now, merged, metadata)
+    written = blocks.write(tx, now, merged_text(context, base, value, now), metadata)
     if written is None:
         raise NotFound(GONE.format(base.label))
     return written

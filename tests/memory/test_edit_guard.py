@@ -13,10 +13,9 @@ from ricordo.memory.edit_guard import (
     Sources,
     added_lines,
     changed_piece,
-    found_again_in,
     only_repeats,
-    recalled_in,
     repeated,
+    search_results,
 )
 from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from tests.support import make
@@ -85,7 +84,7 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
     other = ToolReturnPart("c", "roll", "success", "six")
     sourced = ToolReturnPart("c", "query_student", "success", "She likes tea.", sources=("message-1",))
     window = [make.message(agent, role="tool", parts=(whole, cut, other, sourced)), make.message(agent, "Hello.")]
-    assert recalled_in(window) == [
+    assert search_results(window, said_by_user=False) == [
         'She said: "tea"\nand left.',
         '[{"content": "She said: "tea"',
         "She likes tea.",
@@ -99,12 +98,12 @@ def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
     sources = {"sources": ("message-1", "message-2"), "said": ("message-1",)}
     whole = ToolReturnPart("c", "conversation_search", "success", found, is_json=True, **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(whole,))]
-    assert found_again_in(window) == ["user", "She likes tea."]
-    assert recalled_in(window) == ["assistant", "So I heard."]
+    assert search_results(window, said_by_user=True) == ["user", "She likes tea."]
+    assert search_results(window, said_by_user=False) == ["assistant", "So I heard."]
     # Of what was cut nobody can tell whose words they are.
     cut = ToolReturnPart("c", "conversation_search", "success", found[:90], **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(cut,))]
-    assert (found_again_in(window), len(recalled_in(window))) == ([], 1)
+    assert (search_results(window, said_by_user=True), len(search_results(window, said_by_user=False))) == ([], 1)
 
 
 TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"

@@ -1,4 +1,4 @@
-"""Tools for memory that belongs to somebody: reading what stands, and editing or proposing with a reason.
+"""Tools for memory that belongs to somebody: to read it, and to edit or propose with a reason.
 
 What is proposed is seen by the block's owner alone. It is in no result here, and the agent is never told what became of it.
 """
@@ -43,7 +43,7 @@ def read_memory_block(context: ToolContext, label: str) -> str:
     Args:
         label: Label of the block to read.
     """
-    return _standing(context, label).value or _EMPTY.format(label)
+    return _existing(context, label).value or _EMPTY.format(label)
 
 
 def edit_memory_block(
@@ -105,7 +105,7 @@ def propose_memory_edit(
     return _PROPOSED.format(label)
 
 
-def _standing(context: ToolContext, label: str) -> Block:
+def _existing(context: ToolContext, label: str) -> Block:
     blocks = context.memory.blocks()
     block = next((block for block in blocks if block.label == label), None)
     if block is None:
@@ -119,7 +119,7 @@ def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all:
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)
     if context.memory.find(label) is None:
-        _standing(context, label)
+        _existing(context, label)
     value = context.memory.block(label).value
     if old == new:
         raise Invalid("Nothing to do: old_string and new_string are the same.")

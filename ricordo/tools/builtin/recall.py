@@ -78,7 +78,7 @@ async def conversation_search(
 
 
 async def archival_memory_insert(context: ToolContext, content: str, tags: list[str] | None = None) -> str:
-    """Keep a passage in your archive, for as long as you exist. What stands there word for word is not kept twice.
+    """Keep a passage in your archive, for as long as you exist. What is there word for word is not kept twice.
 
     Args:
         content: The text to keep. Make it complete in itself: who, what, when.
@@ -92,12 +92,12 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
     alike = most_alike(content, draft.tags, [*pending, *archived])
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
-        return f"Not archived again: the same text stands there already, as {_described(alike, where)}."
+        return f"Not archived again: the same text is there already, as {_described(alike, where)}."
     context.memory.archive(draft)
     if alike is None:
         return f"Archived as {draft.id}."
     how = "The same text, under other tags," if alike.is_same else "Nearly the same"
-    return f"Archived as {draft.id}. {how} stands there already, as {_described(alike, where)}."
+    return f"Archived as {draft.id}. {how} is there already, as {_described(alike, where)}."
 
 
 async def archival_memory_search(
@@ -158,12 +158,12 @@ def time_ago(micros: int) -> str:
 
 def _described(alike: Likeness, where: tzinfo) -> str:
     """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
-    standing = alike.standing
-    date = "this step" if standing.created_at is None else _timestamp(standing.created_at, where)[: len("2026-01-20")]
-    tags = f" [{', '.join(standing.tags)}]" if standing.tags else ""
-    shown = " ".join(standing.text.split())
+    passage = alike.existing
+    date = "this step" if passage.created_at is None else _timestamp(passage.created_at, where)[: len("2026-01-20")]
+    tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
+    shown = " ".join(passage.text.split())
     shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
-    return f'{standing.id} of {date}{tags}: "{shortened}"'
+    return f'{passage.id} of {date}{tags}: "{shortened}"'
 
 
 def _cleaned(tags: list[str] | None) -> tuple[str, ...]:

@@ -317,14 +317,14 @@ async def test_the_same_text_is_not_kept_twice(nina: Desk, store: SqliteStore) -
     id = first.removeprefix("Archived as ").removesuffix(".")
     told = await nina.said("archival_memory_insert", content=" Ada loves  jasmine tea.", tags=["tea"])
     assert told == (
-        "Not archived again: the same text stands there already, "
+        "Not archived again: the same text is there already, "
         f'as {id} of 2026-01-20 [tea, ada]: "Ada loves jasmine tea.".'
     )
     assert nina.memory.passages == []
     await nina.save()
     assert await passages_of(nina) == ["Ada loves jasmine tea."]
     told = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.", tags=["cup"])
-    assert told.startswith(f"Archived as {nina.memory.passages[0].id}. The same text, under other tags, stands there")
+    assert told.startswith(f"Archived as {nina.memory.passages[0].id}. The same text, under other tags, is there")
 
 
 async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina: Desk) -> None:
@@ -332,7 +332,7 @@ async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina:
     await nina.said("archival_memory_insert", content=long)
     await nina.save()
     told = await nina.said("archival_memory_insert", content=long + "in Turin")
-    assert "Nearly the same stands there already, as passage-" in told
+    assert "Nearly the same is there already, as passage-" in told
     assert told.endswith('…".')
     assert len(told) < 300
     await nina.save()
@@ -344,7 +344,7 @@ async def test_what_was_archived_in_this_very_step_counts_too(nina: Desk) -> Non
     id = first.removeprefix("Archived as ").removesuffix(".")
     told = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
     assert told == (
-        f'Not archived again: the same text stands there already, as {id} of this step: "Ada loves jasmine tea.".'
+        f'Not archived again: the same text is there already, as {id} of this step: "Ada loves jasmine tea.".'
     )
     assert [draft.id for draft in nina.memory.passages] == [id]
 
