@@ -46,10 +46,6 @@ class Deltas:
             return (ToolCallDelta(*self._place(chunk.index), call_id, chunk.name, chunk.arguments),)
         return self._restart()
 
-    def read(self, chunk: Chunk) -> Delta | MessageRestarted | None:
-        """The only event for this chunk, where there are no thoughts among arguments; None for an empty one."""
-        return next(iter(self.events(chunk)), None)
-
     def _thoughtful_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
         """The thoughts among the arguments, and the call without them; it is told once there is more of it than a name."""
         if chunk.name:

@@ -4,7 +4,7 @@ A request body becomes a turn in `turn_request`, and a turn an answer in `turn_r
 """
 
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -33,7 +33,7 @@ from ricordo.api.routing import Routes
 from ricordo.api.run_stream import stream_of
 from ricordo.api.stored_streams import Resumption, begin_recorded
 from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.api.wire.sse import sse_stream
+from ricordo.api.wire.sse import STREAM, sse_response, sse_stream
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
@@ -42,9 +42,6 @@ from ricordo.storage import agents, conversations, messages
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
 
 
 @router.post("/messages", response_model=TurnResponse)
@@ -209,12 +206,6 @@ async def stream_turn(here: Call, agent_id: str, body: SendRequest, conversation
             keepalive=keepalive,
         )
     )
-
-
-def sse_response(chunks: AsyncIterator[bytes]) -> Response:
-    """Server-sent events that no proxy holds back."""
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
 def new_message(message: MessageRequest) -> NewMessage:

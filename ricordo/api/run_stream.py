@@ -1,27 +1,25 @@
 """Streams that are read again, and turns that nobody waits for: resume a run's stream, find a conversation's, send and leave."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
+from ricordo.agents.conversations import DEFAULT, resolve_conversation
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.models.base import RequestPart
 from ricordo.api.routing import Routes
 from ricordo.api.stored_streams import Resumption, follow
+from ricordo.api.wire.sse import STREAM, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
-from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage import messages, runs
 from ricordo.storage.paging import Page
 from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["runs"])
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class ResumeRequest(RequestPart):
@@ -50,14 +48,14 @@ class ResumeRequest(RequestPart):
 Resume = Annotated[ResumeRequest | None, Body()]
 
 
-@router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=_STREAM)
+@router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=STREAM)
 async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
     """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
     return stream_of(here, run, (body or ResumeRequest()).resumption())
 
 
-@router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=_STREAM)
+@router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=STREAM)
 async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
     wanted = body or ResumeRequest()
@@ -76,35 +74,23 @@ def stream_of(here: Call, run: Run, resumption: Resumption) -> Response:
     if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(kept * 3600 * SECOND):
         sentence = f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
         return answer({"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."}, 410)
-    return StreamingResponse(follow(here.runtime, run, resumption), media_type="text/event-stream", headers=_HEADERS)
+    return sse_response(follow(here.runtime, run, resumption))
 
 
 def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeRequest) -> Run:
-    thread = _thread_of(tx, here, conversation_id, wanted.agent_id)
+    agent_id = wanted.agent_id if conversation_id == DEFAULT else None
+    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id).id
     if wanted.run_id:
         run = runs.get(tx, here.scope, wanted.run_id)
-        if run.conversation_id != thread:
+        if run.conversation_id != conversation:
             raise NotFound(f"Run with ID {wanted.run_id} not found in this conversation")
         return run
     if wanted.otid:
-        found = [one for one in messages.by_otids(tx, thread, [wanted.otid]) if one.run_id]
+        found = [one for one in messages.by_otids(tx, conversation, [wanted.otid]) if one.run_id]
         if not found:
             raise NotFound(f"No message of this conversation has the otid {wanted.otid}")
         return runs.get(tx, here.scope, str(found[0].run_id))
-    newest = runs.page(tx, here.scope, Page(limit=1), conversation_id=thread, background=True)
+    newest = runs.page(tx, here.scope, Page(limit=1), conversation_id=conversation, background=True)
     if not newest:
         raise NotFound("No run of this conversation was begun with background=true, so there is no stream to read.")
     return newest[0]
-
-
-def _thread_of(tx: Transaction, here: Call, conversation_id: str, agent_id: str | None) -> str:
-    if conversation_id == "default":
-        if not agent_id:
-            raise Invalid("The conversation `default` is that of an agent: give its agent_id.")
-        agents.require(tx, here.scope, agent_id)
-        return conversations.default_id(agent_id)
-    conversation = conversations.get(tx, conversation_id)
-    if conversation is None:
-        raise NotFound(f"Conversation with ID {conversation_id} not found")
-    agents.require(tx, here.scope, conversation.agent_id)
-    return conversation_id

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any
 
 import orjson
+from fastapi import Response
+from fastapi.responses import StreamingResponse
 
 from ricordo.api.models.base import date
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
@@ -29,6 +31,9 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.llm.argument_stream import ArgumentStream
 
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 DONE = b"data: [DONE]\n\n"
 _PREFIX = b"data: "
 _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"}
@@ -201,6 +206,12 @@ class SseEncoder:
         if number is not None:
             self._next = number + 1
         return number
+
+
+def sse_response(chunks: AsyncIterator[bytes]) -> Response:
+    """Server-sent events that no proxy holds back."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
 async def sse_stream(
