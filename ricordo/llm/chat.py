@@ -26,14 +26,12 @@ class ChatModel(Protocol):
     @property
     def info(self) -> ModelInfo:
         """Which model this is."""
-        ...
 
     def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply.
 
         Raises ModelError once time-outs, rate limits and broken connections have been retried as the policy allows.
         """
-        ...
 
 
 @runtime_checkable
@@ -43,19 +41,16 @@ class Embedder(Protocol):
     @property
     def info(self) -> EmbeddingInfo:
         """Which model this is; its dimensions are known once it was asked."""
-        ...
 
     @property
     def handle(self) -> str:
         """Which model this is, as `provider/name`."""
-        ...
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
         """One vector of length 1 for each text, in order; zeros for a text without words. Any number of texts, of any length.
 
         Raises ModelError once what may succeed was tried again, Unavailable where a part must be installed first.
         """
-        ...
 
 
 @runtime_checkable
@@ -64,7 +59,6 @@ class KnowsWords(Protocol):
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
         """By word, nearest first; the word itself and its other forms may be among them."""
-        ...
 
 
 async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:

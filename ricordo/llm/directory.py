@@ -131,6 +131,5 @@ class Directory:
                 _log.info("Found %s on port %d with %d models.", server.name, server.port, count)
 
     def _local_server(self, handle: str) -> LocalServer | None:
-        """Return the server on this machine that the handle names, where none of that name is configured or was found."""
         name, _, model = handle.partition("/")
         return self._local_servers.get(name) if model and name not in self._providers else None

@@ -18,11 +18,9 @@ class Cipher(Protocol):
 
     def encrypt(self, text: str) -> str:
         """Return the text, unreadable for whoever lacks the secret."""
-        ...
 
     def decrypt(self, text: str) -> str:
         """Return what was encrypted. Raises an error where it was encrypted with another secret."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,6 @@ def is_summary(part: Any) -> bool:
 
 
 def _grouped(parts: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield each part alone, and the summaries of one thought together."""
     for _, group in groupby(enumerate(parts), lambda row: row[1].id if is_summary(row[1]) else row[0]):
         yield [part for _, part in group]
 

@@ -156,7 +156,6 @@ def our_error(provider: str, error: Exception) -> Exception:
 
 
 def _status(status: int, body: Any) -> int:
-    """The status, where a provider has a way of its own the usual one for what it means."""
     if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
         return 401  # Google says of a wrong key that the request is wrong.
     return 502 if status == 424 else status  # The model behind Bedrock failed.

@@ -131,7 +131,6 @@ def _told(view: LibrarianView, text: str) -> str:
 
 
 def _leaves_out(outcome: CallOutcome) -> bool:
-    """Whether an edit put nothing new into a note."""
     return words_in(_filed_words(outcome)) <= words_in(outcome.argument("old_string", "old_content"))
 
 

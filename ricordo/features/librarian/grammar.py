@@ -28,7 +28,6 @@ class Intent:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern when it is first used: where a real model answers, it never is."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 

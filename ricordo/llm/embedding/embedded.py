@@ -142,7 +142,6 @@ def _table(folder: Path) -> "NDArray[np.float16]":
 
 
 def _head(data: bytes) -> tuple[int, dict[str, Any]]:
-    """Where the numbers begin, and what is said of the table: a file of safetensors begins with its head in JSON."""
     after = 8 + int.from_bytes(data[:8], "little")
     return after, orjson.loads(data[8:after])[TENSOR]
 

@@ -115,7 +115,6 @@ class Embedders:
         self._built.clear()
 
     def _known(self, info: EmbeddingInfo) -> EmbeddingInfo:
-        """What the list says, with the dimensions that an answer has shown."""
         built = self._built.get(info.handle)
         return replace(info, dimensions=built.info.dimensions) if built else info
 
