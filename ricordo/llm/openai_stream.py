@@ -7,15 +7,7 @@ from typing import Any
 import orjson
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
-from ricordo.domain.model import (
-    Chunk,
-    FinishReason,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    TextChunk,
-    ToolCallChunk,
-)
+from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.openai_reading import (
     Details,

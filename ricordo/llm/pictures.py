@@ -73,10 +73,7 @@ class Album:
             return tuple(messages)
         found = dict(zip(wanted, await asyncio.gather(*(self._get(str(url)) for url in wanted)), strict=True))
         return tuple(
-            replace(
-                message,
-                parts=tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts),
-            )
+            replace(message, parts=tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts))
             if any(_lies_elsewhere(part) for part in message.parts)
             else message
             for message in messages

@@ -65,8 +65,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(
-    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error",
-    re.IGNORECASE,
+    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error", re.IGNORECASE
 )
 _OVERLOADED = re.compile(r"overloaded", re.IGNORECASE)
 _RATE_LIMIT = re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx2
 
 from ricordo.domain.message import ReasoningPart
-from ricordo.domain.model import (
-    Chunk,
-    ModelInfo,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    TextChunk,
-    ToolCallChunk,
-)
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
 from ricordo.llm.openai_format import strict_parameters

@@ -31,12 +31,7 @@ class ScriptedModel:
     """Answers from a script, in order, or from a function of the request. `requests` holds all it was asked."""
 
     def __init__(
-        self,
-        script: Script,
-        *,
-        name: str = "model",
-        delay: float = 0,
-        context_window: int = DEFAULT_CONTEXT_WINDOW,
+        self, script: Script, *, name: str = "model", delay: float = 0, context_window: int = DEFAULT_CONTEXT_WINDOW
     ) -> None:
         self.requests: list[ModelRequest] = []
         self._info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)

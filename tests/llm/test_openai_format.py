@@ -127,10 +127,7 @@ def test_mistral_gets_no_field_and_no_id_that_it_refuses() -> None:
 
 
 def test_mistrals_pieces_of_thought_and_text_are_read() -> None:
-    content = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "Yes."},
-    ]
+    content = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Yes."}]
     reply = to_reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}, ask("x"))
     assert reply.parts == (ReasoningPart("hm"), TextPart("Yes."))
 

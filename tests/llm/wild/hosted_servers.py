@@ -39,16 +39,8 @@ OPENAI = (
             ),
         ),
         (WEATHER_IN_ROME, TIME),
-        finish="tool_calls",
     ),
-    Case(
-        "openai",
-        "a streamed call",
-        (events(*_split_call(), last(), DONE),),
-        (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
-    ),
+    Case("openai", "a streamed call", (events(*_split_call(), last(), DONE),), (WEATHER_IN_ROME,)),
     Case(
         "openai",
         "streamed calls in parallel",
@@ -63,8 +55,6 @@ OPENAI = (
             ),
         ),
         (WEATHER_IN_ROME, TIME),
-        streams=True,
-        finish="tool_calls",
     ),
     Case("openai", "cut off at its limit", (body({"content": "Ciao!"}, "length"),), (TEXT,), finish="length"),
     Case(
@@ -75,14 +65,12 @@ OPENAI = (
             body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "openai",
         "the older way to call",
         (body({"content": None, "function_call": {"name": "get_weather", "arguments": ROME}}, "function_call"),),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
 )
 # Azure's REST reference for chat completions, "content filtering"; the first event as its users record it.
@@ -120,8 +108,6 @@ AZURE = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "azure",
@@ -162,18 +148,13 @@ GROQ = (
             ),
         ),
         (TEXT,),
-        streams=True,
     ),
-    Case(
-        "groq", "a call it could not read", (Answer({"error": _FAILED}, 400),), (WEATHER_IN_ROME,), finish="tool_calls"
-    ),
+    Case("groq", "a call it could not read", (Answer({"error": _FAILED}, 400),), (WEATHER_IN_ROME,)),
     Case(
         "groq",
         "a call it could not read, in a stream",
         (events(delta({"role": "assistant", "content": ""}), event({"error": {**_FAILED, "status_code": 400}})),),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
 )
 # api-docs.deepseek.com: create-chat-completion, guides/thinking_mode
@@ -200,7 +181,6 @@ DEEPSEEK = (
             ),
         ),
         (("thought", "Look."), WEATHER_IN_ROME),
-        finish="tool_calls",
         model="deepseek-chat",
     ),
     Case(
@@ -223,7 +203,6 @@ DEEPSEEK = (
             ),
         ),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case(
         "deepseek",
@@ -243,7 +222,6 @@ DEEPSEEK = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
 )
 # docs.x.ai: api-reference, chat completions
@@ -283,8 +261,6 @@ XAI = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
 )
 # mistralai client: models/assistantmessage.py, thinkchunk.py, deltamessage.py, usageinfo.py
@@ -318,7 +294,6 @@ MISTRAL = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "mistral",
@@ -334,7 +309,6 @@ MISTRAL = (
             ),
         ),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case("mistral", "cut off at the window", (body({"content": "Ciao!"}, "model_length"),), (TEXT,), finish="length"),
     Case(
@@ -342,7 +316,6 @@ MISTRAL = (
         "a call in the signs of its template",
         (body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "mistral",
@@ -364,7 +337,6 @@ TOGETHER = (
         "a call with a sign before it",
         (body({"content": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}'}, "eos"),),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "together",
@@ -377,8 +349,6 @@ TOGETHER = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "together",
@@ -391,7 +361,6 @@ TOGETHER = (
             body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
 )
 # openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its AI SDK provider's schemas
@@ -448,7 +417,6 @@ OPENROUTER = (
             ),
         ),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case(
         "openrouter",
@@ -486,7 +454,6 @@ OPENROUTER = (
             events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         ),
         (TEXT,),
-        streams=True,
     ),
 )
 HOSTED = (*OPENAI, *AZURE, *GROQ, *DEEPSEEK, *XAI, *MISTRAL, *TOGETHER, *OPENROUTER)

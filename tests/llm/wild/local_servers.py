@@ -37,15 +37,8 @@ def _said(server: str, name: str, text: str) -> tuple[Case, Case]:
     """A call that was written as text, whole and streamed three letters at a time."""
     pieces = [delta({"content": part.decode()}) for part in _letters(text)]
     return (
-        Case(server, name, (body({"role": "assistant", "content": text}),), (WEATHER_IN_ROME,), finish="tool_calls"),
-        Case(
-            server,
-            f"{name}, streamed",
-            (events(*pieces, delta({}, "stop"), DONE),),
-            (WEATHER_IN_ROME,),
-            streams=True,
-            finish="tool_calls",
-        ),
+        Case(server, name, (body({"role": "assistant", "content": text}),), (WEATHER_IN_ROME,)),
+        Case(server, f"{name}, streamed", (events(*pieces, delta({}, "stop"), DONE),), (WEATHER_IN_ROME,)),
     )
 
 
@@ -77,15 +70,12 @@ OLLAMA = (
             ),
         ),
         (WEATHER_IN_ROME, TIME),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "ollama",
         "calls that end with stop",
         (body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     *_said("ollama", "a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
     *_said("ollama", "a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
@@ -97,7 +87,6 @@ OLLAMA = (
             events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         ),
         (TEXT,),
-        streams=True,
     ),
 )
 # lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss' channels in names
@@ -113,14 +102,12 @@ LMSTUDIO = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "lmstudio",
         "a name with a channel behind it",
         (body({"tool_calls": [call("get_weather<|channel|>commentary", ROME)]}, "tool_calls"),),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
     Case(
         "lmstudio",
@@ -133,8 +120,6 @@ LMSTUDIO = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     *_said("lmstudio", "a call between tags", _XML),
     *_said("lmstudio", "a call in gpt-oss' channels", _HARMONY),
@@ -149,14 +134,12 @@ LMSTUDIO = (
             ),
         ),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case(
         "lmstudio",
         "only the end of a thought's tag, streamed",
         (events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case(
         "lmstudio",
@@ -166,7 +149,6 @@ LMSTUDIO = (
             events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         ),
         (TEXT,),
-        streams=True,
     ),
 )
 # vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on parsers' leftovers
@@ -192,7 +174,6 @@ VLLM = (
             ),
         ),
         (("thought", "Greet."), TEXT),
-        streams=True,
     ),
     Case(
         "vllm",
@@ -218,16 +199,12 @@ VLLM = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "vllm",
         "words, and then a call between tags, streamed",
         (events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),),
         (("text", "I look."), WEATHER_IN_ROME),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "vllm",
@@ -237,7 +214,6 @@ VLLM = (
             body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
         ),
         (WEATHER_IN_ROME,),
-        finish="tool_calls",
     ),
 )
 # llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of their own in older builds
@@ -255,7 +231,6 @@ LLAMACPP = (
             ),
         ),
         (("thought", "Look."), WEATHER_IN_ROME),
-        finish="tool_calls",
     ),
     Case(
         "llamacpp",
@@ -270,8 +245,6 @@ LLAMACPP = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "llamacpp",
@@ -283,7 +256,6 @@ LLAMACPP = (
             events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         ),
         (TEXT,),
-        streams=True,
     ),
 )
 # Any of them, behind proxies and gateways of all kinds.
@@ -294,19 +266,14 @@ ANYBODY = (
         "line ends of Windows and a byte order mark",
         (events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),),
         (TEXT,),
-        True,
     ),
-    Case("vllm", "events cut anywhere", (events(*cut(_WHOLE, 5)),), (TEXT,), streams=True),
-    Case("vllm", "no last line", (events(delta({"content": "Ciao!"}), delta({}, "stop")),), (TEXT,), streams=True),
+    Case("vllm", "events cut anywhere", (events(*cut(_WHOLE, 5)),), (TEXT,)),
+    Case("vllm", "no last line", (events(delta({"content": "Ciao!"}), delta({}, "stop")),), (TEXT,)),
     Case(
         "vllm",
         "a stream that is cut, and then an answer",
-        (
-            events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True),
-            events(_WHOLE),
-        ),
+        (events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True), events(_WHOLE)),
         (TEXT,),
-        streams=True,
     ),
     Case(
         "vllm",
@@ -319,22 +286,18 @@ ANYBODY = (
             ),
         ),
         (TEXT,),
-        streams=True,
     ),
     Case(
         "vllm",
         "usage that is null in every event",
         (events(delta({"content": "Ciao!"}, usage=None), delta({}, "stop", usage=None), DONE),),
         (TEXT,),
-        streams=True,
     ),
     Case(
         "vllm",
         "a whole answer where a stream was asked for",
         (body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
     Case(
         "vllm",
@@ -364,7 +327,6 @@ ANYBODY = (
             ),
         ),
         (WEATHER_IN_ROME, WEATHER_IN_PARIS, TIME),
-        finish="tool_calls",
     ),
     Case(
         "vllm",
@@ -378,8 +340,6 @@ ANYBODY = (
             ),
         ),
         (WEATHER_IN_ROME,),
-        streams=True,
-        finish="tool_calls",
     ),
 )
 LOCAL = (*OLLAMA, *LMSTUDIO, *VLLM, *LLAMACPP, *ANYBODY)

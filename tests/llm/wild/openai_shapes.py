@@ -24,9 +24,18 @@ class Case:
     name: str
     answers: tuple[Answer, ...]
     means: tuple[Meaning, ...]
-    streams: bool = False
-    finish: str = "stop"
+    finish: str = ""
     model: str = "some-model"
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is asked for a stream."""
+        return self.answers[0].pieces is not None or "stream was asked for" in self.name
+
+    @property
+    def ends(self) -> str:
+        """Why the reply ends: as it says, else by what it means."""
+        return self.finish or ("tool_calls" if any(kind == "call" for kind, *_ in self.means) else "stop")
 
     def __str__(self) -> str:
         return f"{self.server}: {self.name}"

@@ -65,7 +65,7 @@ async def test_what_a_server_answers_is_understood(case: Case, server: ModelServ
     model = model_at(server, case.server, connections, case.model)
     chunks, reply = await collect(model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams))
     assert meaning_of(reply) == case.means
-    assert reply.finish == case.finish
+    assert reply.finish == case.ends
     assert reply.usage.prompt_tokens > 0
     assert reply.usage.completion_tokens > 0
     assert len(server.requests) == len(case.answers)
