@@ -37,7 +37,7 @@ from ricordo.llm.tokens import (
     transcript_tokens,
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
-from ricordo.memory.summary import Own, Summary, Writer, summarize
+from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
 from ricordo.prompt.fitting import fit
 from ricordo.prompt.transcript import transcript
 from ricordo.runtime import Runtime
@@ -221,7 +221,7 @@ def _recording(writer: _W | None, calls: deque[Call] | None) -> _W | None:
     return writer if writer is None or calls is None else replace(writer, model=RecordingModel(writer.model, calls))
 
 
-def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
+def _own(turn: TurnContext, request: ModelRequest) -> AgentWriter | None:
     """The agent's own model, asked as the agent is, so that its provider's cache still knows the beginning."""
     agent = turn.state.agent
     if turn.model.info.provider == NO_WRITER:
@@ -231,7 +231,7 @@ def _own(turn: TurnContext, request: ModelRequest) -> Own | None:
     def render(window: Sequence[Message]) -> Sequence[Message]:
         return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
 
-    return Own(
+    return AgentWriter(
         model=turn.model,
         window=agent.context_window,
         settings=request.settings,

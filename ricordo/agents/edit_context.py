@@ -4,7 +4,7 @@ from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message
-from ricordo.memory.edit_guard import Guard, Sources, search_results
+from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
@@ -28,17 +28,17 @@ def said_in(turn: TurnContext) -> tuple[str, ...]:
     return tuple(one.text for one in turn.window[begins:] if _is_said(one) and not one.is_untrusted)
 
 
-def guard_of(turn: TurnContext) -> Guard:
+def guard_of(turn: TurnContext) -> EditGuard:
     """What keeps the agent from filing what it only looked up, or its own instructions."""
 
-    def read() -> Sources:
+    def read() -> GuardSources:
         system = (turn.state.agent.system, turn.request.system or "")
         # A quote, by which memory is written, has to be of this turn; that the words are hers is true for longer.
         in_view = [one.text for one in turn.window if _is_said(one) and not one.is_untrusted]
         recalled, again = (search_results(turn.window, said_by_user=by_user) for by_user in (False, True))
-        return Sources(system, recalled, said_in(turn), in_view, again)
+        return GuardSources(system, recalled, said_in(turn), in_view, again)
 
-    return Guard(read)
+    return EditGuard(read)
 
 
 def is_others(said: NewMessage, request: TurnRequest, conversation: Conversation) -> bool:

@@ -51,7 +51,7 @@ class Conflicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ProposalOutcome:
     """What became of one of several proposals: `error` tells why it was left as it was."""
 
     id: str
@@ -101,26 +101,26 @@ async def decide_all(
     by: Actor,
     *,
     reason: str | None = None,
-) -> list[Decision]:
+) -> list[ProposalOutcome]:
     """Decide on several proposals in their order, each in its own transaction; one that cannot be decided is reported."""
 
     def decide(tx: Transaction, id: str) -> Approved | Conflicted | Proposal:
         return approve(tx, scope, id, by) if decision == "approve" else reject(tx, scope, id, by, reason=reason)
 
-    done: list[Decision] = []
+    done: list[ProposalOutcome] = []
     for id in unique(ids):
         try:
             decided = await store.write(lambda tx, id=id: decide(tx, id))  # type: ignore[misc]
         except RicordoError as error:
-            done.append(Decision(id, "failed", error=str(error)))
+            done.append(ProposalOutcome(id, "failed", error=str(error)))
             continue
         match decided:
             case Conflicted(proposal):
-                done.append(Decision(id, "conflicted", decided, proposal.note))
+                done.append(ProposalOutcome(id, "conflicted", decided, proposal.note))
             case Approved():
-                done.append(Decision(id, "approved", decided))
+                done.append(ProposalOutcome(id, "approved", decided))
             case _:
-                done.append(Decision(id, "rejected", decided))
+                done.append(ProposalOutcome(id, "rejected", decided))
     return done
 
 

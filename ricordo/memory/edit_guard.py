@@ -44,7 +44,7 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class GuardSources:
     """What a step's prompt held beside memory: the system's words, search results, and what the user said: in this turn, earlier,
     and so long ago that a search found it.
     """
@@ -56,10 +56,10 @@ class Sources:
     found_again: Sequence[str] = ()
 
 
-class Guard:
+class EditGuard:
     """Refuses repetitions in one step. The sources are read when something long is written, which is seldom."""
 
-    def __init__(self, read: Callable[[], Sources]) -> None:
+    def __init__(self, read: Callable[[], GuardSources]) -> None:
         self._read = read
 
     def require_new(self, added: str, own: str = "", *, is_archived: bool = False) -> None:
@@ -81,7 +81,7 @@ class Guard:
             raise Invalid(INSTRUCTIONS)
 
     @cached_property
-    def _sources(self) -> Sources:
+    def _sources(self) -> GuardSources:
         return self._read()
 
     @cached_property
@@ -101,7 +101,7 @@ class Guard:
         return _all_runs(self._sources.system)
 
 
-NO_GUARD = Guard(Sources)
+NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message], *, said_by_user: bool) -> list[str]:

@@ -56,7 +56,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own(Writer):
+class AgentWriter(Writer):
     """The agent's own model, asked as the agent is: with its system message and tools, its messages rendered by `render`."""
 
     system: Message
@@ -99,7 +99,7 @@ async def summarize(
     settings: CompactionSettings,
     *,
     writer: Writer | None,
-    own: Own | None = None,
+    own: AgentWriter | None = None,
     room: int | None = None,
     timezone: str = "UTC",
     timeout: float = TIMEOUT,
@@ -151,7 +151,7 @@ class _Task:
 
 
 async def _write(draft: _Draft, evicted: Sequence[Message], task: _Task) -> None:
-    if isinstance(task.writer, Own):
+    if isinstance(task.writer, AgentWriter):
         await _write_as_itself(draft, evicted, task, task.writer)
     else:
         await _write_from_outside(draft, evicted, task)
@@ -179,7 +179,7 @@ async def _write_from_outside(draft: _Draft, evicted: Sequence[Message], task: _
     await _fold(draft, [_Piece(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
-async def _write_as_itself(draft: _Draft, evicted: Sequence[Message], task: _Task, own: Own) -> None:
+async def _write_as_itself(draft: _Draft, evicted: Sequence[Message], task: _Task, own: AgentWriter) -> None:
     """Ask the agent, whose request begins as all of its requests do."""
     pieces = exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.

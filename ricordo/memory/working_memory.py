@@ -10,7 +10,15 @@ from ricordo.domain.block import Block, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_guard import LEAST_LINE, NO_GUARD, Guard, added_lines, changed_piece, only_repeats, repeated
+from ricordo.memory.edit_guard import (
+    LEAST_LINE,
+    NO_GUARD,
+    EditGuard,
+    added_lines,
+    changed_piece,
+    only_repeats,
+    repeated,
+)
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -98,7 +106,7 @@ class WorkingMemory:
     The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
     """
 
-    def __init__(self, state: AgentState, guard: Guard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
+    def __init__(self, state: AgentState, guard: EditGuard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
         self._agent = state.agent
         self._blocks = state.blocks
         self._bases = {block.id: block for block in state.blocks}

@@ -9,8 +9,8 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Invalid
 from ricordo.memory.edit_guard import (
-    Guard,
-    Sources,
+    EditGuard,
+    GuardSources,
     added_lines,
     changed_piece,
     only_repeats,
@@ -22,7 +22,7 @@ from tests.support import make
 
 PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
 SYSTEM = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away at once."
-GUARD = Guard(lambda: Sources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling.")))
+GUARD = EditGuard(lambda: GuardSources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling.")))
 
 
 def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_words_are() -> None:
@@ -40,17 +40,17 @@ def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_word
 
 
 def test_what_the_user_said_just_now_is_hers_to_have_kept() -> None:
-    Guard(lambda: Sources(recalled=(PASSAGE,), said=(f"Write this down: {PASSAGE}",))).require_new(PASSAGE)
+    EditGuard(lambda: GuardSources(recalled=(PASSAGE,), said=(f"Write this down: {PASSAGE}",))).require_new(PASSAGE)
 
 
 def test_sources_are_read_once_and_only_for_something_long() -> None:
     read: list[int] = []
 
-    def sources() -> Sources:
+    def sources() -> GuardSources:
         read.append(1)
-        return Sources()
+        return GuardSources()
 
-    guard = Guard(sources)
+    guard = EditGuard(sources)
     guard.require_new("Likes tea.")
     assert read == []
     guard.require_new(PASSAGE)
@@ -60,7 +60,7 @@ def test_sources_are_read_once_and_only_for_something_long() -> None:
 
 def test_ninety_percent_is_where_a_repetition_begins() -> None:
     words = [f"word{number}" for number in range(104)]
-    guard = Guard(lambda: Sources(recalled=(" ".join(words),)))
+    guard = EditGuard(lambda: GuardSources(recalled=(" ".join(words),)))
     with pytest.raises(Invalid):
         guard.require_new(" ".join([*words, *(f"new{number}" for number in range(11))]))
     guard.require_new(" ".join([*words, *(f"new{number}" for number in range(12))]))
@@ -170,17 +170,17 @@ def test_long_texts_are_compared_in_bounded_time() -> None:
     began = time.process_time()
     repeated("human", "", long, {"notes": other})
     only_repeats("human", long, f"{long}\nmore")
-    Guard(lambda: Sources(recalled=(other,))).require_new(long)
+    EditGuard(lambda: GuardSources(recalled=(other,))).require_new(long)
     added_lines(long, changed_piece(long, long[:50_000] + "x" + long[50_000:]))
     assert time.process_time() - began < 1.5
 
 
 def test_putting_the_blocks_own_words_in_order_is_no_repetition_of_what_a_search_gave() -> None:
     lines = [" ".join(f"{name}{number}" for number in range(30)) for name in ("tea", "trip", "work")]
-    sources = Sources(recalled=("\n".join(lines), " ".join(f"other{number}" for number in range(30))))
+    sources = GuardSources(recalled=("\n".join(lines), " ".join(f"other{number}" for number in range(30))))
     agent = make.agent()
     state = AgentState(agent, make.conversation(agent), (make.block("human", "\n".join(lines)),))
-    memory = WorkingMemory(state, Guard(lambda: sources))
+    memory = WorkingMemory(state, EditGuard(lambda: sources))
     memory.write("human", f"{lines[2]}; {lines[0]}, {lines[1]}", "call-1")
     with pytest.raises(Invalid, match="a search of your memory"):
         memory.write("human", f"{lines[0]} {sources.recalled[1]}", "call-2")

@@ -12,7 +12,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
-from ricordo.memory.summary import Own, Summary, Writer, summarize
+from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.texts import text
 from ricordo.prompt.transcript import paired, transcript
@@ -32,11 +32,11 @@ def writer_of(asked: ScriptedModel, **fields: object) -> Writer:
     return Writer(model=asked, window=asked.info.context_window, **fields)  # type: ignore[arg-type]
 
 
-def own_of(asked: ScriptedModel, settings: ModelSettings | None = None) -> Own:
+def own_of(asked: ScriptedModel, settings: ModelSettings | None = None) -> AgentWriter:
     def render(messages: Sequence[Message]) -> Sequence[Message]:
         return transcript(messages, "UTC", asked.info.context_window)
 
-    return Own(
+    return AgentWriter(
         model=asked,
         window=asked.info.context_window,
         settings=settings or ModelSettings(),

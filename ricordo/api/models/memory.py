@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, ResponseModel, Timestamp, VersionId
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
-from ricordo.memory.approval import Decision, Undone
+from ricordo.memory.approval import ProposalOutcome, Undone
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import Lineage
 from ricordo.memory.word_diff import PieceKind, by_words, unified
@@ -223,7 +223,7 @@ class OutcomeResponse(ResponseModel):
     version: VersionId | None
 
     @classmethod
-    def from_decision(cls, decision: Decision) -> Json:
+    def from_decision(cls, decision: ProposalOutcome) -> Json:
         """Return the outcome of one decision."""
         decided = decision.decided
         proposal = decided if isinstance(decided, Proposal) else getattr(decided, "proposal", None)
