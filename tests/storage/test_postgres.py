@@ -455,7 +455,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))
     looked, told = threading.Event(), threading.Event()
 
-    def home_of(tx: Transaction, owner_id: str) -> partitions.Home | None:
+    def owner_of(tx: Transaction, owner_id: str) -> partitions.PartitionOwner | None:
         found = real(tx, owner_id)
         looked.set()
         told.wait(LIMIT)
@@ -467,7 +467,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
             pass
 
     real = partitions.owner_of
-    monkeypatch.setattr(partitions, "home_of", home_of)
+    monkeypatch.setattr(partitions, "owner_of", owner_of)
     taking_over = asyncio.create_task(store.write(lambda tx: rebuild.take_over(tx, agent_id, [])))
     assert await asyncio.to_thread(looked.wait, LIMIT)
     removing = asyncio.create_task(remove())

@@ -1,11 +1,14 @@
 """Outside services that keep vectors: Turbopuffer, Pinecone and Qdrant, each offered when its variables are set."""
 
-from ricordo.search.vector_index import VectorIndex
-from ricordo.settings import VectorSettings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ricordo.search.vector_index import VectorIndex
+    from ricordo.settings import VectorSettings
 
 
 class _VectorServices:
-    def vector_indexes(self, settings: VectorSettings) -> list[VectorIndex]:
+    def vector_indexes(self, settings: "VectorSettings") -> "list[VectorIndex]":
         """An index for each configured service; none is called before an archive that chose it is written or searched."""
         from ricordo.features.vector_services.pinecone import PineconeIndex
         from ricordo.features.vector_services.qdrant import QdrantIndex
