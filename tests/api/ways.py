@@ -16,7 +16,6 @@ from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.features.dolt.sync import DoltRemotes
-from ricordo.features.git.layout import import_folder
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
@@ -192,14 +191,6 @@ def _pull_from_dolt(on: Scene) -> None:
         follow()
 
 
-def _import_layout(on: Scene) -> None:
-    (folder := on.folder / f"{on.name}-layout" / "blocks").mkdir(parents=True)
-    (folder / "human.toml").write_text(f'body = "{AFTER}"\n')
-    store, by = on.server.runtime.store, Actor("user", "user-1", "Ada")
-    done = on.server.run(import_folder(store, Scope(), on.name, folder.parent, by, on.folder))
-    assert done.blocks == ("human",)
-
-
 def _approve_in_process(on: Scene) -> None:
     on.diffs.approve(on.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.").id)
 
@@ -223,7 +214,6 @@ OWNERS_WAYS: dict[str, Way] = {
     "git push": Way("features.git.routes.write", _push, PLAIN),
     "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, where="process"),
     "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, where="process"),
-    "a folder in the first layout": Way("features.git.layout.import_folder", _import_layout),
     "update_block": Way(f"{_BLOCKS}.update_block", lambda on: on.blocks.update_block("human", AFTER), where="process"),
     "update_block_from_markdown": Way(
         f"{_BLOCKS}.update_block_from_markdown",

@@ -53,7 +53,6 @@ class Memory:
     remote_id: str = ""
 
     async def do(self, work: Any) -> Any:
-        """Do something with the memory, in a transaction: `work(tx, owned, owner)`."""
 
         def act(tx: Transaction) -> Any:
             owned = user_memory.open_memory(tx, Scope(), USER, makes=True)

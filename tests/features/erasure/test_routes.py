@@ -61,11 +61,9 @@ class World:
         return str(made["id"])
 
     def thread(self, agent_id: str, user: str, **more: Any) -> str:
-        """Make a thread that sees this user's memory."""
         return str(self.post("/v1/conversations/", {"user_id": user, **more}, agent_id=agent_id)["id"])
 
     def say(self, thread: str, words: str, *lines: Any, **more: Any) -> str:
-        """Say something in a thread; the model answers with these lines."""
         self.server.says(*lines)
         body = {"messages": [{"role": "user", "content": words}], "streaming": False, **more}
         path = (
@@ -86,13 +84,11 @@ class World:
         self.server.run(runtime.indexing.flush(job, lambda _done, _total: None))
 
     def forget(self, name: str, **query: Any) -> Any:
-        """Forget the user and wait for the receipt."""
         told = self.http.delete(f"/users/{name}", params=query)
         assert told.status_code in (200, 202), told.text
         return self.receipt(told.json()["id"])
 
     def receipt(self, id: str) -> Any:
-        """The receipt, once it is done."""
         deadline = time.monotonic() + LIMIT
         while (told := self.http.get(f"/v1/receipts/{id}")).status_code == 202:
             assert time.monotonic() < deadline, told.text
@@ -101,7 +97,6 @@ class World:
         return told.json()
 
     def rows(self) -> dict[str, set[str]]:
-        """Every row of what does not change by itself."""
         found = self.server.read(rows)
         return {name: some for name, some in found.items() if name not in UNSETTLED and not name.startswith("search_")}
 

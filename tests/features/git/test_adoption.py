@@ -1,6 +1,5 @@
 """Commits that come by git: versions with their ids, blocks and tip in one transaction, by the policy of each block."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.memory_tables import blobs, commits, git_objects
 from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
-from tests.support.git import fsck, git, ids
+from tests.support.git import fsck, git
 from tests.support.objects import commit_of
 
 _PUSHED: dict[bytes, GitObject] = {}
@@ -63,16 +62,6 @@ async def counted(store: SqliteStore) -> list[int]:
     return await store.read(
         lambda tx: [tx.all(select(func.count().label("rows")).select_from(table))[0].rows for table in tables]
     )
-
-
-async def test_one_commit_of_many_blocks_is_one_id(store: SqliteStore, chain: Chain, tmp_path: Path) -> None:
-    there = await now(store)
-    assert {label: block.value for label, block in there.items()} == FILES
-    assert {(block.head, block.policy, block.version) for block in there.values()} == {(chain.head, "propose", 1)}
-    found = await store.read(lambda tx: history.page(tx, chain.id))
-    assert ([one.number for one in found], {one.id for one in found}) == ([3, 2, 1], {chain.head})
-    assert (found[0].reason, found[0].author.name, found[0].parents) == ("By hand\n", "Ada", ())
-    assert ids(await refreshed(store, tmp_path, chain.id)) == [(chain.head or b"").hex()]
 
 
 async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: Chain, tmp_path: Path) -> None:
@@ -186,21 +175,6 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
     tip, new = commit_of({**FILES, "human": "Name: Eve", "secret": "x"}, tip)
     with pytest.raises(Forbidden, match='Block "secret"'):
         await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
-
-
-async def test_of_two_pushes_at_once_one_is_refused_whole(store: SqliteStore, chain: Chain) -> None:
-    adoptions = [
-        await planned(store, chain, *commit_of({**FILES, label: "x"}, chain.head or b"")) for label in ("one", "two")
-    ]
-
-    def work(adoption: Adoption) -> object:
-        return store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
-
-    done = await asyncio.gather(*map(work, adoptions), return_exceptions=True)  # type: ignore[call-overload]
-
-    assert sorted(type(one).__name__ for one in done) == ["Chain", "Stale"]
-    assert len(await now(store)) == 4
-    assert (await counted(store))[0] == 4
 
 
 async def test_a_write_of_the_product_comes_before_or_after_a_push(store: SqliteStore, chain: Chain) -> None:

@@ -38,11 +38,9 @@ class World:
         self.owned = owned
 
     def packs(self) -> list[Path]:
-        """The packs, the oldest first."""
         return sorted(self.path.glob("objects/pack/*.pack"), key=lambda each: each.stat().st_mtime_ns)
 
     def read(self, path: Path) -> str:
-        """Read all history, with git."""
         self.tries += 1
         try:
             return git(path, "log", "-p", "--format=%H", "main")

@@ -17,7 +17,6 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal
 from ricordo.features.git import packs
 from ricordo.features.git import receiver as receiving
-from ricordo.features.git import routes as git_http
 from ricordo.features.git.packs import Bounds
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
@@ -47,39 +46,31 @@ class Memory:
         server.write(lambda tx: users.find_or_make(tx, Scope(), self.name))
 
     def put(self, label: str, text: str, **options: str) -> None:
-        """Write a block."""
         self._change(lambda tx, owned: put(tx, owned, label, text, ADA, PutOptions(**options)))  # type: ignore[arg-type]
 
     def delete(self, label: str) -> None:
-        """Delete a block."""
         self._change(lambda tx, owned: delete(tx, owned, label, ADA))
 
     def rename(self, label: str, new_label: str) -> None:
-        """Rename a block."""
         self._change(lambda tx, owned: rename(tx, owned, label, new_label, ADA))
 
     def texts(self) -> dict[str, str]:
-        """The blocks as they are."""
         found = self.server.read(lambda tx: blocks.of_user(tx, Scope(), self.user_id))
         return {block.label: block.value for block in found}
 
     def versions(self) -> list[str]:
-        """The ids of the versions in the database, the oldest first, each once."""
         found = self.server.read(lambda tx: history.page(tx, self.owned.chain.id, limit=1000))
         return list(dict.fromkeys(version.id.hex() for version in reversed(found)))
 
     def waiting(self) -> list[Proposal]:
-        """The proposals that wait."""
         return self.server.read(lambda tx: proposals.waiting(tx, self.owned.chain.id))
 
     @property
     def owned(self) -> UserMemory:
-        """The user and her chain."""
         return self.server.read(lambda tx: open_memory(tx, Scope(), self.name))
 
     @property
     def user_id(self) -> str:
-        """Her id."""
         return self.owned.user.id
 
     def _change(self, work: object) -> None:
@@ -229,30 +220,6 @@ def test_a_commit_that_changes_nothing_is_kept_too(memory: Memory, clone: Path, 
     assert (memory.versions()[:-1], fsck(tmp_path / "third")) == (before, "")
 
 
-def test_a_renamed_file_is_the_same_block(memory: Memory, clone: Path) -> None:
-    def by_label() -> dict[str, str]:
-        found = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))
-        return {block.label: block.id for block in found}
-
-    before = by_label()
-    for old, new in (("human", "tmp"), ("courses/maths", "human"), ("tmp", "courses/maths")):
-        git(clone, "mv", f"{old}.md", f"{new}.md")
-        git(clone, "commit", "-q", "-m", "Exchange")
-    git(clone, "push", "-q")
-    assert by_label() == {"courses/maths": before["human"], "human": before["courses/maths"]}
-
-
-def test_a_deleted_block_comes_back_as_it_was(memory: Memory, clone: Path) -> None:
-    memory.put("human", "Guarded", policy="guarded")
-    kept = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))[1]
-    memory.delete("human")
-    git(clone, "pull", "-q")
-    git(clone, "revert", "--no-edit", "HEAD")
-    git(clone, "push", "-q")
-    back = memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))[1]
-    assert (back.id, back.label, back.policy, back.value) == (kept.id, "human", "guarded", "Guarded")
-
-
 def refused(clone: Path, *arguments: str) -> str:
     """What git says of a push that is refused."""
     done = run_git(clone, "push", *arguments, check=False)
@@ -364,34 +331,6 @@ def test_bad_requests_are_refused(
     assert memory.server.rows() == rows
 
 
-def test_a_damaged_repository_is_made_anew(memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread) -> None:
-    (pack,) = [
-        each
-        for each in (server.settings.data_dir / "repositories").glob(f"{memory.owned.chain.id}.git/**/*.pack")
-        if each.stat().st_size > 100
-    ]
-    pack.chmod(0o600)
-    content = bytearray(pack.read_bytes())
-    content[-40] ^= 1
-    pack.write_bytes(content)
-    git(tmp_path, "clone", "-q", memory.url, "again")
-    assert ids(tmp_path / "again") == memory.versions()
-
-
-def test_an_error_of_the_program_is_no_damage(
-    memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_arguments: object) -> None:
-        raise KeyError("ours")
-
-    path = server.settings.data_dir / "repositories" / f"{memory.owned.chain.id}.git"
-    before = path.stat().st_ino
-    monkeypatch.setattr(git_http, "copy_whole", fail)
-    said = run_git(tmp_path, "clone", memory.url, "no", check=False).stderr
-    assert "500" in said
-    assert path.stat().st_ino == before
-
-
 def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
     """git shows nothing of an answer that comes before it has sent all, so what is too much is read past."""
     before, rows = memory.versions(), memory.server.rows()
@@ -420,24 +359,6 @@ def test_a_push_that_unpacks_to_too_much_says_so_on_the_screen(
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
 
-def test_executables_links_and_submodules_are_told_from_plain_files(memory: Memory, clone: Path) -> None:
-    before = memory.versions()
-    (clone / "run.md").write_text("x")
-    (clone / "run.md").chmod(0o755)
-    (clone / "link.md").symlink_to("human.md")
-    git(clone, "add", "-A")
-    git(clone, "update-index", "--add", "--cacheinfo", f"160000,{before[0]},module")
-    git(clone, "commit", "-q", "-m", "Odd")
-    said = refused(clone)
-    for words in (
-        "run.md: only plain files can be memory (mode 100644); this is an executable file. Take that from it with",
-        "link.md: only plain files can be memory (mode 100644); this is a link.",
-        "module: only plain files can be memory (mode 100644); this is a submodule.",
-    ):
-        assert words in said
-    assert memory.versions() == before
-
-
 def test_a_tag_refuses_the_push_it_comes_with_and_says_why(memory: Memory, clone: Path) -> None:
     before = memory.versions()
     commit(clone, human="New")
@@ -447,13 +368,6 @@ def test_a_tag_refuses_the_push_it_comes_with_and_says_why(memory: Memory, clone
     assert memory.versions() == before
     git(clone, "push", "-q", "origin", "main")
     assert len(memory.versions()) == len(before) + 1
-
-
-def test_a_commit_with_a_book_for_a_message_is_refused(memory: Memory, clone: Path) -> None:
-    (clone / "human.md").write_text("Short")
-    (clone.parent / "book").write_text("word " * 30_000)
-    git(clone, "commit", "-q", "-a", "-F", str(clone.parent / "book"))
-    assert "bytes, of which 65536 are allowed. Shorten its message" in refused(clone)
 
 
 def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, clone: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes import service as common
 from ricordo.memory.approval import approve, reject
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, propose_edit, put, rename
-from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals
 from ricordo.storage.sqlite import SqliteStore
@@ -38,7 +37,6 @@ class World:
         self.remote: Remote
 
     async def start(self) -> None:
-        """Make the user with two blocks, the remote and the clone."""
         await self.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes tea\nLives in Rome", ADA))
         await self.do(lambda tx, owned: put(tx, owned, "goals", "", ADA, PutOptions(policy="direct")))
         self.remote = await self.add(self.access)
@@ -46,39 +44,31 @@ class World:
         git(self.clone.parent, "clone", "-q", self.access.address, "clone")
 
     async def do(self, work: Callable[[Transaction, UserMemory], Any]) -> Any:
-        """Do something to the memory."""
         return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), "ada", makes=True)))
 
     async def owned(self) -> UserMemory:
-        """The memory."""
         return await self.store.read(lambda tx: open_memory(tx, Scope(), "ada"))
 
     async def follow(self) -> Remote:
-        """Bring both together."""
         return await common.sync(self.store, self.settings, GitRemotes(), self.remote)
 
     async def add(self, access: Access, user: str = "ada") -> Remote:
-        """Add a remote of a user's memory."""
         return await common.add(self.store, self.settings, Scope(), user, GitRemotes(), access)
 
     async def texts(self) -> dict[str, str]:
-        """The blocks as they are."""
         user_id = (await self.owned()).user.id
         return {one.label: one.value for one in await self.store.read(lambda tx: blocks.of_user(tx, Scope(), user_id))}
 
     async def versions(self) -> list[str]:
-        """The ids in the database, each once, the oldest first."""
         chain_id = (await self.owned()).chain.id
         found = await self.store.read(lambda tx: history.page(tx, chain_id, limit=5000))
         return list(dict.fromkeys(version.id.hex() for version in reversed(found)))
 
     async def waiting(self) -> list[Any]:
-        """The proposals that wait."""
         chain_id = (await self.owned()).chain.id
         return await self.store.read(lambda tx: proposals.waiting(tx, chain_id))
 
     def commit(self, *, pulls: bool = True, **files: str | None) -> str:
-        """Commit in the clone and push to the remote; returns the id."""
         if pulls:
             git(self.clone, "pull", "-q", "--no-edit")
         for name, text in files.items():
@@ -91,11 +81,9 @@ class World:
 
     @property
     def bare(self) -> Path:
-        """The remote's folder."""
         return Path(self.access.address)
 
     def branches(self) -> set[str]:
-        """The remote's branches."""
         return set(git(self.bare, "for-each-ref", "--format=%(refname:short)").split())
 
 
@@ -235,13 +223,6 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
             await world.add(Access(address))
     with pytest.raises(Invalid, match="no option but shows_toml"):
         await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
-
-
-async def test_a_password_is_stored_so_that_nobody_reads_it(world: World) -> None:
-    access = Access("https://example.org/ada.git", "ada", "a-token-of-mine", {"shows_toml": True})
-    remote = await world.add(access)
-    assert "a-token" not in str(remote.settings)
-    assert common.access_of(remote, Secret(world.settings.data_dir)) == access
 
 
 async def test_what_has_something_to_do_is_found(world: World) -> None:

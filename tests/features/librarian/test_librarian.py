@@ -67,7 +67,6 @@ class Talk:
     rounds: int = 0
 
     async def says(self, *texts: str) -> str:
-        """Send what a person says, run the loop, and give back what she reads."""
         self.calls, self.rounds = [], 0
         for text in texts:
             self._add("user", TextPart(text))

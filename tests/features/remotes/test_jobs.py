@@ -50,7 +50,6 @@ class World:
         self.store, self.folder, self.clock, self.notebooks = store, folder, clock, Notebooks()
 
     def server(self) -> Runtime:
-        """A server on the database."""
         runtime = runtime_on(self.store, self.folder)
         runtime.remotes = Plugins(
             [*load_plugins(("remotes", "git", "dolt"))._plugins, ("notebooks", self.notebooks)]
@@ -58,30 +57,24 @@ class World:
         return runtime
 
     async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str = "ada") -> Any:
-        """Do something to a memory."""
         return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), user, makes=True)))
 
     async def put(self, text: str, user: str = "ada") -> None:
-        """Write a block."""
         await self.do(lambda tx, owned: user_memory.put(tx, owned, "human", text, ADA), user)
 
     async def propose(self, old: str, new: str) -> Any:
-        """Propose an edit of it."""
         return await self.do(lambda tx, owned: user_memory.propose_edit(tx, owned, "human", old, new, NINA))
 
     async def add(self, kind: str, address: str) -> None:
-        """Add the remote."""
         server = self.server()
         self.remote = await common.add(
             self.store, server.settings, Scope(), "ada", server.remotes[kind], Access(address)
         )
 
     async def waiting(self) -> list[Job]:
-        """The jobs that wait."""
         return await self.store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
 
     async def claim(self, worker: str) -> Job:
-        """The one job that waits, as a worker holds it."""
         self.clock.advance(60)
         (job,) = await self.waiting()
         claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
@@ -89,18 +82,15 @@ class World:
         return claimed
 
     async def run(self, job: Job) -> None:
-        """Do the job as a server does, and end it."""
         handler = Handlers(HANDLERS).get(job.kind)
         assert handler
         await handler.run(self.server(), job, lambda _done, _total: None)
         await self.store.write(lambda tx: jobs.finish(tx, job))
 
     async def follow(self) -> None:
-        """Let a server do the job that waits."""
         await self.run(await self.claim("a server"))
 
     async def noted(self) -> Remote:
-        """The remote as it is stored."""
         return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote.id))
 
 
@@ -218,11 +208,9 @@ class Git:
         self.writes = ((transport, "push"),)
 
     def text(self) -> str:
-        """The block there."""
         return git(Path(self.address), "show", "main:human.md")
 
     def proposals(self) -> int:
-        """How many branches of proposals there are."""
         return len(git(Path(self.address), "for-each-ref", "--format=%(refname)", "refs/heads/agent").split())
 
 
@@ -237,11 +225,9 @@ class Dolt:
         self._folder = folder
 
     def text(self) -> str:
-        """The block there."""
         return str(self._ask("SELECT body FROM memory_blocks")[0][0])
 
     def proposals(self) -> int:
-        """How many branches of proposals there are."""
         return len(self._ask("SELECT name FROM dolt_branches WHERE name LIKE 'agent/%'"))
 
     def _ask(self, sql: str) -> list[Any]:

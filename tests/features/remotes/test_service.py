@@ -10,6 +10,7 @@ from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import access_of, add, require_folder, sync
 from ricordo.memory import user_memory
+from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs
@@ -28,11 +29,9 @@ class World:
         self.access = Access(str(self.file), "ada", "s3cret", {"title": "Ada"})
 
     async def add(self, access: Access | None = None) -> Remote:
-        """Add a remote."""
         return await add(self.store, self.settings, Scope(), "ada", self.kind, access or self.access)
 
     async def put(self, text: str) -> None:
-        """Write her block."""
         await self.store.write(
             lambda tx: user_memory.put(
                 tx, user_memory.open_memory(tx, Scope(), "ada", makes=True), "human", text, Scope().actor
@@ -40,7 +39,6 @@ class World:
         )
 
     async def noted(self, remote: Remote) -> Remote:
-        """The remote as it is stored."""
         return await self.store.read(lambda tx: remotes.get(tx, Scope(), remote.id))
 
 
@@ -145,3 +143,20 @@ def test_a_folder_that_is_itself_a_link_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "remotes").symlink_to(tmp_path / "disk")
     require_folder(tmp_path / "remotes" / "a.git", (tmp_path / "remotes",))
+
+
+def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> None:
+    class Odd:
+        def memory_remotes(self) -> list[object]:
+            return [object()]
+
+    built_in = load_plugins(("git", "dolt"))._plugins
+    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == [
+        "git",
+        "dolt",
+        "notebook",
+    ]
+    with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
+        Plugins([*built_in, *built_in]).memory_remotes()
+    with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):
+        Plugins([("odd", Odd())]).memory_remotes()
