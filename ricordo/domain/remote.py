@@ -1,4 +1,4 @@
-"""Remotes: places outside the database that are kept in step with a user's memory."""
+"""Remotes: repositories and databases elsewhere that are kept in sync with a user's memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from typing import Any
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 
-# The kind of the jobs that bring a remote and its memory together.
+# The kind of the jobs that sync a remote.
 SYNC = "memory_follow"
-# How long such a job waits for what else comes, in microseconds: an agent seldom makes one edit alone.
+# How long such a job waits for more changes, in microseconds: an agent seldom makes one edit alone.
 SETTLES = SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a remote is, and what it takes to get in: the address holds no password, and `options` are its kind's own."""
+    """The address of a remote, without a password, and the credentials for it; `options` are those of its kind."""
 
     address: str
     username: str | None = None
@@ -25,10 +25,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One place that follows a chain. `followed` is the number of the last version it has, `seen` what it was at then.
+    """A remote of a chain. `followed` is the number of the last version that is there, `seen` the commit it was at then.
 
-    `last_error` is why it does not follow just now, None where it does; times are microseconds. `settings` hold what is
-    needed for access beside the address, the password encrypted.
+    `last_error` is why the last sync failed, None where it did not; times are microseconds. `settings` hold what is needed for
+    access beside the address, the password encrypted.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Remote:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What its kind was told when it was added."""
+        """The options it was added with."""
         options: Mapping[str, Any] = self.settings.get("options", {})
         return options
 

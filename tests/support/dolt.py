@@ -68,7 +68,7 @@ def new_place(folder: Path) -> Iterator[DoltAddress]:
     with closing(DoltServer(given)) as server:
         server.run(f"CREATE DATABASE {name}")
         try:
-            yield DoltAddress(given.address.rpartition("/")[0] + "/" + name, given.password, allow_private=True)
+            yield read_address(f"{given.address.rpartition('/')[0]}/{name}", given.password, allow_private=True)
         finally:
             server.run(f"DROP DATABASE {name}")
 

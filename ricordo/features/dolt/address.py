@@ -5,7 +5,7 @@ IP address that was checked. A file lies in one of the folders that the operator
 """
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -21,51 +21,29 @@ _HOW = "Give a Dolt server as mysql://user@host:3306/database, or a file as dolt
 
 @dataclass(frozen=True, slots=True)
 class DoltAddress:
-    """An address without its password, and that password; `allow_private` and `folders` are what the operator allows."""
+    """An address without its password, and its parts: a file of doltlite at `path`, or a server.
+
+    `allow_private` and `folders` are what the operator allows.
+    """
 
     address: str
-    password: str | None = None
+    path: Path | None = None
+    host: str = ""
+    port: int = _PORT
+    user: str = ""
+    password: str | None = field(default=None, repr=False)
+    database: str = ""
     allow_private: bool = False
     folders: tuple[Path, ...] = ()
 
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a file of doltlite on this machine."""
-        return self.address.startswith("doltlite:")
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return Path(unquote(urlsplit(self.address).path))
-
-    @property
-    def host(self) -> str:
-        """The machine of the server."""
-        return urlsplit(self.address).hostname or ""
-
-    @property
-    def port(self) -> int:
-        """The server's port."""
-        return urlsplit(self.address).port or _PORT
-
-    @property
-    def user(self) -> str:
-        """The user name at the server."""
-        return unquote(urlsplit(self.address).username or "root")
-
-    @property
-    def database(self) -> str:
-        """The database on the server."""
-        return unquote(urlsplit(self.address).path.strip("/"))
-
     def require_usable(self) -> None:
         """Raise Invalid where it can be no remote, as far as that can be told without a connection."""
-        if not self.is_file:
+        path = self.path
+        if path is None:
             if not self.allow_private:
                 require_public_host(self.host, setting=PRIVATE)
             return
-        path = self.path
-        if urlsplit(self.address).netloc or not path.is_absolute() or not path.name:
+        if self.host or not path.is_absolute() or not path.name:
             raise Invalid(f"The path of the file must be absolute. {_HOW}")
         require_folder(path, self.folders)
         if path.parent not in self.folders and not path.parent.is_dir():
@@ -99,15 +77,18 @@ def read_address(
     if any(sign.isspace() or not sign.isprintable() for sign in address) or parts.query or parts.fragment:
         raise Invalid(f"The address cannot be read. {_HOW}")
     if parts.scheme == "doltlite":
-        plain, password = f"doltlite://{parts.netloc}{parts.path}", None
+        path = Path(unquote(parts.path))
+        plain = f"doltlite://{parts.netloc}{parts.path}"
+        found = DoltAddress(plain, path, host=parts.netloc, folders=folders)
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     else:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        user, database = (quote(unquote(text), safe="") for text in (parts.username or "root", parts.path.strip("/")))
-        plain = f"mysql://{user}@{host}:{port or _PORT}/{database}"
+        user, database = unquote(parts.username or "root"), unquote(parts.path.strip("/"))
+        plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
         password = password if parts.password is None else unquote(parts.password)
-        folders = ()
-    found = DoltAddress(plain, password, allow_private, folders)
+        found = DoltAddress(
+            plain, None, parts.hostname, port or _PORT, user, password, database, allow_private=allow_private
+        )
     found.require_usable()
     return found

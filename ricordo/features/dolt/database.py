@@ -11,16 +11,13 @@ from dataclasses import dataclass, field, replace
 from ricordo.errors import Conflict
 from ricordo.features.dolt.commits import branches_of, proposal_in, scratch_of, trailer_of
 from ricordo.features.dolt.engines import Engine, EngineError
+from ricordo.features.remotes.service import RemoteMoved
 from ricordo.memory.merge import merge_lines
 
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
 _MOST_STEPS = 200  # commits of others that are pulled one by one
-
-
-class Moved(Exception):
-    """`main` is not any more where it was a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +137,11 @@ class Database:
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
         """Make the edit the next commit of `main`, as a merge of a proposal's branch where one is given; returns its hash.
 
-        Where it changes nothing, and merges nothing, nothing is committed. Raises Moved.
+        Where it changes nothing, and merges nothing, nothing is committed. Raises RemoteMoved.
         """
         with self._transaction():
             if self.head() != expected:
-                raise Moved
+                raise RemoteMoved
             is_merge = merged is not None and self._begin_merge(merged.branch)
             is_changed = self._write(edit)
             return self._commit(edit) if is_merge or is_changed else expected

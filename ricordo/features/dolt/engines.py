@@ -118,6 +118,7 @@ class Doltlite(Engine):
         if find_spec("doltlite") is None:
             raise Invalid('A file of doltlite needs the package doltlite: pip install "ricordo[dolt]"')
         address.require_usable()
+        assert address.path  # noqa: S101 - it is a file
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.process = subprocess.Popen(  # noqa: S603 - our own arguments
             [sys.executable, "-I", str(_CHILD), str(address.path)],
@@ -178,4 +179,4 @@ class Doltlite(Engine):
 
 def open_engine(address: DoltAddress) -> Engine:
     """A connection to the database there. Raises Invalid, Unavailable."""
-    return Doltlite(address) if address.is_file else DoltServer(address)
+    return Doltlite(address) if address.path else DoltServer(address)

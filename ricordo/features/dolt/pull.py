@@ -38,7 +38,7 @@ class SeenHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RemoteCommit:
     """A commit of somebody else: the user's rows before and after it, and the proposals that it merged."""
 
     commit: str
@@ -73,7 +73,7 @@ def caught_up(tx: Transaction, remote: Remote, seen: SeenHead) -> Remote:
     return remote if seen.known is not None else replace(remote, seen=None, followed=0)
 
 
-def steps(database: Database, base: str | None, head: str) -> list[Step]:
+def steps(database: Database, base: str | None, head: str) -> list[RemoteCommit]:
     """What others committed from a commit on, the oldest first; what does not change the user's rows is left out."""
     found = []
     before = database.rows(base) if base else {}
@@ -82,12 +82,12 @@ def steps(database: Database, base: str | None, head: str) -> list[Step]:
         if after != before:
             log = database.log(base, commit)
             merged = tuple(id for one in log if (id := proposal_in(one.message)))
-            found.append(Step(commit, log[0].message if log else "", before, after, merged))
+            found.append(RemoteCommit(commit, log[0].message if log else "", before, after, merged))
         base, before = commit, after
     return found
 
 
-def take_over(tx: Transaction, remote: Remote, owner: Actor, step: Step) -> None:
+def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> None:
     """Make versions of a commit, and note that it is seen, and what conflicts and waits as proposals.
 
     Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
@@ -114,7 +114,7 @@ def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
 class _PulledCommit:
     """One commit on its way into the memory: `done` are the labels that are settled, `conflicts` sentences for the owner."""
 
-    def __init__(self, tx: Transaction, owned: UserMemory, by: Actor, step: Step) -> None:
+    def __init__(self, tx: Transaction, owned: UserMemory, by: Actor, step: RemoteCommit) -> None:
         self.done: set[str] = set()
         self.conflicts: list[str] = []
         self._tx = tx

@@ -17,10 +17,10 @@ from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.dolt import pull
 from ricordo.features.dolt.address import DoltAddress, read_address
 from ricordo.features.dolt.commits import branch_of, date_of, proposal_message, version_message
-from ricordo.features.dolt.database import Database, DoltEdit, DoltRow, Moved
+from ricordo.features.dolt.database import Database, DoltEdit, DoltRow
 from ricordo.features.dolt.engines import open_engine
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import owner_of, require_lease
+from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
 from ricordo.settings import Settings
 from ricordo.storage import blobs, blocks, history, proposals
 from ricordo.storage.store import Store, Transaction
@@ -52,7 +52,7 @@ class DoltRemotes:
         engine = await asyncio.to_thread(open_engine, _address(access, settings))
         database = Database(engine, user.identifier or user.id)
         try:
-            done = await _Sync(store, database, remote, user).run()
+            done = await _DoltSync(store, database, remote, user).run()
         finally:
             await asyncio.to_thread(database.close)
         return replace(done, last_error=await store.read(lambda tx: pull.open_conflicts(tx, remote)))
@@ -67,7 +67,7 @@ def _address(access: Access, settings: Settings) -> DoltAddress:
     )
 
 
-class _Sync:
+class _DoltSync:
     """One sync. `remote` is how far it is."""
 
     def __init__(self, store: Store, database: Database, remote: Remote, user: User) -> None:
@@ -85,7 +85,7 @@ class _Sync:
             await self._pull()
             try:
                 await self._push()
-            except Moved:
+            except RemoteMoved:
                 self.remote = await self._store.read(lambda tx: remotes.get(tx, self._scope, self.remote.id))
                 continue
             return self.remote
@@ -113,7 +113,7 @@ class _Sync:
                 await self._take_step(replace(steps[-1], commit=head, before=step.before))
                 return
 
-    async def _take_step(self, step: pull.Step) -> None:
+    async def _take_step(self, step: pull.RemoteCommit) -> None:
         await self._store.write(lambda tx: pull.take_over(tx, self.remote, self._owner, step))
 
     async def _push(self) -> None:

@@ -60,7 +60,7 @@ class _Sink(io.RawIOBase):
     responses={200: {"content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def export(here: Here, user_id: str) -> StreamingResponse:
-    """Everything that is kept in her memory, as a zip archive: blocks as files, history and proposals as lines of JSON."""
+    """The user's whole memory as a zip archive: blocks as files, history and proposals as lines of JSON."""
     owned = await here.store.read(lambda tx: user_memory.open_memory(tx, here.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
     return StreamingResponse(_archive(here, user_id, owned.chain), media_type=_ZIP, headers=headers)

@@ -25,7 +25,7 @@ _MOST_TEXTS = 256  # texts in memory, since the next is stored as a delta of one
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class HistoryPortion:
     """A part of a history: its objects, those that others need before them or among them.
 
     `number` is that of the last version in it, `files` the tree as it is then, by label; `head` the commit that a branch can name
@@ -39,7 +39,7 @@ class Portion:
     is_last: bool = False
 
 
-async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerator[Portion]:
+async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerator[HistoryPortion]:
     """The history of a chain behind the version with this number, in portions. Raises NotFound where it was erased."""
     known: set[bytes] = set()
     portion = await store.read(lambda tx: begin(tx, chain_id, after))
@@ -50,7 +50,7 @@ async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerato
         yield portion
 
 
-def begin(tx: Transaction, chain_id: str, after: int) -> Portion:
+def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
     """An empty portion that ends with the version of this number. Raises NotFound."""
     chain = queries.chain_of(tx, chain_id)
     if after > chain.versions:
@@ -60,18 +60,18 @@ def begin(tx: Transaction, chain_id: str, after: int) -> Portion:
     for row in queries.changes_until(tx, chain_id, after):
         _apply(files, row)
         head = row.id
-    return Portion(number=after, head=head, files=files)
+    return HistoryPortion(number=after, head=head, files=files)
 
 
 def following(
     tx: Transaction,
     chain_id: str,
-    before: Portion,
+    before: HistoryPortion,
     known: AbstractSet[bytes] = frozenset(),
     *,
     most_rows: int = MOST_ROWS,
     most_bytes: int = MOST_BYTES,
-) -> Portion:
+) -> HistoryPortion:
     """The portion after this one, without objects that are `known`. Raises NotFound where the memory was erased meanwhile."""
     chain = queries.chain_of(tx, chain_id)
     rows = queries.versions_after(tx, chain_id, before.number, most_rows)
@@ -89,7 +89,7 @@ def following(
         # A commit that changed nothing has no version of its own.
         maker.add_pushed(chain.head)
         head = chain.head
-    return Portion(tuple(maker.objects), number, head, maker.files, is_last)
+    return HistoryPortion(tuple(maker.objects), number, head, maker.files, is_last)
 
 
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
@@ -117,7 +117,7 @@ class _ObjectMaker:
     """Makes the objects of one portion. `size` is that of their bodies together, in bytes."""
 
     def __init__(
-        self, tx: Transaction, chain_id: str, before: Portion, known: AbstractSet[bytes], rows: Sequence[Any]
+        self, tx: Transaction, chain_id: str, before: HistoryPortion, known: AbstractSet[bytes], rows: Sequence[Any]
     ) -> None:
         self.objects: list[GitObject] = []
         self.files = dict(before.files)

@@ -18,7 +18,7 @@ from filelock import AsyncFileLock, Timeout
 from ricordo.domain.git_objects import Kind, object_id
 from ricordo.errors import NotFound, RicordoError, Unavailable
 from ricordo.features.git import history
-from ricordo.features.git.history import Portion
+from ricordo.features.git.history import HistoryPortion
 from ricordo.features.git.objects import EMPTY_TREE, GitObject, read_commit, read_tree
 from ricordo.storage import chain_files
 from ricordo.storage.store import Store
@@ -114,7 +114,7 @@ def make_repository(path: Path) -> None:
     Repo.init_bare(str(path), default_branch=b"main").close()
 
 
-def add_portion(path: Path, portion: Portion) -> None:
+def add_portion(path: Path, portion: HistoryPortion) -> None:
     """Store a portion in a repository as one pack, and then let the branch name its last commit."""
     with closing(open_repository(path)) as repository:
         repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
@@ -177,7 +177,7 @@ def _begin(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     make_repository(draft)
     # A memory whose blocks are all deleted names the empty tree, and so may the first commit of a push.
-    add_portion(draft, Portion((EMPTY_TREE,)))
+    add_portion(draft, HistoryPortion((EMPTY_TREE,)))
 
 
 def _put_in_place(draft: Path, path: Path) -> None:

@@ -103,7 +103,7 @@ async def write(here: Here, user_id: str) -> Response:
 
 
 async def _memory(here: Call, user_id: str, *, makes: bool) -> Chain | None:
-    """The chain of the user; None where she has none yet. Raises NotFound where there is no such user."""
+    """The chain of the user; None where they have none yet. Raises NotFound where there is no such user."""
 
     def find(tx: Transaction) -> Chain | None:
         owned = open_memory(tx, here.scope, user_id, makes=makes)

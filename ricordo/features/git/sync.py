@@ -26,8 +26,8 @@ from ricordo.features.git.objects import GitObject
 from ricordo.features.git.packs import read_pack
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
-from ricordo.features.git.transport import GitAddress, Moved
-from ricordo.features.remotes.service import owner_of, require_lease
+from ricordo.features.git.transport import GitAddress
+from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
 from ricordo.memory.schemas import FOLDER as SCHEMAS
 from ricordo.settings import Settings
 from ricordo.storage import blocks
@@ -64,7 +64,7 @@ class GitRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        return await _Sync(store, settings.data_dir, remote, user, _address(access, settings)).run()
+        return await _GitSync(store, settings.data_dir, remote, user, _address(access, settings)).run()
 
 
 def _address(access: Access, settings: Settings) -> GitAddress:
@@ -72,7 +72,7 @@ def _address(access: Access, settings: Settings) -> GitAddress:
     return GitAddress(access.address, access.username or "git", access.password, *allowed)
 
 
-class _Sync:
+class _GitSync:
     """One sync of a memory with its remote at an address."""
 
     def __init__(self, store: Store, data_dir: Path, remote: Remote, user: User, address: GitAddress) -> None:
@@ -96,7 +96,7 @@ class _Sync:
                     await self._pull(path, theirs, tip)
                     continue
                 await self._push(path, seen, tip)
-            except (Moved, Stale):
+            except (RemoteMoved, Stale):
                 continue
             except Conflict:
                 if tip is not None:

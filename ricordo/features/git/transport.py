@@ -18,7 +18,7 @@ from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.packs import BOUNDS
 from ricordo.features.git.repository import make_repository, open_repository, packed
-from ricordo.features.remotes.service import PRIVATE, require_folder
+from ricordo.features.remotes.service import PRIVATE, RemoteMoved, require_folder
 from ricordo.llm.addresses import connect, require_callable
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ _TIMEOUT = 60.0  # and then for the next sign of life
 _LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
-
-
-class Moved(Exception):
-    """The branch at the remote is not any more what it was a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def push(
 ) -> None:
     """Let branches of the remote name these commits, None: no such branch; they are in the repository here or `extra`.
 
-    Raises Moved where one of them is not what was seen, Unavailable where the remote refuses.
+    Raises RemoteMoved where one of them is not what was seen, Unavailable where the remote refuses.
     """
 
     def ask(client: "GitClient", path: str) -> None:
@@ -122,7 +118,7 @@ def push(
                 for name in wanted:
                     now = refs.get(name)
                     if (bytes.fromhex(now.decode()) if now else None) != seen.get(name):
-                        raise Moved
+                        raise RemoteMoved
                 return {name: id.hex().encode() if id else _ZERO for name, id in wanted.items()}
 
             def pack(have: Collection[Any], want: Collection[Any], **options: Any) -> Any:

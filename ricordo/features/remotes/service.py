@@ -25,6 +25,10 @@ from ricordo.storage.store import Store, Transaction
 PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
 
 
+class RemoteMoved(Exception):
+    """What is at the remote is not any more what was seen there a moment ago; the sync begins again."""
+
+
 async def add(
     store: Store, settings: Settings, scope: Scope, user_name: str, kind: RemoteKind, asked: Access
 ) -> Remote:

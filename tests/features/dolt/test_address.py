@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.dolt.address import DoltAddress, read_address
+from ricordo.features.dolt.address import read_address
 from ricordo.features.dolt.engines import Doltlite, EngineError, open_engine
 
 
 def test_a_password_is_taken_out_of_the_address() -> None:
     place = read_address("mysql://ada:s%40fe@[2a00::1]/memory")
-    assert place == DoltAddress("mysql://ada@[2a00::1]:3306/memory", "s@fe")
+    assert (place.address, place.password) == ("mysql://ada@[2a00::1]:3306/memory", "s@fe")
     assert (place.host, place.port, place.user, place.database) == ("2a00::1", 3306, "ada", "memory")
+    assert "s@fe" not in repr(place)
 
 
 @pytest.mark.parametrize(

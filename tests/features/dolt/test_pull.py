@@ -232,7 +232,7 @@ async def test_a_commit_that_was_not_noted_any_more_is_found_again(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(following._Sync, "_note", die)
+        patched.setattr(following._DoltSync, "_note", die)
         with pytest.raises(Killed):
             await memory.follow()
     assert (await memory.remote()).followed == 0

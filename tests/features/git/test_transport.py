@@ -15,7 +15,8 @@ from dulwich.web import make_wsgi_chain
 
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.git import transport
-from ricordo.features.git.transport import GitAddress, Moved
+from ricordo.features.git.transport import GitAddress
+from ricordo.features.remotes.service import RemoteMoved
 from ricordo.llm import addresses
 from tests.support.git import fsck, git
 
@@ -103,7 +104,7 @@ def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, s
 def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
     place = GitAddress(elsewhere[1], allow_private=True)
     transport.push(place, here, {}, {MAIN: tip(here, "main~1")})
-    with pytest.raises(Moved):
+    with pytest.raises(RemoteMoved):
         transport.push(place, here, {}, {MAIN: tip(here)})
     assert tip(bare) == tip(here, "main~1")
 
