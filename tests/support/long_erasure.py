@@ -1,12 +1,12 @@
 """Forgetting a user who said much, among others who said more: what each transaction of it costs those who want to write too.
 
 Agents and archives are shared: of every so many rows one is hers. What is measured is the processor time of the thread that writes,
-begin and commit with it, and how many rows change; the last step, which writes the files anew, is told apart.
+begin and commit with it, and how many rows change; the last step, which writes the files anew, is left out.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ from tests.support import make
 from tests.support.search import flush
 
 NEEDLE = "needle"
-_FILES_ANEW = "scrub"
 _AT_ONCE = 250
+# Of texts of some twenty words, most are said seldom and some all the time, as people do.
+_WORDS = [f"w{number}" for number in range(20_000)]
+_OFTEN = [1 / (number + 5) for number in range(20_000)]
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ class Erasure:
 async def erase(folder: Path, size: Size) -> Erasure:
     """Lay out such a database, forget her, and tell how that went."""
     store = open_sqlite(folder / "ricordo.db", clock=SystemClock())
+    done = Erasure()
     try:
-        runtime = _runtime(store, folder)
+        settings = Settings.model_construct(data_dir=folder, find_local_models=False)
+        models = Models(settings, ProviderSettings.model_construct())
+        runtime = Runtime(settings, store, models, Toolbox([]), Plugins([]))
         await _fill(store, size)
         await forget(runtime, Scope(), "ada")
-        job = await store.write(lambda tx: jobs.claim_one(tx, "worker", _job_id(tx)))
+        job = await store.write(lambda tx: jobs.claim_one(tx, "worker", queries.known(tx)[0][0].id))
         assert job is not None
-        done = Erasure()
         store._write = _measured(store, done)  # type: ignore[method-assign]
         await HANDLERS[0].run(runtime, job, lambda _done, _total: None)
         done.left = await store.read(_left)
@@ -85,72 +89,55 @@ async def erase(folder: Path, size: Size) -> Erasure:
     return done
 
 
-def _runtime(store: SqliteStore, folder: Path) -> Runtime:
-    settings = Settings.model_construct(data_dir=folder, find_local_models=False)
-    models = Models(settings, ProviderSettings.model_construct())
-    return Runtime(settings, store, models, Toolbox([]), Plugins([]))
-
-
 async def _fill(store: SqliteStore, size: Size) -> None:
-    """The user with a thread and passages at each agent, and what others have there, packed as after a quiet while."""
-    words = Words()
+    """The user with a conversation and passages at each agent, and what others have there, packed as after a quiet while."""
+    chance, user_id = random.Random(5), await store.write(_user)  # noqa: S311 - no secret
 
-    def make_user(tx: Transaction) -> str:
-        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
-        user_memory.put(tx, owned, "human", "Ada.", owned.actor)
-        return owned.user.id
+    def said(number: int) -> tuple[str, bool]:
+        """A text and whether it is hers; each of hers has a word of its own."""
+        is_hers = number % (size.others + 1) == 0
+        own = [f"{NEEDLE}{chance.getrandbits(48)}"] if is_hers else []
+        return " ".join([*chance.choices(_WORDS, _OFTEN, k=20), *own]), is_hers
 
-    user_id = await store.write(make_user)
     for number in range(size.agents):
         state = await make.stored_agent(store, make.agent(f"Agent {number}"))
         archive = await make.stored_archive(store, state.agent)
-        hers, theirs = (make.conversation(state.agent, id=f"conv-{who}-{number}", user_id=id) for who, id in
-                        (("ada", user_id), ("others", None)))  # fmt: skip
-        await store.write(lambda tx, new=(hers, theirs): [conversations.insert_one(tx, one) for one in new])  # type: ignore[misc]
-        for portion in _portions(size.messages // size.agents, size.others):
-            new = [
-                make.message(
-                    state.agent,
-                    words.text(is_hers=is_hers),
-                    conversation_id=(hers if is_hers else theirs).id,
-                    user_id=user_id if is_hers else None,
-                )
-                for is_hers in portion
-            ]
-            await store.write(lambda tx, new=new: insert_messages(tx, new))  # type: ignore[misc]
-        for portion in _portions(size.passages // size.agents, size.others):
-            filed = [
-                make.passage(archive, words.text(is_hers=is_hers), user_id=user_id if is_hers else None)
-                for is_hers in portion
-            ]
-            await store.write(lambda tx, filed=filed, to=archive: insert_passages(tx, to, filed))  # type: ignore[misc]
-        for kind, owner in (("messages", state.agent.id), ("passages", archive.id)):
+        own, theirs = (
+            make.conversation(state.agent, id=f"conv-{who}-{number}", user_id=id)
+            for who, id in (("ada", user_id), ("others", None))
+        )
+
+        def message(text: str, is_hers: bool, state: Any = state, own: Any = own, theirs: Any = theirs) -> Any:
+            conversation = own if is_hers else theirs
+            return make.message(state.agent, text, conversation_id=conversation.id, user_id=conversation.user_id)
+
+        def passage(text: str, is_hers: bool, archive: Any = archive) -> Any:
+            return make.passage(archive, text, user_id=user_id if is_hers else None)
+
+        def insert(tx: Transaction, kind: str, new: list[Any], archive: Any = archive) -> None:
+            if kind == "messages":
+                insert_messages(tx, new)
+            else:
+                insert_passages(tx, archive, new)
+
+        await store.write(lambda tx, new=(own, theirs): [conversations.insert_one(tx, one) for one in new])  # type: ignore[misc]
+        for kind, owner, made, count in (
+            ("messages", state.agent.id, message, size.messages),
+            ("passages", archive.id, passage, size.passages),
+        ):
+            rows = [made(*said(place)) for place in range(count // size.agents * (size.others + 1))]
+            for start in range(0, len(rows), _AT_ONCE):
+                await store.write(lambda tx, k=kind, new=rows[start : start + _AT_ONCE], add=insert: add(tx, k, new))  # type: ignore[misc]
             while await store.write(lambda tx, kind=kind, owner=owner: flush(tx, kind, owner)):  # type: ignore[misc]
                 pass
-    # Merges of a running server are done by its worker, and there is none here.
-    await store.write(_end_merges)
+    # Flushes of a running server are done by its worker, and there is none here.
+    await store.write(lambda tx: tx.run(text("DELETE FROM jobs")))
 
 
-def _portions(hers: int, others: int) -> Iterator[list[bool]]:
-    turns = [place % (others + 1) == 0 for place in range(hers * (others + 1))]
-    for start in range(0, len(turns), _AT_ONCE):
-        yield turns[start : start + _AT_ONCE]
-
-
-class Words:
-    """Texts of some twenty words, of which some are said all the time and most seldom, as people do."""
-
-    def __init__(self) -> None:
-        self._chance = random.Random(5)  # noqa: S311 - no secret
-        self._many = [f"w{number}" for number in range(20_000)]
-        self._often = [1 / (number + 5) for number in range(20_000)]
-        self._count = 0
-
-    def text(self, *, is_hers: bool) -> str:
-        """One text; each of hers has a word of its own."""
-        self._count += 1
-        own = [f"{NEEDLE}{self._count}"] if is_hers else []
-        return " ".join([*self._chance.choices(self._many, self._often, k=20), *own])
+def _user(tx: Transaction) -> str:
+    owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
+    user_memory.put(tx, owned, "human", "Ada.", owned.actor)
+    return owned.user.id
 
 
 def _measured(store: SqliteStore, done: Erasure) -> Callable[[Callable[[Transaction], Any]], Any]:
@@ -169,23 +156,15 @@ def _measured(store: SqliteStore, done: Erasure) -> Callable[[Callable[[Transact
         began = time.thread_time()
         result = write(store, counting)
         name = getattr(work, "__qualname__", "")
-        if not name.startswith(_FILES_ANEW):
+        if not name.startswith("scrub"):
             done.writes.append(Write(name, 1000 * (time.thread_time() - began), counted[0]))
         return result
 
     return measured
 
 
-def _job_id(tx: Transaction) -> str:
-    return next(job.id for job, _ in queries.known(tx))
-
-
-def _end_merges(tx: Transaction) -> None:
-    tx.run(text("DELETE FROM jobs"))
-
-
 def _left(tx: Transaction) -> int:
-    names = (("search_postings", "term"), ("search_terms", "term"))
-    like = f"'{NEEDLE}%'"
-    counts = [tx.all(text(f"SELECT count(*) FROM {table} WHERE {column} LIKE {like}"))[0][0] for table, column in names]  # noqa: S608
+    like = f"LIKE '{NEEDLE}%'"
+    counted = ("search_postings WHERE term", "search_terms WHERE term")
+    counts = [tx.all(text(f"SELECT count(*) FROM {table} {like}"))[0][0] for table in counted]  # noqa: S608
     return int(sum(counts)) + int(tx.all(text("SELECT count(*) FROM search_buffer"))[0][0])

@@ -10,19 +10,16 @@ import typer
 
 app = typer.Typer()
 _ASKED_EVERY = 0.2  # seconds
-_QUESTION = (
-    'Forget "{name}"? Her memory with all its versions, her conversations and what was kept about her go for good.'
-)
 
 
 @app.command("forget")
 def forget_user(
-    user: str = typer.Argument(help="Who shall be forgotten: her id or her name."),
+    user: str = typer.Argument(help="Who shall be forgotten: their id or name."),
     yes: bool = typer.Option(False, "--yes", help="Do not ask."),
-    with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are hers alone."),
+    with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are theirs alone."),
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
-    """Forget a user: delete her memory, her conversations and what was kept about her, and give a signed receipt."""
+    """Forget a user: delete their memory, conversations and what was kept about them, and give a signed receipt."""
     import asyncio
 
     from ricordo.cli.client import Client, running_server
@@ -31,8 +28,9 @@ def forget_user(
 
     settings, providers = load_settings()
     if not yes:
-        question = f"{_QUESTION} So do the agents that are hers alone." if with_agents else _QUESTION
-        typer.confirm(question.format(name=user), abort=True)
+        too = ", and the agents that are theirs alone" if with_agents else ""
+        what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
+        typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
     with running_server(Client, settings, server) as client:
         if client:
             receipt = _forget_there(client, user, with_agents=with_agents)
@@ -69,22 +67,23 @@ def check_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipt
 
 def summary(receipt: dict[str, Any]) -> str:
     """Return the receipt as lines for people."""
-    stay = {agent["id"]: agent["stays"] for agent in receipt["agents"] if agent.get("stays")}
-    seen = [agent for agent in receipt["agents"] if agent["versions"] and not agent.get("is_deleted")]
+    agents = receipt["agents"]
+    seen = {one["id"]: one["versions"] for one in agents if one["versions"] and not one.get("is_deleted")}
     lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
     for title, facts in (
-        ("Removed:", receipt["removed"] or {"nothing": ""}),
+        ("Removed:", receipt["removed"] or {"nothing": 0}),
         ("Changed in what is others':", receipt["changed"]),
         ("Still there, since it cannot go:", receipt["remaining"]),
         ("Files:", receipt["files"]),
-        ("Agents that stay, since they are not hers alone:", stay),
         (
-            "Agents whose own memory has versions that came of her turns; look at them:",
-            {agent["id"]: agent["versions"] for agent in seen},
+            "Agents that stay, since others have a part in them:",
+            {one["id"]: one["stays"] for one in agents if one.get("stays")},
         ),
+        ("Agents whose own memory has versions that came of the user's turns; look at them:", seen),
     ):
-        rows = ((name, f"{fact:,}" if isinstance(fact, int) else fact) for name, fact in sorted(facts.items()))
-        lines += [title, *(f"  {name}: {fact}" if fact else f"  {name}" for name, fact in rows)] if facts else []
+        if facts:
+            rows = ((name, f"{fact:,}" if isinstance(fact, int) else fact) for name, fact in sorted(facts.items()))
+            lines += [title, *(f"  {name}: {fact}" for name, fact in rows)]
     if receipt["elsewhere"]:
         lines += ["What lies elsewhere, or stays:", *(f"  {sentence}" for sentence in receipt["elsewhere"])]
     return "\n".join(lines)
@@ -97,8 +96,8 @@ def _forget_there(client: Any, name: str, *, with_agents: bool) -> dict[str, Any
 
     from ricordo.errors import Unavailable
 
+    query = {"with_agents": True} if with_agents else None
     try:
-        query = {"with_agents": True} if with_agents else None
         receipt: dict[str, Any] = client.object("DELETE", f"/users/{quote(name, safe='')}", query=query)
         while receipt["status"] != "done":
             time.sleep(_ASKED_EVERY)

@@ -19,8 +19,8 @@ _ALWAYS = (
     "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
     "folder are not Ricordo's to delete.",
     "Providers of models keep what they were sent by their own rules.",
-    "What others said or noted of her is theirs and stays, as do agents' own blocks: no version can leave a history whose ids are "
-    "git's. `agents` counts the versions there that came of her turns.",
+    "What others said or noted of the user is theirs and stays, as do agents' own blocks: no version can leave a history whose ids "
+    "are git's. `agents` counts the versions there that came of the user's turns.",
 )
 
 
@@ -51,11 +51,11 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
                 is_theirs = erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
             if is_theirs:
                 path.unlink()
-                done.files[_name(path, data_dir)] = "removed, since it held her"
+                done.files[_name(path, data_dir)] = "removed, since it held the user"
         for path in sorted(data_dir.glob("*.db")):
             if path != database and holds(path, erasure.user_id):
                 done.elsewhere.append(
-                    f"{path.name} in the data folder is another database that holds her. Forget her there too, with "
+                    f"{path.name} in the data folder is another database that holds the user. Forget them there too, with "
                     "RICORDO_DATABASE_URL naming it, or remove the file."
                 )
     except OSError as error:
@@ -83,7 +83,7 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
         elif any(other in (path, *path.parents) or path in other.parents for other in used):
             done.elsewhere.append(
                 f"The memory's {kind} remote at {address} is one of others too, so it was left. It keeps a copy: remove it, or "
-                "what is hers in it."
+                "the user's part of it."
             )
         else:
             for each in (path, *(path.with_name(beside.format(path.name)) for beside in _BESIDE)):
@@ -95,7 +95,7 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
     if count := sum(map(_holds_something, unused)):
         done.elsewhere.append(
             f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
-            "of hers that she took away, it has a copy still: remove it."
+            "of the user's memory, removed before, it still has a copy: delete it."
         )
 
 

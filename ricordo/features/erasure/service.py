@@ -42,8 +42,8 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
         return await _asked_before(runtime, scope, name)
     if user.id == LOCAL_USER:
         raise Conflict(
-            "This is who runs the server, and nobody can act in her place. Delete her agents, or stop the server and remove its "
-            "data folder."
+            "This is the user who runs the server, and nobody can act in their place. Delete their agents, or stop the server and "
+            "remove its data folder."
         )
     own = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
     about = {user.id, *(row.id for row in own)}
