@@ -9,7 +9,7 @@ from ricordo.storage import scrub
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from tests.support import make, postgres
-from tests.support.canaries import CANARY, in_files
+from tests.support.canaries import CANARY, in_files, in_heap
 
 
 async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
@@ -62,11 +62,5 @@ async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path
 
 
 def files(folder: Path, database: str) -> list[str]:
-    """The files of the database that hold the canary; on PostgreSQL without its log of changes."""
-    if database == "sqlite":
-        return in_files(folder)
-    server = postgres.server()
-    server.run("CHECKPOINT")
-    name = postgres.name_in(server.shared_database())
-    ((oid,),) = server.run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608
-    return in_files(server.folder / "data" / "base" / str(oid))
+    """The files of the database that hold the canary."""
+    return in_files(folder) if database == "sqlite" else in_heap(postgres.server().shared_database())

@@ -12,6 +12,7 @@ from sqlalchemy import inspect, text
 
 from ricordo.features.move.queries import all_tables, portions
 from ricordo.storage.store import Transaction
+from tests.support import postgres
 
 CANARY = "vuqkzoq"
 
@@ -44,6 +45,16 @@ def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
 def in_files(folder: Path, needle: str = CANARY) -> list[str]:
     """The files below the folder whose bytes hold it."""
     return [str(path) for path in _files(folder) if needle.encode() in path.read_bytes().lower()]
+
+
+def in_heap(url: str) -> list[str]:
+    """The files of this database on the tests' PostgreSQL that hold a canary, by table; its log of changes is left out."""
+    server, name = postgres.server(), postgres.name_in(url)
+    server.run("CHECKPOINT")
+    ((oid,),) = server.run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608
+    tables = dict(server.run("SELECT relfilenode::text, relname FROM pg_class", name))
+    found = in_files(server.folder / "data" / "base" / str(oid))
+    return [tables.get(Path(path).name.partition(".")[0], path) for path in found]
 
 
 def _files(folder: Path) -> Iterator[Path]:

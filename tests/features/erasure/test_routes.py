@@ -24,7 +24,7 @@ from ricordo.secret import Secret
 from ricordo.storage import users
 from tests.conftest import BOTH
 from tests.support import postgres
-from tests.support.canaries import CANARY, canary, in_files, in_tables, rows
+from tests.support.canaries import CANARY, canary, in_files, in_heap, in_tables, rows
 from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, serving
 
 # What changes by itself, or because of those who stay.
@@ -178,28 +178,31 @@ def ask_about_ada(world: World) -> None:
     assert canary("passage") in answer
 
 
-def beside(world: World) -> dict[str, Path]:
-    """Files beside the database: a backup from before Ada came, one with her in it, a dump, and her repository."""
-    data = world.data
+def beside(world: World) -> tuple[list[Path], list[Path]]:
+    """Files beside the database: her repository and a dump with her in it, and another's repository."""
     chain = world.server.read(lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'")))  # noqa: S608
-    repository = data / "repositories" / f"{chain[0].id}.git"
-    (repository / "objects").mkdir(parents=True)
-    (repository / "objects" / "pack").write_text(canary("repository"))
-    others = data / "repositories" / "chain-other.git"
-    others.mkdir()
-    (data / "backups").mkdir(exist_ok=True)
-    dump = data / "backups" / "ricordo-schema5.dump"
-    dump.write_text(canary("dump"))
-    return {"repository": repository, "others": others, "dump": dump}
+    repositories, backups = world.data / "repositories", world.data / "backups"
+    files = [
+        repositories / f"{chain[0].id}.git" / "pack",
+        backups / "ricordo-schema5.dump",
+        repositories / "chain-other.git" / "pack",
+    ]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if "other" in str(path) else canary("file"))
+    return files[:2], files[2:]
 
 
 def backed_up(world: World, name: str) -> Path:
-    """A copy of the database in the data folder, as an upgrade leaves it there."""
+    """A copy of the database in the data folder, as an upgrade leaves it there; with PostgreSQL, only its folder."""
     target = world.data / "backups" / f"ricordo-schema6-{name}.db"
     target.parent.mkdir(exist_ok=True)
-    path = world.server.settings.database_path
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
-        source.backup(copy)
+    if world.server.settings.postgres_url is None:
+        with (
+            closing(sqlite3.connect(world.server.settings.database_path)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
     return target
 
 
@@ -214,14 +217,14 @@ def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set
 
 
 def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: World) -> None:
-    is_file = world.server.settings.postgres_url is None
-    before_her = backed_up(world, "before") if is_file else None
+    before_her = backed_up(world, "before")
+    was_there = before_her.exists()
     ada(world)
     ask_about_ada(world)
     world.merge(world.ids["shared"])
     world.say(world.ids["bob"], "It is me, Bob.", "Hello Bob.")
-    with_her = backed_up(world, "with") if is_file else None
-    files = beside(world)
+    with_her = backed_up(world, "with")
+    going, staying = beside(world)
     before = world.rows()
     assert len(world.server.read(in_tables)) > 20
 
@@ -230,15 +233,11 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert world.server.read(in_tables) == []
     assert world.server.read(lambda tx: in_tables(tx, world.ids["user"])) == []
     assert everything_of_bob(world.rows(), world) == everything_of_bob(before, world)
-    assert files["others"].exists()
-    assert not files["repository"].exists()
-    assert not files["dump"].exists()
-    if before_her and with_her:
-        assert before_her.exists()
-        assert not with_her.exists()
+    assert [path.exists() for path in (*going, with_her, *staying)] == [False, False, False, True]
+    assert before_her.exists() == was_there
     assert in_files(world.data) == []
-    if not is_file:
-        assert in_heap(world) == []
+    if url := world.server.settings.postgres_url:
+        assert in_heap(url) == []
     assert CANARY not in orjson.dumps(receipt).decode()
     assert receipts.verify(receipt, Secret(world.data))
     assert receipts.read(receipts.path_of(world.data, receipt["id"])) == receipt
@@ -294,16 +293,6 @@ def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it
     assert "Hello." in shared.say(agent, "Hello?", "Hello.")
     assert "agents" not in receipt["removed"]
     assert not any(one["is_deleted"] for one in receipt["agents"])
-
-
-def in_heap(world: World) -> list[str]:
-    """The files of the database on PostgreSQL that hold a canary, its log of changes left out."""
-    name = postgres.name_in(world.server.settings.postgres_url or "")
-    postgres.server().run("CHECKPOINT")
-    ((oid,),) = postgres.server().run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608
-    names = dict(postgres.server().run("SELECT relfilenode::text, relname FROM pg_class", name))
-    found = in_files(postgres.server().folder / "data" / "base" / str(oid))
-    return [names.get(Path(path).name.partition(".")[0], path) for path in found]
 
 
 def test_everything_goes_on_with_those_who_stay(shared: World) -> None:
