@@ -76,14 +76,13 @@ class ParsedCall:
 
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
-    heartbeat = how.heartbeat and not is_terminal
+    heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
     speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
     quotes = tool.name in how.quoting
-    if not (heartbeat or how.thinks_in_arguments or quotes or speech is not None):
+    if not (heartbeat or thinks or quotes or speech is not None):
         return tool
-    said = b"" if speech is None else orjson.dumps(speech)
-    added = _Added(heartbeat, how.thinks_in_arguments, quotes, said)
-    return _presented(tool.name, tool.description, orjson.dumps(tool.parameters), added)
+    said, parameters = b"" if speech is None else orjson.dumps(speech), orjson.dumps(tool.parameters)
+    return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, quotes=quotes)
 
 
 def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -159,28 +158,21 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
     return replace(call, arguments=_dumps({**arguments, **values}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """What one tool gets beside its own arguments; `speech` is JSON."""
-
-    heartbeat: bool
-    thinks: bool
-    quotes: bool
-    speech: bytes
-
-
 @lru_cache(maxsize=_MOST_SCHEMAS)
-def _presented(name: str, description: str, parameters: bytes, added: _Added) -> ToolSchema:
+def _presented(
+    name: str, description: str, parameters: bytes, speech: bytes, *, heartbeat: bool, thinks: bool, quotes: bool
+) -> ToolSchema:
+    """The tool with what its style adds; `parameters` and `speech` are JSON."""
     schema: dict[str, Any] = orjson.loads(parameters)
     properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
-    if added.speech and SPEECH_ARGUMENT in properties:
-        schema |= _with_speech(schema, properties, orjson.loads(added.speech))
-    if added.quotes and QUOTE not in properties:
+    if speech and SPEECH_ARGUMENT in properties:
+        schema |= _with_speech(schema, properties, orjson.loads(speech))
+    if quotes and QUOTE not in properties:
         properties[QUOTE] = dict(_QUOTE_SCHEMA)
-    if added.thinks and THINKING not in properties:
+    if thinks and THINKING not in properties:
         properties = {THINKING: dict(_THINKING_SCHEMA), **properties}
         required = [THINKING, *required]
-    if added.heartbeat and HEARTBEAT not in properties:
+    if heartbeat and HEARTBEAT not in properties:
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
         required = [*required, HEARTBEAT]
     return ToolSchema(name, description, {**schema, "type": "object", "properties": properties, "required": required})

@@ -48,14 +48,13 @@ class FinishedCall:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tools that may be called now, in their order; values to fill in and the rule they are from, by tool.
+    """The tools that may be called now, in their order, and values to fill in by tool.
 
     With `must_call` the rules want a call now, so that the model may not answer in words alone.
     """
 
     names: tuple[str, ...]
     prefilled: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
-    provenance: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     must_call: bool = False
 
     def refusal(self, name: str) -> str | None:
@@ -159,8 +158,7 @@ class Rulebook:
         if must_call or missing:
             self._require_way_out(names, spent, missing, last)
         ordered = tuple(name for name in self._tools if name in names)
-        prefilled, provenance = self._prefilled(last, names)
-        return Allowed(ordered, prefilled, provenance, must_call)
+        return Allowed(ordered, self._prefilled(last, names), must_call)
 
     def outcome(self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]) -> RuleOutcome:
         """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
@@ -224,12 +222,7 @@ class Rulebook:
     def _beginning(self) -> Allowed:
         firsts = {rule.tool for rule in self._first} - self._spent(())
         prefilled = _merged((rule.tool, rule.arguments) for rule in self._first if rule.tool in self._attached)
-        return Allowed(
-            tuple(name for name in self._tools if name in firsts),
-            prefilled,
-            {name: f"InitToolRule({name})" for name in prefilled},
-            must_call=True,
-        )
+        return Allowed(tuple(name for name in self._tools if name in firsts), prefilled, must_call=True)
 
     def _let_through(self, last: FinishedCall | None) -> tuple[frozenset[str], bool]:
         """The tools that the rules about order leave, limits aside, and whether one of those rules wants a call now."""
@@ -245,14 +238,11 @@ class Rulebook:
             return self._attached
         return frozenset(name for name in self._attached if self._parents.get(name, {last}) == {last})
 
-    def _prefilled(
-        self, last: FinishedCall | None, names: frozenset[str]
-    ) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
+    def _prefilled(self, last: FinishedCall | None, names: frozenset[str]) -> Mapping[str, Mapping[str, Any]]:
         if last is None or last.name not in self._after:
-            return _NOTHING, _NOTHING
+            return _NOTHING
         filled = (pair for rule in self._after[last.name] for pair in rule.arguments.items())
-        prefilled = _merged((name, values) for name, values in filled if name in names)
-        return prefilled, {name: f"ChildToolRule({last.name}->{name})" for name in prefilled}
+        return _merged((name, values) for name, values in filled if name in names)
 
     def _require_way_out(
         self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: FinishedCall | None
