@@ -16,13 +16,16 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.repository import columns_of, equal, one_of, values_of
+from ricordo.storage.store import Transaction
 from ricordo.storage.versions import PARENT
 
 SHORTEST_ID = 7
 _ID = re.compile(rf"[0-9a-f]{{{SHORTEST_ID},40}}")
 _NEWEST = 1 << 62  # more than any chain has versions
-_COLUMNS = [*(column for column in commits.c if column.name not in ("seq", "chain", "parent")), PARENT]
+_COLUMNS = [*columns_of(commits, "chain", "parent"), PARENT]
+_OTHER = ("chain", "parent", "other_parent", "author_kind", "author_id", "author_name")
+_PLAIN = [column.name for column in columns_of(commits, *_OTHER)]
 _SELECT = select(*_COLUMNS)
 _IN_CHAIN = is_in_chain(commits)
 _PAGE = (
@@ -30,67 +33,50 @@ _PAGE = (
     .order_by(commits.c.number.desc())
     .limit(bindparam("limit"))
 )
-_LABELLED = (
-    _SELECT.where(
-        _IN_CHAIN,
-        commits.c.label == bindparam("label"),
-        commits.c.number > bindparam("after"),
-        commits.c.number < bindparam("before"),
-    )
-    .order_by(commits.c.number.desc())
-    .limit(bindparam("limit"))
-)
+_LABELLED = _PAGE.where(equal(commits, "label"), commits.c.number > bindparam("after"))
 _BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindparam("high")))
 _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
-_END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, commits.c.id == bindparam("id"))
+_END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal(commits, "id"))
 # The last version of a commit, and another where it has several.
-_OF_COMMIT = _SELECT.where(_IN_CHAIN, commits.c.id == bindparam("id")).order_by(commits.c.number.desc()).limit(2)
+_OF_COMMIT = _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
 # Where the block went that was deleted under this label at this time, which is noted after its last version.
-_GONE = select(func.max(commits.c.number).label("number")).where(
-    _IN_CHAIN,
-    commits.c.label == bindparam("label"),
-    commits.c.blob.is_(None),
-    commits.c.created_at <= bindparam("gone_at"),
+_DELETION = select(func.max(commits.c.number).label("number")).where(
+    _IN_CHAIN, equal(commits, "label"), commits.c.blob.is_(None), commits.c.created_at <= bindparam("deleted_at")
 )
 _RENAMES = (
     select(commits.c.number, commits.c.label, commits.c.old_label)
     .where(_IN_CHAIN, commits.c.old_label.is_not(None))
     .order_by(commits.c.number.desc())
 )
-_OF_ORGANIZATION = chains.c.organization_id == bindparam("organization_id")
+_OF_ORGANIZATION = equal(chains, "organization_id")
 _OF_RUN = (
     select(*_COLUMNS, chains.c.id.label("chain_id"))
     .join(chains, chains.c.seq == commits.c.chain)
-    .where(_OF_ORGANIZATION, commits.c.run_id == bindparam("run_id"))
+    .where(_OF_ORGANIZATION, equal(commits, "run_id"))
     .order_by(chains.c.id, commits.c.number)
 )
 _CHAINS_OF = select(blocks.c.id, blocks.c.chain_id, blocks.c.label).where(
-    blocks.c.id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
-    blocks.c.organization_id == bindparam("organization_id"),
+    one_of(blocks.c.id, "ids"), equal(blocks, "organization_id")
 )
-_CHAINS_OF_GONE = (
+_CHAINS_OF_DELETED = (
     select(
         blocks_log.c.block_id, blocks_log.c.chain_id, blocks_log.c.deleted_label.label("label"), blocks_log.c.created_at
     )
     .join(chains, chains.c.id == blocks_log.c.chain_id)
-    .where(
-        blocks_log.c.block_id.op("IN")(each(bindparam("ids", type_=blocks.c.metadata.type))),
-        _OF_ORGANIZATION,
-        blocks_log.c.deleted_label.is_not(None),
-    )
+    .where(one_of(blocks_log.c.block_id, "ids"), _OF_ORGANIZATION, blocks_log.c.deleted_label.is_not(None))
     .order_by(blocks_log.c.seq)
 )
 _DELETED = (
     select(blocks_log.c.block_id, blocks_log.c.changed)
-    .where(blocks_log.c.chain_id == bindparam("chain_id"), blocks_log.c.deleted_label == bindparam("label"))
+    .where(equal(blocks_log, "chain_id", "deleted_label"))
     .order_by(blocks_log.c.seq.desc())
     .limit(1)
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedBlock:
     """A block that was deleted: its id, and its settings at that time, as a new one takes them."""
 
     block_id: str
@@ -109,22 +95,22 @@ class _Stretch:
 def page(
     tx: Transaction, chain_id: str, *, label: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[BlockVersion]:
-    """Versions of a chain, newest first, below the number `before`; with `label`, of the block that is called so, or was last."""
+    """Return versions of a chain, newest first, before the number `before`; with `label`, of the block that last had it."""
     end = _NEWEST if before is None else before
     if label is None:
         rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
         return [_version(row, chain_id) for row in rows]
     found: list[BlockVersion] = []
-    for stretch in _stretches(tx, chain_id, label):
+    for stretch in _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST):
         if len(found) < limit and stretch.after + 1 < end:
             found += _labelled(tx, chain_id, stretch, limit - len(found), end)
     return found
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
-    """The version with this id: 40 hex digits, or the first of them, at least 7. Raises NotFound, Conflict for more than one.
+    """Return the version with this id, or these first digits of it, at least 7; of several in one commit, the last.
 
-    Of several that came in one commit, the last.
+    Raises NotFound, Conflict for digits of more than one.
     """
     wanted = id.lower()
     if not _ID.fullmatch(wanted):
@@ -141,7 +127,7 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
 
 
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
-    """The text at a version of the block that has this label now, under whatever label it had then; None where it was not there.
+    """Return the text at a version of the block that has this label now; None where it did not exist.
 
     Where the block that has it now was made later, the text of the one that had it then.
     """
@@ -150,7 +136,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -
 
 
 def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> BlockVersion | None:
-    """The newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
+    """Return the newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
     renames = tx.all(_RENAMES, {"chain_id": chain_id})
@@ -161,7 +147,7 @@ def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) 
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
-    """The same block's version before this one, under whatever label; None where this one made it."""
+    """Return the same block's version before this one, under whatever label; None where this one made it."""
     renames = tx.all(_RENAMES, {"chain_id": version.chain_id})
     stretches = _followed(renames, version.old_label or version.label, version.number)
     found = (_labelled(tx, version.chain_id, stretch, 1, version.number) for stretch in stretches)
@@ -169,7 +155,7 @@ def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
 
 
 def label_now(tx: Transaction, version: BlockVersion) -> str:
-    """What the block is called today that this version is of."""
+    """Return the label today of the block that this version is of."""
     label = version.label
     for rename in reversed(tx.all(_RENAMES, {"chain_id": version.chain_id})):
         if rename.number > version.number and rename.old_label == label:
@@ -178,51 +164,50 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
-    """What a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
+    """Return what a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
     rows = tx.all(_OF_RUN, {"organization_id": scope.organization_id, "run_id": run_id})
     return [_version(row, row.chain_id) for row in rows]
 
 
 def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[BlockVersion]:
-    """What one step of the run changed, as `of_run` tells it."""
+    """Return what one step of the run changed, as `of_run` does."""
     return [version for version in of_run(tx, scope, run_id) if version.step_id == step_id]
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
-    """By block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out.
+    """Return by block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out.
 
     Of several that came in one commit it is the block's own.
     """
     values = {"ids": list(ids), "organization_id": scope.organization_id}
-    places = {row.block_id: (row.chain_id, row.label, row.created_at) for row in tx.all(_CHAINS_OF_GONE, values)}
+    places = {row.block_id: (row.chain_id, row.label, row.created_at) for row in tx.all(_CHAINS_OF_DELETED, values)}
     places |= {row.id: (row.chain_id, row.label, None) for row in tx.all(_CHAINS_OF, values)}
     found = {}
-    for block_id, (chain_id, label, gone_at) in places.items():
+    for block_id, (chain_id, label, deleted_at) in places.items():
         rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
         if len(rows) == 1:
             found[block_id] = _version(rows[0], chain_id)
-        elif rows and (own := _of_label(tx, chain_id, label, gone_at, rows[0].number)):
+        elif rows and (own := _of_label(tx, chain_id, label, deleted_at, rows[0].number)):
             found[block_id] = own
     return found
 
 
-def _of_label(tx: Transaction, chain_id: str, label: str, gone_at: int | None, end: int) -> BlockVersion | None:
+def _of_label(tx: Transaction, chain_id: str, label: str, deleted_at: int | None, end: int) -> BlockVersion | None:
     """Up to this number the newest version of the block that has this label now, or had it when it was deleted (microseconds)."""
     upper = _NEWEST
-    if gone_at is not None:
-        values = {"chain_id": chain_id, "label": label, "gone_at": gone_at}
-        upper = (tx.first(_GONE, values).number or upper - 1) + 1
+    if deleted_at is not None:
+        values = {"chain_id": chain_id, "label": label, "deleted_at": deleted_at}
+        upper = (tx.first(_DELETION, values).number or upper - 1) + 1
     return _newest(tx, chain_id, _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper), end)
 
 
-def last_deleted(tx: Transaction, chain_id: str, label: str) -> Deleted | None:
-    """The block that was deleted last under this label, if any was."""
-    row = tx.first(_DELETED, {"chain_id": chain_id, "label": label})
+def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:
+    """Return the block that was deleted last under this label, if any was."""
+    row = tx.first(_DELETED, {"chain_id": chain_id, "deleted_label": label})
     if row is None:
         return None
-    return Deleted(
-        row.block_id, {name: row.changed["deleted"][name] for name in SETTINGS if name in row.changed["deleted"]}
-    )
+    settings = row.changed["deleted"]
+    return DeletedBlock(row.block_id, {name: settings[name] for name in SETTINGS if name in settings})
 
 
 def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:
@@ -236,10 +221,6 @@ def _newest(tx: Transaction, chain_id: str, stretches: Sequence[_Stretch], end: 
         if stretch.after < end and (rows := _labelled(tx, chain_id, stretch, 1, end + 1)):
             return rows[0]
     return None
-
-
-def _stretches(tx: Transaction, chain_id: str, label: str) -> list[_Stretch]:
-    return _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST)
 
 
 def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]:
@@ -259,19 +240,8 @@ def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]
 
 def _version(row: Row[Any], chain_id: str) -> BlockVersion:
     return BlockVersion(
-        id=row.id,
+        **values_of(row, _PLAIN),
         chain_id=chain_id,
-        number=row.number,
-        label=row.label,
-        blob=row.blob,
         author=Actor(row.author_kind, row.author_id, row.author_name),
-        reason=row.reason,
-        created_at=row.created_at,
         parents=tuple(parent for parent in (row.parent, row.other_parent) if parent is not None),
-        old_label=row.old_label,
-        approved_by=row.approved_by,
-        proposal_id=row.proposal_id,
-        run_id=row.run_id,
-        step_id=row.step_id,
-        is_untrusted=row.is_untrusted,
     )

@@ -4,33 +4,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, insert, select, update
+from sqlalchemy import Row, Select, bindparam, insert, select
 
 from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import found
-from ricordo.storage.store import Transaction, each, from_json
+from ricordo.storage.repository import columns_of, equal, found, new_values, one_of, setter, values_of
+from ricordo.storage.store import Transaction, from_json
 from ricordo.storage.tables import messages
 
-_COLUMNS = [column for column in messages.c if column.name not in ("text", "tool_name")]
-_SELECT = select(*_COLUMNS)
-_BY_IDS = _SELECT.where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
-_BY_NUMBERS = _SELECT.where(messages.c.seq.op("IN")(each(bindparam("numbers", type_=messages.c.parts.type))))
-_BY_ID = _SELECT.where(messages.c.id == bindparam("id"), messages.c.organization_id == bindparam("organization_id"))
-_OF_RUN = _SELECT.where(messages.c.run_id == bindparam("run_id"), messages.c.seq > bindparam("after")).order_by(
-    messages.c.seq
-)
-_BY_OTIDS = _SELECT.where(
-    messages.c.conversation_id == bindparam("conversation_id"),
-    messages.c.otid.op("IN")(each(bindparam("otids", type_=messages.c.parts.type))),
-)
+_SELECT = select(messages.c.seq, *columns_of(messages, "text", "tool_name"))
+_BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
+_BY_NUMBERS = _SELECT.where(one_of(messages.c.seq, "numbers"))
+_BY_ID = _SELECT.where(equal(messages, "id", "organization_id"))
+_OF_RUN = _SELECT.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
+_BY_OTIDS = _SELECT.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
+_PLAIN = [column.name for column in columns_of(messages, "parts", "text", "tool_name")]
 _INSERT = insert(messages)
-_REWRITE = (
-    update(messages)
-    .where(messages.c.id == bindparam("message_id"))
-    .values(parts=bindparam("new_parts"), text=bindparam("new_text"), created_at=bindparam("new_created_at"))
-)
+_REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
@@ -41,37 +32,37 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> list[Message]:
-    """The messages with these ids, in the order of the ids; ids that are gone are left out."""
+    """Return the messages with these ids, in their order; ids of deleted ones are left out."""
     rows = {row.id: _message(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
     return [rows[id] for id in ids if id in rows]
 
 
 def by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Message]:
-    """The messages with these numbers (`seq`), in their order; those that are gone are left out."""
+    """Return the messages with these numbers (`seq`), in their order; deleted ones are left out."""
     rows = {row.seq: _message(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
     return [rows[number] for number in numbers if number in rows]
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Message:
-    """One message; raises NotFound."""
+    """Return one message; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
     return _message(found(row, "Message", id))
 
 
 def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
-    """The messages of a run whose seq is greater than `after`, in order."""
+    """Return the messages of a run whose seq is greater than `after`, in order."""
     return [_message(row) for row in tx.all(_OF_RUN, {"run_id": run_id, "after": after})]
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
-    """The messages of this conversation that were sent with these otids."""
+    """Return the messages of this conversation that were sent with these otids."""
     return [_message(row) for row in tx.all(_BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})]
 
 
 def page_of_kept(
     tx: Transaction, scope: Scope, wanted: Page, keeps: Callable[[Message], bool], **equal: str
 ) -> list[Message]:
-    """One page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
+    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
     kept: list[Message] = []
     reading = wanted
     while True:
@@ -85,7 +76,7 @@ def page_of_kept(
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Message]:
-    """One page, filtered by columns: `page(tx, scope, Page(limit=20), conversation_id=…)`."""
+    """Return one page, filtered by columns: `page(tx, scope, Page(limit=20), conversation_id=…)`."""
     statement: Select[Any] = _SELECT.where(messages.c.organization_id == scope.organization_id)
     for name, value in equal.items():
         statement = statement.where(messages.c[name] == value)
@@ -94,19 +85,12 @@ def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Mess
 
 def rewrite(tx: Transaction, message: Message) -> None:
     """Put other text into a stored message, in place: only a conversation's system message is ever rewritten."""
-    tx.run(
-        _REWRITE,
-        {
-            "message_id": message.id,
-            "new_parts": parts_to_json(message.parts),
-            "new_text": "",
-            "new_created_at": message.created_at,
-        },
-    )
+    values = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
+    tx.run(_REWRITE, new_values(values) | {"message_id": message.id})
 
 
 def searchable_text(message: Message) -> str:
-    """What search finds the message by: words that were said or read. Prompts, heartbeats and results of searches stay out."""
+    """Return what search finds the message by: words that were said or read; no prompts, heartbeats or results of searches."""
     if message.role in ("system", "summary") or message.is_event:
         return ""
     words: list[str] = [message.text] if message.text else []
@@ -132,24 +116,10 @@ def _values(message: Message) -> dict[str, Any]:
     # Search and the list of tools' names are texts of the database, which keep no NUL; `parts` keeps it as JSON.
     names = [*(call.name for call in message.tool_calls), *(result.name for result in message.tool_returns)]
     return {
-        "id": message.id,
-        "organization_id": message.organization_id,
-        "agent_id": message.agent_id,
-        "conversation_id": message.conversation_id,
-        "role": message.role,
+        **values_of(message, _PLAIN),
         "parts": parts_to_json(message.parts),
         "text": searchable_text(message).replace("\0", " "),
         "tool_name": " ".join(names).replace("\0", " ") or None,
-        "user_id": message.user_id,
-        "run_id": message.run_id,
-        "step_id": message.step_id,
-        "otid": message.otid,
-        "name": message.name,
-        "sender_id": message.sender_id,
-        "group_id": message.group_id,
-        "model": message.model,
-        "is_untrusted": message.is_untrusted,
-        "created_at": message.created_at,
     }
 
 

@@ -1,6 +1,5 @@
 """Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,55 +9,37 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.errors import NotFound
 from ricordo.storage import blobs
 from ricordo.storage.memory_tables import proposals
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import new_values, setter
+from ricordo.storage.repository import author_values, columns_of, equal, found, new_values, setter, values_of
 from ricordo.storage.store import Transaction
 
 _SELECT = select(proposals)
-_BY_ID = _SELECT.where(proposals.c.id == bindparam("id"), proposals.c.organization_id == bindparam("organization_id"))
-_LOCK = select(proposals.c.id).where(proposals.c.id == bindparam("id")).with_for_update()
-_OF_STEP = _SELECT.where(
-    proposals.c.step_id == bindparam("step_id"), proposals.c.organization_id == bindparam("organization_id")
-).order_by(proposals.c.seq)
-_WAITING = _SELECT.where(
-    proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"])
-).order_by(proposals.c.seq)
-_WAITING_BY = _SELECT.where(
-    proposals.c.chain_id == bindparam("chain_id"),
-    proposals.c.status.in_(["open", "conflicted"]),
-    proposals.c.label == bindparam("label"),
-    proposals.c.author_kind == bindparam("author_kind"),
-    proposals.c.author_id == bindparam("author_id"),
-).order_by(proposals.c.seq)
+_BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
+_LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
+_OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
+_WAITS = proposals.c.status.in_(["open", "conflicted"])
+_IN_CHAIN = equal(proposals, "chain_id") & _WAITS
+_WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
+_WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))
 _WAITING_IDS = (
     select(proposals.c.id)
-    .where(proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"]))
+    .where(_IN_CHAIN)
     # What collided once would do so again, and must not be in the way of the rest.
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
     .limit(bindparam("most"))
 )
-_COUNTS = (
-    select(proposals.c.label, func.count().label("waiting"))
-    .where(proposals.c.chain_id == bindparam("chain_id"), proposals.c.status.in_(["open", "conflicted"]))
-    .group_by(proposals.c.label)
-)
-_DUE = (
-    select(proposals.c.id)
-    .where(proposals.c.status.in_(["open", "conflicted"]), proposals.c.expires_at <= bindparam("now"))
-    .limit(500)
-)
+_COUNTS = select(proposals.c.label, func.count().label("waiting")).where(_IN_CHAIN).group_by(proposals.c.label)
+_DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
 _FOLLOW = (
     update(proposals)
-    .where(
-        proposals.c.chain_id == bindparam("of_chain"),
-        proposals.c.label == bindparam("old_label"),
-        proposals.c.status.in_(["open", "conflicted"]),
-    )
+    .where(proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"), _WAITS)
     .values(label=bindparam("relabelled"))
 )
+_PLAIN = [
+    column.name for column in columns_of(proposals, "base_blob", "blob", "author_kind", "author_id", "author_name")
+]
 _INSERT = insert(proposals)
 _SETTLED = ("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
 _SETTLE = setter(proposals, *_SETTLED, where=proposals.c.id == bindparam("proposal_id"))
@@ -88,84 +69,72 @@ def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> 
     tx.run(
         _INSERT,
         {
-            **{name: getattr(proposal, name) for name in _PLAIN},
+            **values_of(proposal, _PLAIN),
+            **author_values(proposal.author),
             "base_blob": None if proposal.base_value is None else blob_id(proposal.base_value),
             "blob": blob,
-            "author_kind": proposal.author.kind,
-            "author_id": proposal.author.id,
-            "author_name": proposal.author.name,
         },
     )
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    """One proposal; raises NotFound."""
+    """Return one proposal; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
-    if row is None:
-        raise NotFound(f"Proposal with ID {id} not found")
-    return _proposal(tx, row)
+    return _proposal(tx, found(row, "Proposal", id))
 
 
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    """One proposal as it is now; nobody else changes it until this transaction ends. Raises NotFound."""
+    """Lock one proposal until this transaction ends, and return it as it is now. Raises NotFound."""
     tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
-    """What a step proposed, the oldest first."""
+    """Return what a step proposed, the oldest first."""
     rows = tx.all(_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
     return [_proposal(tx, row) for row in rows]
 
 
 def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
-    """Let the proposals that wait for a block go with it to its new label."""
+    """Move the proposals that wait for a block to its new label."""
     tx.run(_FOLLOW, {"of_chain": chain_id, "old_label": old_label, "relabelled": label})
 
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
-    """The proposals of this chain that the owner can still decide on, the oldest first."""
+    """Return the proposals of this chain that the owner can still decide on, the oldest first."""
     return [_proposal(tx, row) for row in tx.all(_WAITING, {"chain_id": chain_id})]
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
-    """Those among them that this author made for this block."""
+    """Return those among them that this author made for this block."""
     values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
     return [_proposal(tx, row) for row in tx.all(_WAITING_BY, values)]
 
 
 def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
-    """The ids of some that wait, at most so many: the oldest first, and last those that are in conflict."""
+    """Return the ids of some that wait, at most so many: the oldest first, and last those that are in conflict."""
     return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "most": most})]
 
 
 def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
-    """How many proposals wait, by the label of their block."""
+    """Return how many proposals wait, by the label of their block."""
     return {row.label: row.waiting for row in tx.all(_COUNTS, {"chain_id": chain_id})}
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
-    """One page of the proposals that pass the filter."""
+    """Return one page of the proposals that pass the filter."""
     statement = _SELECT.where(proposals.c.organization_id == scope.organization_id)
-    equal: Mapping[str, str | None] = {
-        "chain_id": which.chain_id,
-        "label": which.label,
-        "status": which.status,
-        "author_id": which.author_id,
-        "run_id": which.run_id,
-    }
-    for name, value in equal.items():
-        if value is not None:
+    for name in ("chain_id", "label", "status", "author_id", "run_id"):
+        if (value := getattr(which, name)) is not None:
             statement = statement.where(proposals.c[name] == value)
     if which.waits:
-        statement = statement.where(proposals.c.status.in_(["open", "conflicted"]))
+        statement = statement.where(_WAITS)
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
 
 
 def settle(tx: Transaction, proposal: Proposal) -> None:
     """Store what became of a proposal: its status, when and by whom, and the rest of what is known only then."""
-    values = new_values({name: getattr(proposal, name) for name in _SETTLED})
-    tx.run(_SETTLE, {**values, "proposal_id": proposal.id})
+    tx.run(_SETTLE, {**new_values(values_of(proposal, _SETTLED)), "proposal_id": proposal.id})
 
 
 def expire(tx: Transaction) -> int:
@@ -173,39 +142,14 @@ def expire(tx: Transaction) -> int:
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
         # One that was decided since it was found stays as it is.
-        done = update(proposals).where(proposals.c.id.in_(ids), proposals.c.status.in_(["open", "conflicted"]))
+        done = update(proposals).where(proposals.c.id.in_(ids), _WAITS)
         tx.run(done.values(status="expired", resolved_at=tx.clock.now()))
     return len(ids)
 
 
-_PLAIN = (
-    "id",
-    "organization_id",
-    "chain_id",
-    "label",
-    "new_label",
-    "base",
-    "description",
-    "reasoning",
-    "confidence",
-    "status",
-    "run_id",
-    "step_id",
-    "is_untrusted",
-    "created_at",
-    "expires_at",
-    "resolved_at",
-    "resolved_by",
-    "note",
-    "result",
-    "superseded_by",
-)
-
-
 def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
-    values = {name: getattr(row, name) for name in _PLAIN}
     return Proposal(
-        **values,
+        **values_of(row, _PLAIN),
         base_value=None if row.base_blob is None else blobs.read(tx, row.chain_id, row.base_blob),
         value=None if row.blob is None else blobs.read(tx, row.chain_id, row.blob),
         author=Actor(row.author_kind, row.author_id, row.author_name),

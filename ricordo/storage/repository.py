@@ -16,7 +16,7 @@ from ricordo.errors import NotFound
 from ricordo.storage.store import Transaction, each
 
 V = TypeVar("V")
-_USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
 class RowMapper(Generic[V]):
@@ -112,12 +112,12 @@ def author_values(author: Actor) -> dict[str, str]:
 
 def usage_values(usage: Usage) -> dict[str, Any]:
     """Return the columns that hold a Usage."""
-    return values_of(usage, _USAGE)
+    return values_of(usage, USAGE)
 
 
 def usage_of(row: Row[Any]) -> Usage:
     """Return the Usage in a row of runs or steps."""
-    return Usage(*(getattr(row, name) for name in _USAGE))
+    return Usage(*(getattr(row, name) for name in USAGE))
 
 
 def plain(value: Any) -> dict[str, Any]:

@@ -10,87 +10,86 @@ from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, LeaseLost
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import found, new_values, setter, usage_of, usage_values
+from ricordo.storage.repository import (
+    USAGE,
+    columns_of,
+    equal,
+    found,
+    new_values,
+    setter,
+    usage_of,
+    usage_values,
+    values_of,
+)
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import runs, steps
 from ricordo.storage.usage import keep_spent
 
-_USAGE = {"prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"}
-_RUN_FIELDS = [column.name for column in runs.c if column.name not in (_USAGE | {"seq"})]
-_STEP_FIELDS = [column.name for column in steps.c if column.name not in (_USAGE | {"seq"})]
-_CHANGING = [
+_RUN_FIELDS = [column.name for column in columns_of(runs, *USAGE)]
+_STEP_FIELDS = [column.name for column in columns_of(steps, *USAGE)]
+_CHANGING = (
     *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
     "user_id",
-    *sorted(_USAGE),
-]
+)
 _INSERT, _INSERT_STEP = insert(runs), insert(steps)
-_SAVE = setter(
-    runs,
-    *_CHANGING,
-    where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
-)
-_RENEW = setter(
-    runs,
-    "lease_expires_at",
-    where=(runs.c.id == bindparam("run_id")) & (runs.c.lease_token == bindparam("token")) & runs.c.ended_at.is_(None),
-)
-_END = setter(runs, *_CHANGING, where=(runs.c.id == bindparam("run_id")) & runs.c.ended_at.is_(None))
-_NOTE_CALLBACK = setter(runs, "callback", where=runs.c.id == bindparam("run_id"))
+_THIS = runs.c.id == bindparam("run_id")
+_IS_OPEN = _THIS & runs.c.ended_at.is_(None)
+_IS_LEASED = _IS_OPEN & (runs.c.lease_token == bindparam("token"))
+_SAVE = setter(runs, *_CHANGING, *USAGE, where=_IS_LEASED)
+_RENEW = setter(runs, "lease_expires_at", where=_IS_LEASED)
+_END = setter(runs, *_CHANGING, *USAGE, where=_IS_OPEN)
+_NOTE_CALLBACK = setter(runs, "callback", where=_THIS)
 _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
-_BY_ID = select(runs).where(runs.c.id == bindparam("id"), runs.c.organization_id == bindparam("organization_id"))
-_LOCK = select(runs).where(runs.c.id == bindparam("run_id")).with_for_update()
+_BY_ID = select(runs).where(equal(runs, "id", "organization_id"))
+_LOCK = select(runs).where(_THIS).with_for_update()
 _OPEN = select(runs).where(runs.c.ended_at.is_(None)).order_by(runs.c.seq)
-# A row that someone holds is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
+# A locked row is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
 _EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(skip_locked=True)
-_OPEN_OF_CONVERSATION = _OPEN.where(runs.c.conversation_id == bindparam("conversation_id"))
-_OPEN_OF_AGENT = _OPEN.where(runs.c.agent_id == bindparam("agent_id"))
+_OPEN_OF_CONVERSATION = _OPEN.where(equal(runs, "conversation_id"))
+_OPEN_OF_AGENT = _OPEN.where(equal(runs, "agent_id"))
+_IS_OTHER = (runs.c.created_at >= bindparam("since")) & (runs.c.id != bindparam("other_than"))
 _SAME_BODY = (
     select(runs)
-    .where(
-        runs.c.conversation_id == bindparam("conversation_id"),
-        runs.c.body_hash == bindparam("body_hash"),
-        runs.c.created_at >= bindparam("since"),
-        runs.c.id != bindparam("other_than"),
-    )
+    .where(equal(runs, "conversation_id", "body_hash"), _IS_OTHER)
     .order_by(runs.c.created_at.desc())
     .limit(1)
 )
 _SET_FEEDBACK = setter(steps, "feedback", "tags", where=steps.c.id == bindparam("step_id"))
 _LAST_STEP = (
     select(steps.c.prompt_tokens, steps.c.completion_tokens)
-    .where(steps.c.run_id == bindparam("run_id"), steps.c.status == "success")
+    .where(equal(steps, "run_id"), steps.c.status == "success")
     .order_by(steps.c.seq.desc())
     .limit(1)
 )
-_STEPS_OF_RUN = select(steps.c.id).where(steps.c.run_id == bindparam("run_id"))
-# Its steps, traces and stream go with it.
-_DELETE = delete(runs).where(runs.c.id == bindparam("run_id"))
-_STEP = select(steps).where(steps.c.id == bindparam("id"), steps.c.organization_id == bindparam("organization_id"))
+_STEPS_OF_RUN = select(steps.c.id).where(equal(steps, "run_id"))
+# Its steps, traces and stream are deleted with it.
+_DELETE = delete(runs).where(_THIS)
+_STEP = select(steps).where(equal(steps, "id", "organization_id"))
 
 
 def open_run(tx: Transaction, run: Run) -> None:
     """Store a new run, which takes the conversation's lease; an open run there makes the database refuse it."""
-    tx.run(_INSERT, {name: getattr(run, name) for name in _RUN_FIELDS} | usage_values(run.usage))
+    tx.run(_INSERT, values_of(run, _RUN_FIELDS) | usage_values(run.usage))
 
 
 def save(tx: Transaction, run: Run) -> None:
-    """Store a run's progress or end, under its lease; raises LeaseLost where it is open no more, or another's."""
+    """Store a run's progress or end, under its lease; raises LeaseLost where it has ended, or the lease is another's."""
     if not tx.run(_SAVE, _changes(run) | {"token": run.lease_token}):
         raise LeaseLost(f"{run.id} was ended by someone else.")
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
-    """Hold the lease for longer; False where it is lost."""
+    """Keep the lease for longer; False where it is lost."""
     return tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
 
 
 def end(tx: Transaction, run: Run) -> bool:
-    """End a run whoever holds its lease, as a cancel or a healing does; False where it had ended."""
+    """End a run without its lease, as a cancel or a healing does; False where it had ended."""
     return tx.run(_END, _changes(run)) > 0
 
 
 def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
-    """Note with the run what came of telling its end: `sent_at` in microseconds, `status_code`, `error`."""
+    """Note with the run what its callback answered: `sent_at` in microseconds, `status_code`, `error`."""
     if run := lock(tx, run_id):
         tx.run(_NOTE_CALLBACK, {"new_callback": run.callback | dict(changes), "run_id": run_id})
 
@@ -101,23 +100,23 @@ def forget_bodies(tx: Transaction, conversation_id: str) -> None:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Run:
-    """One run; raises NotFound."""
+    """Return one run; raises NotFound."""
     return _run(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Run", id))
 
 
 def lock(tx: Transaction, run_id: str) -> Run | None:
-    """The run as it is now, if it is there; nobody else changes it until this transaction ends."""
+    """Lock the run until this transaction ends, and return it as it is now; None where there is none."""
     row = tx.first(_LOCK, {"run_id": run_id})
     return _run(row) if row else None
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """The open runs whose lease has expired, oldest first; nobody else changes them until this transaction ends."""
+    """Lock the open runs whose lease has expired, and return them, the oldest first."""
     return [_run(row) for row in tx.all(_EXPIRED, {"now": tx.clock.now()})]
 
 
 def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None) -> list[Run]:
-    """The runs that have not ended, oldest first: everywhere, in one conversation, or of one agent."""
+    """Return the runs that have not ended, the oldest first: all, in one conversation, or of one agent."""
     if conversation_id:
         rows = tx.all(_OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
     elif agent_id:
@@ -130,7 +129,7 @@ def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: 
 def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
-    """The newest run of the conversation, other than this one, that was asked for with this very body since that time."""
+    """Return the newest other run of the conversation that was asked for with this very body since that time."""
     values = {"conversation_id": conversation_id, "body_hash": body_hash, "since": since, "other_than": other_than}
     row = tx.first(_SAME_BODY, values)
     return _run(row) if row else None
@@ -145,7 +144,7 @@ def page(
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
-    """One page, filtered by agents, by statuses, and by columns."""
+    """Return one page, filtered by agents, by statuses, and by columns."""
     statement = select(runs).where(runs.c.organization_id == scope.organization_id)
     if agent_ids:
         statement = statement.where(runs.c.agent_id.in_(agent_ids))
@@ -158,17 +157,16 @@ def page(
 
 def insert_step(tx: Transaction, step: Step) -> None:
     """Store a finished step."""
-    values = {name: getattr(step, name) for name in _STEP_FIELDS} | usage_values(step.usage)
-    tx.run(_INSERT_STEP, values | {"tags": list(step.tags)})
+    tx.run(_INSERT_STEP, values_of(step, _STEP_FIELDS) | usage_values(step.usage) | {"tags": list(step.tags)})
 
 
 def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
-    """One step; raises NotFound."""
-    return _step(found(tx.first(_STEP, {"id": id, "organization_id": scope.organization_id}), "Step", id))
+    """Return one step; raises NotFound."""
+    return found(find_step(tx, scope, id), "Step", id)
 
 
 def find_step(tx: Transaction, scope: Scope, id: str) -> Step | None:
-    """One step, if there is one with this id."""
+    """Return one step, if there is one with this id."""
     row = tx.first(_STEP, {"id": id, "organization_id": scope.organization_id})
     return _step(row) if row else None
 
@@ -187,7 +185,7 @@ class StepFilter:
 def page_of_steps(
     tx: Transaction, scope: Scope, wanted: Page, which: StepFilter | None = None, **equal: Any
 ) -> list[Step]:
-    """One page of steps, filtered by columns and by what was said about them."""
+    """Return one page of steps, filtered by columns and by the feedback about them."""
     statement = select(steps).where(steps.c.organization_id == scope.organization_id)
     for name, value in equal.items():
         statement = statement.where(steps.c[name] == value)
@@ -209,12 +207,12 @@ def page_of_steps(
 
 
 def set_feedback(tx: Transaction, step: Step) -> None:
-    """Store what was said about a step: its feedback and its tags."""
+    """Store the feedback about a step, and its tags."""
     tx.run(_SET_FEEDBACK, {"step_id": step.id, "new_feedback": step.feedback, "new_tags": list(step.tags)})
 
 
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
-    """What the window took at the run's last step, in tokens; None where it had none, or nothing was counted."""
+    """Return how many tokens the window had at the run's last step; None where nothing was counted."""
     row = tx.first(_LAST_STEP, {"run_id": run_id})
     return (row.prompt_tokens + row.completion_tokens or None) if row else None
 
@@ -222,22 +220,19 @@ def context_tokens(tx: Transaction, run_id: str) -> int | None:
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps, whose tokens stay in the ledger; its messages stay. Raises NotFound, Conflict."""
     get(tx, scope, run_id)
-    held = lock(tx, run_id)
-    if held is not None and held.ended_at is None:
+    if (run := lock(tx, run_id)) and run.ended_at is None:
         raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
     keep_spent(tx, [row.id for row in tx.all(_STEPS_OF_RUN, {"run_id": run_id})])
     tx.run(_DELETE, {"run_id": run_id})
 
 
 def _changes(run: Run) -> dict[str, Any]:
-    values = {name: getattr(run, name) for name in _CHANGING if name not in _USAGE}
-    return new_values(values | usage_values(run.usage)) | {"run_id": run.id}
+    return new_values(values_of(run, _CHANGING) | usage_values(run.usage)) | {"run_id": run.id}
 
 
 def _run(row: Row[Any]) -> Run:
-    return Run(**{name: getattr(row, name) for name in _RUN_FIELDS}, usage=usage_of(row))
+    return Run(**values_of(row, _RUN_FIELDS), usage=usage_of(row))
 
 
 def _step(row: Row[Any]) -> Step:
-    values = {name: getattr(row, name) for name in _STEP_FIELDS}
-    return Step(**values | {"tags": tuple(row.tags)}, usage=usage_of(row))
+    return Step(**values_of(row, _STEP_FIELDS) | {"tags": tuple(row.tags)}, usage=usage_of(row))

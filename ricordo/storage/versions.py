@@ -18,23 +18,21 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, jobs
 from ricordo.storage.memory_tables import chains, commits, memory_remotes, number_of_chain
-from ricordo.storage.repository import new_values, setter
+from ricordo.storage.repository import author_values, columns_of, equal, new_values, setter, values_of
 from ricordo.storage.store import Transaction
 
-_COLUMNS = [column for column in chains.c if column.name != "seq"]
-# Whether there are remotes is told by the row that is locked anyway: most chains have none, and cost nothing then.
+_COLUMNS = columns_of(chains)
+_PLAIN = [column.name for column in columns_of(chains, "files")]
+# Whether there are remotes is read with the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
 _REMOTES = (
     select(memory_remotes.c.organization_id, memory_remotes.c.id)
-    .where(memory_remotes.c.chain_id == bindparam("chain_id"))
+    .where(equal(memory_remotes, "chain_id"))
     .order_by(memory_remotes.c.seq)
 )
-_OF_OWNER = select(*_COLUMNS).where(
-    chains.c.owner_kind == bindparam("owner_kind"),
-    chains.c.owner_id == bindparam("owner_id"),
-    chains.c.organization_id == bindparam("organization_id"),
-)
+_OF_OWNER = select(*_COLUMNS).where(equal(chains, "owner_kind", "owner_id", "organization_id"))
+_METADATA = ("reason", "approved_by", "proposal_id", "run_id", "step_id", "is_untrusted")
 _UNKNOWN = -1
 _INSERT = insert(chains)
 _before = commits.alias("before")
@@ -84,12 +82,12 @@ class Plan:
 
 
 def insert_chain(tx: Transaction, chain: Chain) -> None:
-    """Store a new chain; its versions are for whoever does this."""
-    tx.run(_INSERT, {**_values(chain), "files": _stored_files(chain)})
+    """Store a new chain; the caller stores its versions."""
+    tx.run(_INSERT, values_of(chain, _PLAIN) | {"files": _stored_files(chain)})
 
 
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
-    """The chain as it is now; nobody else changes it, or a block of it, until this transaction ends. None where it is gone.
+    """Lock the chain, and its blocks, until this transaction ends; return it as it is now, None where it was deleted.
 
     Whoever holds a chain is about to change it, so its remotes follow once that is committed.
     """
@@ -104,20 +102,20 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
 
 
 def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
-    """Hold several chains in the order of their ids, as everyone does, so that no two wait for each other."""
+    """Lock several chains in the order of their ids, as everyone does, so that no two transactions wait for each other."""
     for chain_id in sorted(set(chain_ids)):
         lock(tx, chain_id)
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
-    """The owner's chain, if there is one."""
+    """Return the owner's chain, if there is one."""
     values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
     row = tx.first(_OF_OWNER, values)
     return _chain(row._asdict()) if row else None
 
 
 def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> Plan:
-    """What the changes will make of a chain that was held. One that leaves text and label as they were makes no version.
+    """Plan what the changes make of a locked chain. One that leaves text and label as they were makes no version.
 
     Raises Invalid for a reason that no git commit can hold.
     """
@@ -163,7 +161,7 @@ def store(tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: Ch
 
 
 def advance(tx: Transaction, chain: Chain) -> None:
-    """Store the tip of a chain that was held."""
+    """Store the tip of a locked chain."""
     values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
     tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
 
@@ -185,14 +183,14 @@ def begin(
 
 
 def is_text_of(text: str, file: tuple[bytes, int]) -> bool:
-    """Whether a chain's file holds this text."""
+    """Return whether a chain's file holds this text."""
     return blob_id(text) == file[0]
 
 
 def record(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
-    """Plan and store: the chain as it is then, and the changes' versions, None for one that changed nothing."""
+    """Plan and store; return the chain as it is then, and the changes' versions, None for one that changed nothing."""
     planned = plan(chain, changes, metadata, tx.clock.now())
     return store(tx, chain, changes, metadata, planned), planned.ids
 
@@ -200,9 +198,10 @@ def record(
 def row_of(
     chain: Chain, change: Change, metadata: ChangeMetadata, id: bytes, blob: bytes | None, now: int
 ) -> dict[str, Any]:
-    """A version of a chain that is as it was before it, for `insert_rows`; `blob` is its text's id, None where the block goes."""
-    author = metadata.author
+    """Return a version of this chain for `insert_rows`; `blob` is its text's id, None where the block is deleted."""
     return {
+        **values_of(metadata, _METADATA),
+        **author_values(metadata.author),
         "chain_id": chain.id,
         "number": chain.versions + 1,
         "id": id,
@@ -212,33 +211,13 @@ def row_of(
         "label": change.label,
         "old_label": change.old_label,
         "blob": blob,
-        "author_kind": author.kind,
-        "author_id": author.id,
-        "author_name": author.name,
-        "reason": metadata.reason,
-        "approved_by": metadata.approved_by,
-        "proposal_id": metadata.proposal_id,
-        "run_id": metadata.run_id,
-        "step_id": metadata.step_id,
-        "is_untrusted": metadata.is_untrusted,
         "created_at": now,
     }
 
 
 def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store versions that `row_of` made, in their order; the chain's tip is for whoever does this."""
+    """Store versions that `row_of` made, in their order; the caller stores the chain's tip."""
     tx.run(_INSERT_COMMIT, rows)
-
-
-def _values(chain: Chain) -> dict[str, Any]:
-    return {
-        "id": chain.id,
-        "organization_id": chain.organization_id,
-        "owner_kind": chain.owner_kind,
-        "owner_id": chain.owner_id,
-        "head": chain.head,
-        "versions": chain.versions,
-    }
 
 
 def _stored_files(chain: Chain) -> dict[str, list[object]]:
