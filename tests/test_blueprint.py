@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.agents.request import TurnRequest
 from ricordo.api.models.agents import AgentRequest
-from ricordo.api.models.messages import SendRequest
+from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import TRIGGER, CompactionSettings
 from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.domain.message import ToolCallPart

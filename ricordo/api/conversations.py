@@ -32,9 +32,9 @@ from ricordo.api.models.conversations import (
     ConversationUpdate,
     RecompileRequest,
 )
-from ricordo.api.models.messages import AnyMessage, TurnResponse
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
+from ricordo.api.models.turns import TurnResponse
 from ricordo.api.routing import Routes
-from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
 from ricordo.domain.agent import CompactionSettings, Conversation
 from ricordo.domain.message import CompactionPart, Message
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
@@ -152,17 +152,17 @@ async def list_messages(
 ) -> Response:
     """What was said in the thread, what it shares with those it was forked from included; newest first unless told otherwise."""
     types = frozenset(include_return_message_types) if include_return_message_types is not None else None
-    view = MessageView(types=types)
+    view = MessageFormat(types=types)
     page = paging.page(default=100)
 
     def keeps(message: Message) -> bool:
-        return bool(message_to_wire(message, view))
+        return bool(message_responses(message, view))
 
     def read(tx: Transaction) -> list[Message]:
         thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
         return conversations.page_of_history(tx, here.scope, thread, page, keeps)
 
-    return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
+    return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)

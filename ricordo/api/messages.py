@@ -17,8 +17,9 @@ from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.call import Call, Here, Paged, agent_json, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.messages import (
-    AnyMessage,
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
+from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
+from ricordo.api.models.turns import (
     ApprovalDecisionRequest,
     AsyncSendRequest,
     CallDecisionRequest,
@@ -28,12 +29,10 @@ from ricordo.api.models.messages import (
     TextContent,
     TurnResponse,
 )
-from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.routing import Routes
 from ricordo.api.run_stream import stream_of
+from ricordo.api.sse import STREAM, sse_response, sse_stream
 from ricordo.api.stored_streams import Resumption, begin_recorded
-from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire
-from ricordo.api.wire.sse import STREAM, sse_response, sse_stream
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
@@ -84,7 +83,7 @@ async def list_messages(
 ) -> Response:
     """The messages of the agent's own thread, or of another; newest first unless told otherwise."""
     types = frozenset(include_return_message_types) if include_return_message_types is not None else None
-    view = MessageView(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
+    view = MessageFormat(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
     page = paging.page(default=100)
 
     def read(tx: Transaction) -> list[Message]:
@@ -96,7 +95,7 @@ async def list_messages(
         keeps = _keeps_some(view)
         return messages.page_of_kept(tx, here.scope, page, keeps, conversation_id=thread)
 
-    return answer(messages_to_wire(await here.store.read(read), view, newest_first=page.order == "desc"))
+    return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
@@ -158,10 +157,10 @@ async def turn_request(
     )
 
 
-def message_view(body: SendRequest) -> MessageView:
+def message_view(body: SendRequest) -> MessageFormat:
     """How the sender wants to read messages."""
     types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
-    return MessageView(
+    return MessageFormat(
         body.use_assistant_message,
         body.assistant_message_tool_name,
         body.assistant_message_tool_kwarg,
@@ -171,14 +170,14 @@ def message_view(body: SendRequest) -> MessageView:
     )
 
 
-def turn_response(result: Answer, view: MessageView) -> Response:
+def turn_response(result: Answer, view: MessageFormat) -> Response:
     """A turn that has ended, as one answer."""
     if result.failure:
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
     run = result.run
     return answer(
         {
-            "messages": messages_to_wire(result.messages, view),
+            "messages": messages_response(result.messages, view),
             "stop_reason": StopReasonResponse.from_reason(run.stop_reason),
             "usage": UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens),
             "logprobs": None,
@@ -215,9 +214,9 @@ def new_message(message: MessageRequest) -> NewMessage:
     )
 
 
-def _keeps_some(view: MessageView) -> Callable[[Message], bool]:
+def _keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Whether a stored message has any piece that the view wants; one that has none would make a page look like the last."""
-    return lambda message: bool(message_to_wire(message, view))
+    return lambda message: bool(message_responses(message, view))
 
 
 def _approval(body: ApprovalDecisionRequest) -> Approval:

@@ -10,8 +10,8 @@ from ricordo.agents.conversations import DEFAULT, resolve_conversation
 from ricordo.api.call import Call, Here, answer
 from ricordo.api.models.base import RequestPart
 from ricordo.api.routing import Routes
+from ricordo.api.sse import STREAM, sse_response
 from ricordo.api.stored_streams import Resumption, follow
-from ricordo.api.wire.sse import STREAM, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound

@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Response
 from ricordo.api.call import Here, Paged, answer, note
 from ricordo.api.models.base import Note
 from ricordo.api.models.memory import LineageResponse
-from ricordo.api.models.messages import AnyMessage
+from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (
     FeedbackRequest,
     RunMetricsResponse,
@@ -19,7 +19,6 @@ from ricordo.api.models.runs import (
     StepResponse,
 )
 from ricordo.api.routing import Routes
-from ricordo.api.wire.messages import MessageView, messages_to_wire
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
@@ -112,7 +111,7 @@ async def list_messages(here: Here, run_id: str, paging: Paged) -> Response:
         runs.get(tx, here.scope, run_id)
         return messages.page(tx, here.scope, page, run_id=run_id)
 
-    return answer(messages_to_wire(await here.store.read(read), MessageView(), newest_first=page.order == "desc"))
+    return answer(messages_response(await here.store.read(read), MessageFormat(), newest_first=page.order == "desc"))
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
@@ -205,7 +204,7 @@ async def list_step_messages(here: Here, step_id: str, paging: Paged) -> Respons
         step = runs.get_step(tx, here.scope, step_id)
         return messages.page(tx, here.scope, page, run_id=step.run_id, step_id=step_id)
 
-    return answer(messages_to_wire(await here.store.read(read), MessageView(), newest_first=page.order == "desc"))
+    return answer(messages_response(await here.store.read(read), MessageFormat(), newest_first=page.order == "desc"))
 
 
 async def _step(here: Here, step_id: str) -> Step:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.run_end import heal
 from ricordo.agents.turn import PastTurn, run_turn
-from ricordo.api.wire.messages import MessageView
-from ricordo.api.wire.sse import DONE, SseEncoder, encoded, ping
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.sse import DONE, SseEncoder, encoded, ping
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
@@ -36,13 +36,13 @@ _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0
 
 
-async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageView) -> Run:
+async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat) -> Run:
     """Begin a turn whose stream is stored, and return its run; for a repeat, the run that took the messages before."""
     # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view)))
 
 
-async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageView) -> Run:
+async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat) -> Run:
     turn = await run_turn(runtime, request)
     events = turn.events()
     started = await anext(events)
@@ -247,7 +247,9 @@ async def complete(runtime: Runtime, run: Run) -> None:
     first = stored[-1].number + 1 if stored else 1
     if stored and stored[-1].data.encode() == DONE:
         return
-    encoder = SseEncoder(MessageView.from_json(run.request_config), runtime.store.clock, has_tokens=False, first=first)
+    encoder = SseEncoder(
+        MessageFormat.from_json(run.request_config), runtime.store.clock, has_tokens=False, first=first
+    )
     encoder.resume(event.data.encode() for event in stored)
     missing: list[str] = []
     async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():

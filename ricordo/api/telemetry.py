@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from ricordo.api.call import Call, Here, answer
+from ricordo.api.models.traces import TraceResponse
 from ricordo.api.routing import Routes
-from ricordo.api.wire.telemetry import TraceResponse, trace_to_wire
 from ricordo.domain.run import Run, Step, Trace
 from ricordo.errors import NotFound
 from ricordo.storage import runs, traces
@@ -19,13 +19,13 @@ Found = tuple[Trace, Step | None, Run]
 @router.get("/steps/{step_id}/trace", response_model=TraceResponse)
 async def trace_of_step(here: Here, step_id: str) -> Response:
     """What the model was asked in this step, and what it answered."""
-    return answer(trace_to_wire(*await _of_step(here, step_id)))
+    return answer(TraceResponse.from_trace(*await _of_step(here, step_id)))
 
 
 @router.get("/telemetry/{step_id}", response_model=TraceResponse)
 async def telemetry(here: Here, step_id: str) -> Response:
     """The same, by the older address."""
-    return answer(trace_to_wire(*await _of_step(here, step_id)))
+    return answer(TraceResponse.from_trace(*await _of_step(here, step_id)))
 
 
 @router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
@@ -39,7 +39,7 @@ async def traces_of_run(
         kept = traces.of_run(tx, here.scope, run_id, limit)
         return [(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
 
-    return answer([trace_to_wire(*found) for found in await here.store.read(read)])
+    return answer([TraceResponse.from_trace(*found) for found in await here.store.read(read)])
 
 
 async def _of_step(here: Call, step_id: str) -> Found:

@@ -12,8 +12,8 @@ from sqlalchemy import delete
 
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.api import stored_streams
+from ricordo.api.models.messages import MessageFormat
 from ricordo.api.stored_streams import Resumption, begin_recorded, follow
-from ricordo.api.wire.messages import MessageView
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import Chunk, ModelReply, TextChunk
 from ricordo.domain.run import Run
@@ -55,9 +55,9 @@ async def elsewhere(store: SqlStore, tmp_path: Path) -> AsyncIterator[Runtime]:
 
 async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request: Any) -> Run:
     said = (NewMessage("user", (TextPart("Hello."),), otid),)
-    config = MessageView().to_json()
+    config = MessageFormat().to_json()
     asked = TurnRequest(Scope(), agent_id, said, is_background=True, request_config=config, **request)
-    return await soon(begin_recorded(stage.runtime, asked, MessageView()))
+    return await soon(begin_recorded(stage.runtime, asked, MessageFormat()))
 
 
 async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[bytes]:
@@ -251,7 +251,7 @@ async def test_a_failure_and_a_cancel_end_the_stream_in_their_own_ways(stage: St
 async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
     """A run of a server that was killed: saved, with so much of its stream as was stored."""
     agent = (await stage.state(await stage.agent())).agent
-    run = make.run(agent, background=True, request_config=MessageView().to_json(), **fields)
+    run = make.run(agent, background=True, request_config=MessageFormat().to_json(), **fields)
 
     def work(tx: Transaction) -> None:
         runs.open_run(tx, run)
@@ -401,8 +401,8 @@ async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage
     agent = await stage.agent()
     stage.lines.append("Here I am.")
     said = (NewMessage("user", (TextPart("Hello."),)),)
-    asked = TurnRequest(Scope(), agent, said, is_background=True, request_config=MessageView().to_json())
-    beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked, MessageView()))
+    asked = TurnRequest(Scope(), agent, said, is_background=True, request_config=MessageFormat().to_json())
+    beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked, MessageFormat()))
     await asyncio.sleep(0)
     beginning.cancel()  # type: ignore[attr-defined]
     while not (found := await stage.runs(agent)):  # noqa: ASYNC110 - a row rings no bell

@@ -7,7 +7,7 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.api.wire.telemetry import TraceResponse
+from ricordo.api.models.traces import TraceResponse
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError

@@ -18,7 +18,7 @@ from ricordo.api.models.base import (
 )
 from ricordo.api.models.blocks import BlockRequest, BlockResponse
 from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
-from ricordo.api.models.messages import MessageRequest
+from ricordo.api.models.messages import MessageFormat, message_responses
 from ricordo.api.models.models import (
     EmbeddingConfigResponse,
     ModelConfigRequest,
@@ -27,7 +27,7 @@ from ricordo.api.models.models import (
     settings_response,
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
-from ricordo.api.wire.messages import MessageView, message_to_wire
+from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.run import StopReason
@@ -201,4 +201,4 @@ def _pending(state: AgentState) -> Json | None:
     """Return the approval request that the agent's own conversation waits for an answer to."""
     if state.waiting is None:
         return None
-    return message_to_wire(state.waiting, MessageView(types=frozenset({"approval_request_message"})))[0]
+    return message_responses(state.waiting, MessageFormat(types=frozenset({"approval_request_message"})))[0]

@@ -101,7 +101,7 @@ class ResponseModel(BaseModel):
     )
 
     @classmethod
-    def of(cls, source: object, **fields: Any) -> Json:
+    def of(cls, source: object, /, **fields: Any) -> Json:
         """Return the answer made of `fields`, and of the source's attributes of the same names or those that `From` names."""
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)

@@ -10,8 +10,8 @@ from pydantic import Field
 from ricordo.agents.conversations import ConversationSpec
 from ricordo.api.call import Piece
 from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, Timestamp
-from ricordo.api.models.messages import SendRequest
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
+from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_moment
 from ricordo.domain.model import ModelSettings

@@ -1,177 +1,68 @@
-"""Request and response models of messages, and of turns. `api/wire/messages.py` makes the messages of an answer."""
+"""Response models of messages. One stored message becomes several pieces, all with its id and each with an otid of its own."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AliasChoices, ConfigDict, Discriminator, Field, Tag
+import orjson
+from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
-from ricordo.api.models.runs import StopReasonResponse, UsageResponse
-from ricordo.errors import Unsupported
-
-_UNSUPPORTED = ("client_skills", "return_logprobs", "return_token_ids")
-
-
-class TextContent(RequestPart):
-    """A piece of text."""
-
-    type: Literal["text"] = "text"
-    text: str
-
-
-class ImageSource(RequestPart):
-    """Where a picture is: in the request as base64, or at an address."""
-
-    type: Literal["base64", "url"] = "base64"
-    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"] = "image/png"
-    data: str | None = None
-    url: str | None = None
-    detail: str | None = None
-
-
-class ImageContent(RequestPart):
-    """A picture."""
-
-    type: Literal["image"]
-    source: ImageSource
-
-
-Content = str | list[Annotated[TextContent | ImageContent, Field(discriminator="type")]]
-
-
-class MessageRequest(RequestPart):
-    """A message to send."""
-
-    type: Literal["message"] | None = "message"
-    role: Literal["user", "system", "assistant"]
-    content: Content
-    otid: str | None = Field(None, min_length=1, max_length=200)
-    name: str | None = None
-    sender_id: str | None = None
-    group_id: str | None = None
-
-
-class CallDecisionRequest(RequestPart):
-    """What was decided about one call that waits; with the type `tool`, what the client's own tool gave."""
-
-    type: Literal["approval", "tool"] | None = None
-    tool_call_id: str
-    approve: bool | None = None
-    reason: str | None = None
-    tool_return: Content | None = None
-    status: Literal["success", "error"] = "success"
-    stdout: list[str] | None = None
-    stderr: list[str] | None = None
-
-    @property
-    def is_result(self) -> bool:
-        """Whether it holds a result, also where an older client does not say so."""
-        return self.type == "tool" or (self.type is None and self.tool_return is not None)
-
-
-class ApprovalDecisionRequest(RequestPart):
-    """An answer to calls that wait: one item for each of them, or `approve` for all."""
-
-    type: Literal["approval"] | None = "approval"
-    approvals: list[CallDecisionRequest] | None = None
-    approve: bool | None = None
-    approval_request_id: str | None = None
-    reason: str | None = None
-    otid: str | None = Field(None, min_length=1, max_length=200)
-    sender_id: str | None = None
-    group_id: str | None = None
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        kind = value.get("type") or ("approval" if {"approve", "approval_request_id"} & value.keys() else "message")
-    else:
-        kind = getattr(value, "type", None) or "message"
-    return str(kind)
-
-
-AnyMessageRequest = Annotated[
-    Annotated[MessageRequest, Tag("message")] | Annotated[ApprovalDecisionRequest, Tag("approval")],
-    Discriminator(_kind),
-]
-
-
-class SendRequest(RequestModel):
-    """Messages for an agent, and how the answer is wanted."""
-
-    messages: list[AnyMessageRequest] | None = None
-    input: Content | None = None
-    max_steps: int = Field(50, ge=1, le=1000)
-    use_assistant_message: bool = True
-    assistant_message_tool_name: str = "send_message"
-    assistant_message_tool_kwarg: str = "message"
-    include_return_message_types: list[str] | None = None
-    streaming: bool = False
-    stream_tokens: bool = False
-    include_pings: bool = True
-    background: bool = False
-    client_tools: list[dict[str, Any]] | None = None
-    client_skills: list[dict[str, Any]] | None = None
-    override_model: str | None = None
-    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
-    return_logprobs: bool = False
-    return_token_ids: bool = False
-    include_compaction_messages: bool = False
-
-    def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
-        for name in _UNSUPPORTED:
-            if getattr(self, name):
-                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
-
-
-class AsyncSendRequest(SendRequest):
-    """Messages for an agent whose answer nobody waits for."""
-
-    callback_url: str | None = Field(
-        None, max_length=2000, description="Told with a signed POST when the run has ended."
-    )
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import date as date_of
+from ricordo.domain.ids import part_otid
+from ricordo.domain.message import (
+    ApprovalPart,
+    CompactionPart,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 
 
 class MessageFields(ResponseModel):
     """What every message has."""
 
     id: str
-    date: datetime
+    date: Annotated[datetime, From("created_at", date_of)]
     name: str | None
     otid: str | None
     sender_id: str | None
     step_id: str | None
-    is_err: bool | None
-    seq_id: int | None
+    is_err: bool | None = None
+    seq_id: int | None = None
     run_id: str | None
 
 
 class SystemMessage(MessageFields):
     """The system prompt, or a notice to the agent."""
 
-    message_type: Literal["system_message"]
+    message_type: Literal["system_message"] = "system_message"
     content: str
 
 
 class UserMessage(MessageFields):
     """What the user said."""
 
-    message_type: Literal["user_message"]
+    message_type: Literal["user_message"] = "user_message"
     content: str | list[Json]
 
 
 class AssistantMessage(MessageFields):
     """What the agent said."""
 
-    message_type: Literal["assistant_message"]
+    message_type: Literal["assistant_message"] = "assistant_message"
     content: str | list[Json]
 
 
 class ReasoningMessage(MessageFields):
     """What the agent thought."""
 
-    message_type: Literal["reasoning_message"]
+    message_type: Literal["reasoning_message"] = "reasoning_message"
     reasoning: str
     source: Literal["reasoner_model", "non_reasoner_model"]
     signature: str | None
@@ -180,7 +71,7 @@ class ReasoningMessage(MessageFields):
 class HiddenReasoningMessage(MessageFields):
     """Thoughts that only the model's provider can read."""
 
-    message_type: Literal["hidden_reasoning_message"]
+    message_type: Literal["hidden_reasoning_message"] = "hidden_reasoning_message"
     state: Literal["redacted", "omitted"]
     hidden_reasoning: str | None
 
@@ -190,7 +81,7 @@ class ToolCallResponse(ResponseModel):
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
-    tool_call_id: str
+    tool_call_id: Annotated[str, From("call_id")]
     name: str | None = None
     arguments: str | None = None
 
@@ -198,38 +89,43 @@ class ToolCallResponse(ResponseModel):
 class ToolCallMessage(MessageFields):
     """The tools the agent calls."""
 
-    message_type: Literal["tool_call_message"]
+    message_type: Literal["tool_call_message"] = "tool_call_message"
     tool_call: ToolCallResponse
     tool_calls: list[ToolCallResponse] | ToolCallResponse
 
 
-class ToolReturnResponse(ResponseModel):
-    """What one call gave."""
+class ToolReturnFields(ResponseModel):
+    """The result of one call."""
 
-    type: Literal["tool"]
-    tool_return: str
+    tool_return: Annotated[str, From("content")]
     status: Literal["success", "error"]
-    tool_call_id: str
+    tool_call_id: Annotated[str, From("call_id")]
     stdout: list[str] | None
     stderr: list[str] | None
 
+    @classmethod
+    def from_part(cls, part: ToolReturnPart) -> Json:
+        """Return a result."""
+        return cls.of(part, stdout=part.stdout or None, stderr=part.stderr or None)
 
-class ToolReturnMessage(MessageFields):
-    """What the calls of a step gave."""
 
-    message_type: Literal["tool_return_message"]
-    tool_return: str
-    status: Literal["success", "error"]
-    tool_call_id: str
-    stdout: list[str] | None
-    stderr: list[str] | None
+class ToolReturnResponse(ToolReturnFields):
+    """The result of one of several calls."""
+
+    type: Literal["tool"] = "tool"
+
+
+class ToolReturnMessage(MessageFields, ToolReturnFields):
+    """The results of a step's calls; the first one is also at the top, for older clients."""
+
+    message_type: Literal["tool_return_message"] = "tool_return_message"
     tool_returns: list[ToolReturnResponse]
 
 
 class ApprovalRequestMessage(MessageFields):
     """Calls that wait for approval, or for the client whose tools they are."""
 
-    message_type: Literal["approval_request_message"]
+    message_type: Literal["approval_request_message"] = "approval_request_message"
     tool_call: ToolCallResponse
     tool_calls: list[ToolCallResponse] | ToolCallResponse
 
@@ -237,37 +133,37 @@ class ApprovalRequestMessage(MessageFields):
 class ApprovalDecisionResponse(ResponseModel):
     """What was decided about one call."""
 
-    type: Literal["approval"]
-    tool_call_id: str
-    approve: bool
+    type: Literal["approval"] = "approval"
+    tool_call_id: Annotated[str, From("call_id")]
+    approve: Annotated[bool, From("approves")]
     reason: str | None
 
 
 class ApprovalResponseMessage(MessageFields):
     """What was decided about calls that waited; the last three tell of the first call, for older clients."""
 
-    message_type: Literal["approval_response_message"]
+    message_type: Literal["approval_response_message"] = "approval_response_message"
     approvals: list[ApprovalDecisionResponse | ToolReturnResponse]
     approve: bool | None
     reason: str | None
-    approval_request_id: str | None
+    approval_request_id: str | None = None
 
 
 class CompactionStats(ResponseModel):
     """How much smaller the window became, in tokens and messages."""
 
     trigger: str
-    context_tokens_before: int
-    context_tokens_after: int
+    context_tokens_before: Annotated[int, From("tokens_before")]
+    context_tokens_after: Annotated[int, From("tokens_after")]
     context_window: int
-    messages_count_before: int
-    messages_count_after: int
+    messages_count_before: Annotated[int, From("messages_before")]
+    messages_count_after: Annotated[int, From("messages_after")]
 
 
 class SummaryMessage(MessageFields):
     """What stands for messages that left the window."""
 
-    message_type: Literal["summary_message"]
+    message_type: Literal["summary_message"] = "summary_message"
     summary: str
     compaction_stats: CompactionStats | None
 
@@ -275,8 +171,8 @@ class SummaryMessage(MessageFields):
 class EventMessage(MessageFields):
     """Something that happened to the window; a compaction lists the messages that left it."""
 
-    message_type: Literal["event_message"]
-    event_type: Literal["compaction"]
+    message_type: Literal["event_message"] = "event_message"
+    event_type: Literal["compaction"] = "compaction"
     event_data: Json
 
 
@@ -296,16 +192,6 @@ AnyMessage = Annotated[
 ]
 
 
-class TurnResponse(ResponseModel):
-    """A whole turn: what the agent said and did, why it ended, and what it took."""
-
-    messages: list[AnyMessage]
-    stop_reason: StopReasonResponse
-    usage: UsageResponse
-    logprobs: Json | None
-    turns: list[Json] | None
-
-
 class StoredMessageFields(ResponseModel):
     """What a message has that is shown in one piece."""
 
@@ -322,3 +208,166 @@ class StoredMessageFields(ResponseModel):
     run_id: str | None
     step_id: str | None
     created_at: Timestamp
+
+
+Piece = tuple[type[MessageFields], Json]
+"""A model, and the fields that are not the message's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """How a caller wants messages: whether calls of the speaking tool appear as what they say, which types, summaries,
+    and system events."""
+
+    speaks_by_tool: bool = True
+    tool_name: str = "send_message"
+    tool_argument: str = "message"
+    types: frozenset[str] | None = None
+    shows_summaries: bool = True
+    shows_events: bool = True
+
+    def to_json(self) -> Json:
+        """Return it as it is stored with the run, by the names of the request."""
+        return {
+            "use_assistant_message": self.speaks_by_tool,
+            "assistant_message_tool_name": self.tool_name,
+            "assistant_message_tool_kwarg": self.tool_argument,
+            "include_return_message_types": sorted(self.types) if self.types is not None else None,
+            "include_compaction_messages": self.shows_summaries,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Json) -> "MessageFormat":
+        """Return the format in which a run was asked for."""
+        usual, types = cls(), kept.get("include_return_message_types")
+        return cls(
+            kept.get("use_assistant_message", usual.speaks_by_tool),
+            kept.get("assistant_message_tool_name", usual.tool_name),
+            kept.get("assistant_message_tool_kwarg", usual.tool_argument),
+            frozenset(types) if types is not None else None,
+            shows_summaries=kept.get("include_compaction_messages", usual.shows_summaries),
+            shows_events=False,
+        )
+
+    def keeps(self, message: Json) -> bool:
+        """Whether the caller wants this one."""
+        return self.types is None or message["message_type"] in self.types
+
+
+def message_responses(message: Message, format: MessageFormat) -> list[Json]:
+    """Return the message's pieces, in order."""
+    pieces = enumerate(_pieces(message, format))
+    made = [
+        model.of(message, otid=message.otid or part_otid(message.id, place), **fields)
+        for place, (model, fields) in pieces
+    ]
+    return [piece for piece in made if format.keeps(piece)]
+
+
+def messages_response(messages: Iterable[Message], format: MessageFormat, *, newest_first: bool = False) -> list[Json]:
+    """Return all pieces of all messages, in order; where messages come newest first, so do the pieces of each."""
+    step = -1 if newest_first else 1
+    return [piece for message in messages for piece in message_responses(message, format)[::step]]
+
+
+def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
+    """What a call of the speaking tool says; None for any other call."""
+    if not format.speaks_by_tool or call.name != format.tool_name:
+        return None
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return None
+    said = arguments.get(format.tool_argument) if isinstance(arguments, dict) else None
+    # With a `response_format` what is said is no text but an object.
+    return orjson.dumps(said).decode() if isinstance(said, dict | list) else said if isinstance(said, str) else None
+
+
+def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
+    match message.role:
+        case "system":
+            yield SystemMessage, {"content": message.text}
+        case "user" if format.shows_events or not message.is_event:
+            yield UserMessage, {"content": _content(message.parts)}
+        case "tool":
+            results = [ToolReturnResponse.from_part(part) for part in message.tool_returns]
+            yield ToolReturnMessage, {**ToolReturnFields.from_part(message.tool_returns[0]), "tool_returns": results}
+        case "approval" if not message.tool_calls:
+            yield _approval_response(message)
+        case "assistant" | "approval":
+            yield from _assistant(message, format)
+        case "summary" if format.shows_summaries:
+            yield from _summary(message)
+
+
+def _content(parts: Iterable[Part]) -> str | list[Json]:
+    items: list[Json] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            items.append({"type": "text", "text": part.text})
+        elif isinstance(part, ImagePart):
+            items.append({"type": "image", "source": _image_source(part)})
+    if len(items) == 1 and items[0]["type"] == "text":
+        return str(items[0]["text"])
+    return items
+
+
+def _image_source(part: ImagePart) -> Json:
+    if part.url:
+        return {"type": "url", "url": part.url}
+    return {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
+
+
+def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
+    calls: list[Json] = []
+    waiting: list[Json] = []
+    for part in message.parts:
+        if isinstance(part, ReasoningPart):
+            # Some providers sign a call without a thought: there is nothing to show.
+            if part.text or part.redacted is not None:
+                yield _reasoning(part)
+        elif isinstance(part, TextPart) and part.text:
+            yield AssistantMessage, {"content": part.text}
+        elif isinstance(part, ToolCallPart) and part.is_gated:
+            waiting.append(ToolCallResponse.of(part))
+        elif isinstance(part, ToolCallPart):
+            said = spoken_words(part, format)
+            if said is None:
+                calls.append(ToolCallResponse.of(part))
+            else:
+                yield AssistantMessage, {"content": said}
+    if calls:
+        yield ToolCallMessage, {"tool_call": calls[0], "tool_calls": calls}
+    if waiting:
+        yield ApprovalRequestMessage, {"tool_call": waiting[0], "tool_calls": waiting}
+
+
+def _approval_response(message: Message) -> Piece:
+    """The decisions; the older fields are those of the first call."""
+    items: list[Json] = []
+    for part in message.parts:
+        if isinstance(part, ApprovalPart):
+            items.append(ApprovalDecisionResponse.of(part))
+        elif isinstance(part, ToolReturnPart):
+            items.append(ToolReturnResponse.from_part(part))
+    first = next((item for item in items if item["type"] == "approval"), {})
+    return ApprovalResponseMessage, {
+        "approvals": items,
+        "approve": first.get("approve"),
+        "reason": first.get("reason"),
+    }
+
+
+def _summary(message: Message) -> Iterator[Piece]:
+    part = next((part for part in message.parts if isinstance(part, CompactionPart)), None)
+    stats = part and CompactionStats.of(part)
+    yield SummaryMessage, {"summary": message.text, "compaction_stats": stats}
+    if part:
+        yield EventMessage, {"event_data": {**(stats or {}), "evicted_message_ids": part.evicted}}
+
+
+def _reasoning(part: ReasoningPart) -> Piece:
+    if part.redacted is not None:
+        return HiddenReasoningMessage, {"state": "redacted", "hidden_reasoning": part.redacted}
+    source = "reasoner_model" if part.native else "non_reasoner_model"
+    return ReasoningMessage, {"reasoning": part.text, "source": source, "signature": part.signature}

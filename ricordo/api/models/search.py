@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.api.models.archives import RelevanceResponse, require_few
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
-from ricordo.api.models.messages import StoredMessageFields, TextContent
-from ricordo.api.wire.messages import call_to_wire
+from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
+from ricordo.api.models.turns import TextContent
 from ricordo.domain.clock import parse_date
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Relevance
@@ -104,7 +104,7 @@ class StoredMessageHit(RelevanceResponse):
         stored = StoredMessageResponse.of(
             message,
             content=[{"type": "text", "text": message.text}] if message.text else [],
-            tool_calls=[call_to_wire(call) for call in message.tool_calls],
+            tool_calls=[ToolCallResponse.of(call) for call in message.tool_calls],
             tool_returns=[
                 {"tool_call_id": part.call_id, "status": part.status, "func_response": part.content}
                 for part in message.tool_returns

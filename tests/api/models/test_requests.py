@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from ricordo.api.models.agents import AgentRequest
 from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
-from ricordo.api.models.messages import SendRequest
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.api.models.tools import read_rule, rule_response
+from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid

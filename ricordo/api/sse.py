@@ -9,9 +9,9 @@ import orjson
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.models.base import date
+from ricordo.api.models.base import Json, date
+from ricordo.api.models.messages import MessageFormat, message_responses
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
-from ricordo.api.wire.messages import MessageView, Wire, message_to_wire
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import (
     ApprovalAsked,
@@ -45,7 +45,7 @@ class SseEncoder:
     With `first` the events are numbered from there, `[DONE]` too: their `seq_id`.
     """
 
-    def __init__(self, view: MessageView, clock: Clock, *, has_tokens: bool, first: int | None = None) -> None:
+    def __init__(self, view: MessageFormat, clock: Clock, *, has_tokens: bool, first: int | None = None) -> None:
         self._view = view
         self._clock = clock
         self._has_tokens = has_tokens
@@ -84,7 +84,7 @@ class SseEncoder:
             if chunk.startswith(_PREFIX) and chunk != DONE:
                 self._recall(orjson.loads(chunk.removeprefix(_PREFIX)))
 
-    def _recall(self, wire: Wire) -> None:
+    def _recall(self, wire: Json) -> None:
         kind = wire["message_type"]
         if field := _TEXT_FIELDS.get(kind):
             self._add(wire["id"] + field, wire[field])
@@ -107,10 +107,10 @@ class SseEncoder:
         # An event of its own may bring a message that its step brings too.
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
-        wires = (wire for message in fresh for wire in message_to_wire(message, self._view))
+        wires = (wire for message in fresh for wire in message_responses(message, self._view))
         return [self._data(untold) for wire in wires for untold in self._untold(wire)]
 
-    def _untold(self, wire: Wire) -> list[Wire]:
+    def _untold(self, wire: Json) -> list[Json]:
         """What of a saved message was not told yet: all of it, the rest of it, or nothing."""
         if field := _TEXT_FIELDS.get(wire["message_type"]):
             return self._untold_text(wire, field)
@@ -118,7 +118,7 @@ class SseEncoder:
             return self._untold_calls(wire)
         return [] if _piece(wire) in self._whole else [wire]
 
-    def _untold_text(self, wire: Wire, field: str) -> list[Wire]:
+    def _untold_text(self, wire: Json, field: str) -> list[Json]:
         key = wire["id"] + field
         told, whole = self._told.pop(key, ""), wire[field]
         if not told:
@@ -130,7 +130,7 @@ class SseEncoder:
             return [{**wire, field: ""}] if has_proof else []
         return [{**wire, field: _rest(whole, told)}]
 
-    def _untold_calls(self, wire: Wire) -> list[Wire]:
+    def _untold_calls(self, wire: Json) -> list[Json]:
         told = {call["tool_call_id"]: self._told.get(wire["id"] + call["tool_call_id"]) for call in wire["tool_calls"]}
         whole_calls = [call for call in wire["tool_calls"] if told[call["tool_call_id"]] is None]
         rests = [
@@ -170,7 +170,7 @@ class SseEncoder:
     def _add(self, key: str, text: str) -> None:
         self._told[key] = self._told.get(key, "") + text
 
-    def _base(self, event: Delta) -> Wire:
+    def _base(self, event: Delta) -> Json:
         return {
             "id": event.message_id,
             "date": date(self._clock.now()),
@@ -194,7 +194,7 @@ class SseEncoder:
         }
         return b"event: error\n" + self._data(error)
 
-    def _data(self, wire: Wire) -> bytes:
+    def _data(self, wire: Json) -> bytes:
         return encoded(wire if self._next is None else {**wire, "seq_id": self._number()})
 
     def _done(self) -> bytes:
@@ -216,7 +216,7 @@ def sse_response(chunks: AsyncIterator[bytes]) -> Response:
 
 async def sse_stream(
     events: AsyncGenerator[Event],
-    view: MessageView,
+    view: MessageFormat,
     clock: Clock,
     *,
     has_tokens: bool,
@@ -266,12 +266,12 @@ def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     )
 
 
-def encoded(wire: Wire) -> bytes:
+def encoded(wire: Json) -> bytes:
     """One server-sent event."""
     return _PREFIX + orjson.dumps(wire) + b"\n\n"
 
 
-def _piece(wire: Wire) -> tuple[str, ...]:
+def _piece(wire: Json) -> tuple[str, ...]:
     return wire["id"], wire["message_type"], str(wire["otid"])
 
 
@@ -299,7 +299,7 @@ def _told_text(event: Delta) -> tuple[str, str]:
     return event.message_id + ("content" if isinstance(event, TextDelta) else "reasoning"), event.text
 
 
-def _delta_fields(event: Delta) -> Wire:
+def _delta_fields(event: Delta) -> Json:
     if isinstance(event, TextDelta):
         return {"message_type": "assistant_message", "content": event.text}
     if isinstance(event, ReasoningDelta):

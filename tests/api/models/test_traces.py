@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ricordo.api.models.runs import RunMetricsResponse
-from ricordo.api.wire.telemetry import TraceResponse, trace_to_wire
+from ricordo.api.models.traces import TraceResponse
 from ricordo.domain.run import Trace
 from tests.api.fits import require_fits
 from tests.support import make
@@ -13,7 +13,7 @@ RUN = make.run(make.agent())
 def test_a_trace_fits_its_shape_with_and_without_an_answer() -> None:
     step = make.step(RUN, model_ns=2_500_000)
     for response, shown in (('{"finish":"stop"}', {"finish": "stop"}), (None, {})):
-        wire = trace_to_wire(
+        wire = TraceResponse.from_trace(
             Trace(step.id, RUN.id, "org-1", '{"a":[1]}', response, START), step, replace(RUN, user_id="user-1")
         )
         require_fits(TraceResponse, wire)
@@ -24,7 +24,7 @@ def test_a_trace_fits_its_shape_with_and_without_an_answer() -> None:
 
 def test_the_trace_of_a_call_that_wrote_a_summary_tells_its_model_without_a_step() -> None:
     asked = '{"model":"scripted/model","endpoint":null}'
-    wire = trace_to_wire(Trace("step-1", RUN.id, "org-1", asked, "{}", START), None, RUN)
+    wire = TraceResponse.from_trace(Trace("step-1", RUN.id, "org-1", asked, "{}", START), None, RUN)
     require_fits(TraceResponse, wire)
     assert (wire["call_type"], wire["agent_id"], wire["latency_ms"]) == ("summarization", RUN.agent_id, None)
     assert wire["llm_config"]["handle"] == "scripted/model"

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.agents.feed import Feed, Reader
-from ricordo.api.models.messages import AnyMessage
-from ricordo.api.wire.messages import MessageView, messages_to_wire
-from ricordo.api.wire.sse import sse_stream
+from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
+from ricordo.api.sse import sse_stream
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -39,12 +38,12 @@ ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", s
 
 
 def event_stream(
-    *, tokens: bool = True, pings: bool = False, keepalive: float = 5, view: MessageView | None = None
+    *, tokens: bool = True, pings: bool = False, keepalive: float = 5, view: MessageFormat | None = None
 ) -> Stream:
     """A stream as one reader wants it."""
     return partial(
         sse_stream,
-        view=view or MessageView(),
+        view=view or MessageFormat(),
         clock=ManualClock(),
         has_tokens=tokens,
         has_pings=pings,
@@ -359,7 +358,7 @@ async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
 
     assert stored.reads == 0
     assert len(events) <= 8 + len(["stop_reason", "usage_statistics", "[DONE]"])
-    assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+    assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
 
 
 async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_at_the_save() -> None:
@@ -379,7 +378,7 @@ async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_
     reader = Feed(RUN, stored).subscribe(capacity=3)
     play(reader, stored, messages)
     events = await told(event_stream(), reader.events())
-    assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+    assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
 
 
 async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
@@ -390,7 +389,7 @@ async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
         reader = Feed(RUN, stored).subscribe(capacity=4)
         play(reader, stored, messages)
         events = await told(event_stream(tokens=tokens), reader.events())
-        assert add_up(events) == add_up(messages_to_wire(messages, MessageView()))
+        assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
         assert events[-1] == "[DONE]"
         assert stored.reads == 1
 
@@ -417,7 +416,7 @@ def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is
 
     messages = some_messages(number)
 
-    assert asyncio.run(read()) == add_up(messages_to_wire(messages, MessageView()))
+    assert asyncio.run(read()) == add_up(messages_response(messages, MessageFormat()))
 
 
 async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
@@ -431,7 +430,7 @@ async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
     second = await told(event_stream(tokens=False), late.events())
 
     assert second == first
-    assert len(messages_to_wire(messages, MessageView())) == len(first) - 3
+    assert len(messages_response(messages, MessageFormat())) == len(first) - 3
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:

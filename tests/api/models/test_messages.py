@@ -1,10 +1,10 @@
 import re
 from typing import Any
 
+import orjson
 import pytest
 
-from ricordo.api.models.messages import AnyMessage
-from ricordo.api.wire.messages import MessageView, message_to_wire, messages_to_wire, spoken_words
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response, spoken_words
 from ricordo.domain.message import (
     ApprovalPart,
     CompactionPart,
@@ -21,7 +21,7 @@ from tests.api.fits import require_fits
 from tests.support import make
 
 AGENT = make.agent()
-VIEW = MessageView()
+FORMAT = MessageFormat()
 
 
 def assistant(*parts: Part, **fields: Any) -> Message:
@@ -29,9 +29,9 @@ def assistant(*parts: Part, **fields: Any) -> Message:
     return make.message(AGENT, role="assistant", parts=parts, **fields)
 
 
-def wires(message: Message, view: MessageView = VIEW) -> list[dict[str, Any]]:
-    """The message on the wire; each piece is held against its shape."""
-    made = message_to_wire(message, view)
+def wires(message: Message, format: MessageFormat = FORMAT) -> list[dict[str, Any]]:
+    """The message's pieces, each as its model documents it."""
+    made: list[dict[str, Any]] = orjson.loads(orjson.dumps(message_responses(message, format)))
     for wire in made:
         require_fits(AnyMessage, wire)
     return made
@@ -153,7 +153,7 @@ def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
     message = assistant(ToolCallPart("call-0", "search", "{}"), speech, TextPart("Bye."))
 
     spoken = wires(message)
-    plain = wires(message, MessageView(speaks_by_tool=False))
+    plain = wires(message, MessageFormat(speaks_by_tool=False))
 
     assert [wire["message_type"] for wire in spoken] == ["assistant_message", "assistant_message", "tool_call_message"]
     assert [wire["content"] for wire in spoken[:2]] == ["Hello.", "Bye."]
@@ -162,24 +162,24 @@ def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "view", "words"),
+    ("name", "arguments", "format", "words"),
     [
-        ("send_message", '{"message": "Hi."}', VIEW, "Hi."),
-        ("send_message", '{"message": ""}', VIEW, ""),
-        ("send_message", '{"message": "Hi."', VIEW, None),
-        ("send_message", '{"message": 5}', VIEW, None),
-        ("send_message", '{"text": "Hi."}', VIEW, None),
-        ("send_message", '["Hi."]', VIEW, None),
-        ("send_message", "", VIEW, None),
-        ("speak", '{"message": "Hi."}', VIEW, None),
-        ("speak", '{"words": "Hi."}', MessageView(True, "speak", "words"), "Hi."),
-        ("speak", '{"words": "Hi."}', MessageView(False, "speak", "words"), None),
+        ("send_message", '{"message": "Hi."}', FORMAT, "Hi."),
+        ("send_message", '{"message": ""}', FORMAT, ""),
+        ("send_message", '{"message": "Hi."', FORMAT, None),
+        ("send_message", '{"message": 5}', FORMAT, None),
+        ("send_message", '{"text": "Hi."}', FORMAT, None),
+        ("send_message", '["Hi."]', FORMAT, None),
+        ("send_message", "", FORMAT, None),
+        ("speak", '{"message": "Hi."}', FORMAT, None),
+        ("speak", '{"words": "Hi."}', MessageFormat(True, "speak", "words"), "Hi."),
+        ("speak", '{"words": "Hi."}', MessageFormat(False, "speak", "words"), None),
     ],
 )
 def test_only_a_whole_call_of_the_speaking_tool_is_speech(
-    name: str, arguments: str, view: MessageView, words: str | None
+    name: str, arguments: str, format: MessageFormat, words: str | None
 ) -> None:
-    assert spoken_words(ToolCallPart("call-1", name, arguments), view) == words
+    assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words
 
 
 def test_a_call_that_cannot_be_read_stays_a_call() -> None:
@@ -222,32 +222,32 @@ def test_results_carry_what_the_tools_printed() -> None:
 
 def test_a_view_keeps_the_types_it_wants_with_their_places() -> None:
     message = assistant(ReasoningPart("Hm."), TextPart("Hello."))
-    only_words = MessageView(types=frozenset({"assistant_message"}))
+    only_words = MessageFormat(types=frozenset({"assistant_message"}))
 
     (wire,) = wires(message, only_words)
 
     assert wire["content"] == "Hello."
     assert wire["otid"].endswith("01")
-    assert wires(message, MessageView(types=frozenset())) == []
+    assert wires(message, MessageFormat(types=frozenset())) == []
 
 
 def test_a_view_is_kept_with_the_run_in_the_wires_words() -> None:
-    assert MessageView(False, "speak", "words", frozenset({"b", "a"})).to_json() == {
+    assert MessageFormat(False, "speak", "words", frozenset({"b", "a"})).to_json() == {
         "use_assistant_message": False,
         "assistant_message_tool_name": "speak",
         "assistant_message_tool_kwarg": "words",
         "include_return_message_types": ["a", "b"],
         "include_compaction_messages": True,
     }
-    assert VIEW.to_json()["include_return_message_types"] is None
+    assert FORMAT.to_json()["include_return_message_types"] is None
 
 
 def test_newest_first_turns_the_pieces_of_each_message_around_too() -> None:
     one = assistant(ReasoningPart("Hm."), TextPart("One."))
     two = assistant(TextPart("Two."))
 
-    forwards = messages_to_wire([one, two], VIEW)
-    backwards = messages_to_wire([two, one], VIEW, newest_first=True)
+    forwards = messages_response([one, two], FORMAT)
+    backwards = messages_response([two, one], FORMAT, newest_first=True)
 
     assert backwards == forwards[::-1]
     assert len(forwards) == 3
@@ -278,14 +278,14 @@ def test_a_summary_comes_with_an_event_that_lists_what_left() -> None:
     summary, event = wires(message)
     assert (summary["summary"], summary["compaction_stats"]["trigger"]) == ("Tea.", "provider")
     assert event["event_data"]["evicted_message_ids"] == ["message-1"]
-    assert wires(message, MessageView(shows_summaries=False)) == []
+    assert wires(message, MessageFormat(shows_summaries=False)) == []
 
 
 def test_what_the_server_says_in_the_users_role_can_be_left_out() -> None:
     heartbeat = make.message(AGENT, role="user", parts=(heartbeat_event("Go on.", "now"),))
     forged = make.message(AGENT, heartbeat_event("Go on.", "now").text)
-    quiet = MessageView(shows_events=False)
-    assert [len(wires(one, VIEW)) for one in (heartbeat, forged)] == [1, 1]
+    quiet = MessageFormat(shows_events=False)
+    assert [len(wires(one, FORMAT)) for one in (heartbeat, forged)] == [1, 1]
     assert [len(wires(one, quiet)) for one in (heartbeat, forged)] == [0, 1]
 
 

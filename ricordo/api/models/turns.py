@@ -1,0 +1,143 @@
+"""Request models of what is sent to an agent, and the response model of a whole turn."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Discriminator, Field, Tag
+
+from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.messages import AnyMessage
+from ricordo.api.models.runs import StopReasonResponse, UsageResponse
+from ricordo.errors import Unsupported
+
+_UNSUPPORTED = ("client_skills", "return_logprobs", "return_token_ids")
+
+
+class TextContent(RequestPart):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageSource(RequestPart):
+    """Where a picture is: in the request as base64, or at an address."""
+
+    type: Literal["base64", "url"] = "base64"
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"] = "image/png"
+    data: str | None = None
+    url: str | None = None
+    detail: str | None = None
+
+
+class ImageContent(RequestPart):
+    """A picture."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+
+Content = str | list[Annotated[TextContent | ImageContent, Field(discriminator="type")]]
+
+
+class MessageRequest(RequestPart):
+    """A message to send."""
+
+    type: Literal["message"] | None = "message"
+    role: Literal["user", "system", "assistant"]
+    content: Content
+    otid: str | None = Field(None, min_length=1, max_length=200)
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+
+
+class CallDecisionRequest(RequestPart):
+    """What was decided about one call that waits; with the type `tool`, what the client's own tool gave."""
+
+    type: Literal["approval", "tool"] | None = None
+    tool_call_id: str
+    approve: bool | None = None
+    reason: str | None = None
+    tool_return: Content | None = None
+    status: Literal["success", "error"] = "success"
+    stdout: list[str] | None = None
+    stderr: list[str] | None = None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether it holds a result, also where an older client does not say so."""
+        return self.type == "tool" or (self.type is None and self.tool_return is not None)
+
+
+class ApprovalDecisionRequest(RequestPart):
+    """An answer to calls that wait: one item for each of them, or `approve` for all."""
+
+    type: Literal["approval"] | None = "approval"
+    approvals: list[CallDecisionRequest] | None = None
+    approve: bool | None = None
+    approval_request_id: str | None = None
+    reason: str | None = None
+    otid: str | None = Field(None, min_length=1, max_length=200)
+    sender_id: str | None = None
+    group_id: str | None = None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        kind = value.get("type") or ("approval" if {"approve", "approval_request_id"} & value.keys() else "message")
+    else:
+        kind = getattr(value, "type", None) or "message"
+    return str(kind)
+
+
+AnyMessageRequest = Annotated[
+    Annotated[MessageRequest, Tag("message")] | Annotated[ApprovalDecisionRequest, Tag("approval")],
+    Discriminator(_kind),
+]
+
+
+class SendRequest(RequestModel):
+    """Messages for an agent, and how the answer is wanted."""
+
+    messages: list[AnyMessageRequest] | None = None
+    input: Content | None = None
+    max_steps: int = Field(50, ge=1, le=1000)
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_return_message_types: list[str] | None = None
+    streaming: bool = False
+    stream_tokens: bool = False
+    include_pings: bool = True
+    background: bool = False
+    client_tools: list[dict[str, Any]] | None = None
+    client_skills: list[dict[str, Any]] | None = None
+    override_model: str | None = None
+    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
+    return_logprobs: bool = False
+    return_token_ids: bool = False
+    include_compaction_messages: bool = False
+
+    def refuse_unsupported(self) -> None:
+        """Raise Unsupported where the request asks for something this version does not do."""
+        for name in _UNSUPPORTED:
+            if getattr(self, name):
+                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
+
+
+class AsyncSendRequest(SendRequest):
+    """Messages for an agent whose answer nobody waits for."""
+
+    callback_url: str | None = Field(
+        None, max_length=2000, description="Told with a signed POST when the run has ended."
+    )
+
+
+class TurnResponse(ResponseModel):
+    """A whole turn: what the agent said and did, why it ended, and what it took."""
+
+    messages: list[AnyMessage]
+    stop_reason: StopReasonResponse
+    usage: UsageResponse
+    logprobs: Json | None
+    turns: list[Json] | None
