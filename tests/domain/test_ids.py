@@ -16,10 +16,7 @@ def test_every_new_id_holds_a_uuid4_that_the_standard_library_accepts() -> None:
         assert parsed.variant == uuid.RFC_4122
         assert one == f"agent-{parsed}"
     assert len(set(made)) == len(made)
-
-
-def test_new_ids_use_every_variant_digit() -> None:
-    assert {new_id("run").removeprefix("run-")[19] for _ in range(300)} == set("89ab")
+    assert {one.removeprefix("agent-")[19] for one in made} == set("89ab")
 
 
 def test_an_id_matches_the_pattern_of_its_prefix_only() -> None:
