@@ -75,9 +75,10 @@ def prepare(tx: Transaction) -> None:
 
 
 def is_hidden(tx: Transaction, kind: Kind, id: str) -> bool:
-    """Whether this agent or archive is deleted, and not yet purged."""
-    ids = OWNERS[kind].c
-    return tx.first(select(ids.id).where(ids.id == id, ids.organization_id == DELETED)) is not None
+    """Whether this agent or archive is deleted, and not yet purged; no other process purges it until this transaction ends."""
+    owner = OWNERS[kind].c
+    hidden = select(owner.id).where(owner.id == id, owner.organization_id == DELETED)
+    return tx.first(hidden.with_for_update()) is not None
 
 
 def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: int = 0) -> None:
@@ -143,6 +144,7 @@ def purge_messages(
     tx: Transaction, conversation_id: str, newest: int, before: BeforePurge, counts: Counter[str]
 ) -> bool:
     """`purge` of the conversation's messages up to the seq `newest`."""
+    conversations.lock(tx, conversation_id)
     ids = _messages(tx, conversation_id, messages.c.seq <= newest)
     purge(tx, messages, "id", ids, before, counts)
     return len(ids) == PORTION

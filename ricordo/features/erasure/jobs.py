@@ -52,14 +52,14 @@ class ErasureWork:
 
     async def run(self) -> Erasure:
         """Do what is left to do; returns the finished erasure. Raises Unavailable where it has to be tried again."""
-        if not self.erasure.is_bare:
+        if not self.erasure.is_erased:
             await self._erase_rows()
             await self._erase_agents()
             await self._cover_rest()
             for owner_id in sorted(self.erasure.partitions):
                 await self._merge(owner_id)
             await self._erase_files()
-            await self._bare()
+            await self._erase_user()
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
             # The words of the index that this process caches go too; a search reads them again.
@@ -206,12 +206,12 @@ class ErasureWork:
 
         await self._write(note)
 
-    async def _bare(self) -> None:
+    async def _erase_user(self) -> None:
         remaining = Counter[str]()
         for column in queries.columns_that_remain():
             if found := await self._find(queries.rows_with(column, self.erasure.user_id)):
                 remaining[f"{column.table.name}.{column.name}"] = len(found)
-        await self._write(partial(queries.bare, remaining=remaining))
+        await self._write(partial(queries.erase_user, remaining=remaining))
 
     async def _find(self, wanted: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
         """The wanted rows that `keeps` is true of, all over the table."""

@@ -256,10 +256,10 @@ def blank(tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Colum
     erasure.changed[f"{table.name}.{column.name}"] += done
 
 
-def bare(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
+def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
     """Delete the user's row, and all in the erasure that tells who this was about."""
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
-    erasure.user_id, erasure.is_bare, erasure.remaining = "", True, remaining
+    erasure.user_id, erasure.is_erased, erasure.remaining = "", True, remaining
     erasure.shown_in, erasure.defaults = set(), set()
 
 
