@@ -119,7 +119,7 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Make messages of one agent findable by the values of their rows, in the transaction that stored them."""
     if rows:
         entries = [message_entry(row) for row in rows]
-        _put(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
+        _add(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
@@ -128,27 +128,22 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     Those stored together count as parts of one text: a hit on one lifts the ones beside it.
     """
     if new:
-        thread = new[0].id
-        entries = [passage_entry(p.id, p.text, p.created_at, p.user_id, p.tags, thread) for p in new]
-        _put(tx, "passages", new[0].archive_id, new[0].organization_id, entries)
+        entries = [passage_entry(passage, passage.tags, new[0].id) for passage in new]
+        _add(tx, "passages", new[0].archive_id, new[0].organization_id, entries)
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these messages out of the index, before they are deleted."""
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
-    for (owner, organization), entries in _by_owner(rows, lambda row: message_entry(row._asdict())).items():
-        _put(tx, "messages", owner, organization, entries, is_deleted=True)
+    _delete(tx, "messages", [(row.owner_id, row.organization_id, message_entry(row._asdict())) for row in rows])
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
     tags = tags_of(tx, ids)
-
-    def entry(row: Any) -> IndexEntry:
-        return passage_entry(row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), row.id)
-
-    for (owner, organization), entries in _by_owner(tx.all(_INDEXED_PASSAGES, {"ids": list(ids)}), entry).items():
-        _put(tx, "passages", owner, organization, entries, is_deleted=True)
+    rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
+    entries = [(row.owner_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
+    _delete(tx, "passages", entries)
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -190,29 +185,24 @@ def message_entry(row: Mapping[str, Any]) -> IndexEntry:
     return IndexEntry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
 
 
-def passage_entry(
-    id: str, text: str, created_at: int, user_id: str | None, tags: tuple[str, ...], thread: str | int
-) -> IndexEntry:
-    """How a passage is indexed; passages of one thread count as parts of one text."""
-    said = _SPEAKER.match(text)
-    return IndexEntry(id, text, created_at, thread, user_id, speaker=said[1] if said else "", labels=tags)
+def passage_entry(passage: Any, tags: Sequence[str], thread: str | int) -> IndexEntry:
+    """How a passage is indexed, given as a value or a row; passages of one thread count as parts of one text."""
+    said = _SPEAKER.match(passage.text)
+    speaker = said[1] if said else ""
+    user_id, labels = passage.user_id, tuple(tags)
+    return IndexEntry(passage.id, passage.text, passage.created_at, thread, user_id, speaker=speaker, labels=labels)
 
 
-def _by_owner(rows: Sequence[Any], entry: Any) -> dict[tuple[str, str], list[IndexEntry]]:
+def _delete(tx: Transaction, kind: Kind, entries: Sequence[tuple[str, str, IndexEntry]]) -> None:
+    """Add rows of deletions to the buffers of those who own these entries."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
-    for row in rows:
-        grouped.setdefault((row.owner_id, row.organization_id), []).append(entry(row))
-    return grouped
+    for owner_id, organization_id, entry in entries:
+        grouped.setdefault((owner_id, organization_id), []).append(entry)
+    for (owner_id, organization_id), some in grouped.items():
+        write_buffer.put(tx, kind, owner_id, some, is_deleted=True)
+        write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(some))
 
 
-def _put(
-    tx: Transaction,
-    kind: Kind,
-    owner_id: str,
-    organization_id: str,
-    entries: Sequence[IndexEntry],
-    *,
-    is_deleted: bool = False,
-) -> None:
-    write_buffer.put(tx, kind, owner_id, entries, is_deleted=is_deleted)
+def _add(tx: Transaction, kind: Kind, owner_id: str, organization_id: str, entries: Sequence[IndexEntry]) -> None:
+    write_buffer.put(tx, kind, owner_id, entries)
     write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(entries))

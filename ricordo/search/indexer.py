@@ -176,7 +176,9 @@ class Indexer:
         return False
 
 
-async def _embedded(embedder: Embedder, documents: Sequence["EmbeddableDocument"]) -> dict[int, Sequence[float]]:
+async def _embedded(
+    embedder: Embedder, documents: Sequence["EmbeddableDocument"], *, is_usable: bool = False
+) -> dict[int, Sequence[float]]:
     """The vectors by document, without those of texts that the model's provider refuses: these are found by their words.
 
     Raises ModelError where it is not a text that is refused, but all that this model is asked.
@@ -184,45 +186,24 @@ async def _embedded(embedder: Embedder, documents: Sequence["EmbeddableDocument"
     if not documents:
         return {}
     try:
-        return await _all_embedded(embedder, documents)
+        vectors = await embedder.embed([document.text for document in documents], purpose="document")
+        return {document.number: vector for document, vector in zip(documents, vectors, strict=True)}
     except ModelError as error:
         if error.kind != "llm_bad_request":
             raise
-    # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
-    await embedder.embed(["words"], purpose="document")
-    return await _embedded_by_halves(embedder, documents)
-
-
-async def _embedded_by_halves(
-    embedder: Embedder, documents: Sequence["EmbeddableDocument"]
-) -> dict[int, Sequence[float]]:
+    if not is_usable:
+        # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
+        await embedder.embed(["words"], purpose="document")
     if len(documents) == 1:
         log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number})
         return {}
     half = len(documents) // 2
-    vectors: dict[int, Sequence[float]] = {}
-    for part in (documents[:half], documents[half:]):
-        try:
-            vectors |= await _all_embedded(embedder, part)
-        except ModelError as error:
-            if error.kind != "llm_bad_request":
-                raise
-            vectors |= await _embedded_by_halves(embedder, part)
-    return vectors
-
-
-async def _all_embedded(embedder: Embedder, documents: Sequence["EmbeddableDocument"]) -> dict[int, Sequence[float]]:
-    vectors = await embedder.embed([document.text for document in documents], purpose="document")
-    return {document.number: vector for document, vector in zip(documents, vectors, strict=True)}
+    first = await _embedded(embedder, documents[:half], is_usable=True)
+    return first | await _embedded(embedder, documents[half:], is_usable=True)
 
 
 def _record(document: "EmbeddableDocument", vector: Sequence[float]) -> VectorRecord:
+    user_id = document.user_id or ""
     return VectorRecord(
-        document.number,
-        vector,
-        document.created_at,
-        document.role,
-        document.thread,
-        document.user_id or "",
-        document.tags,
+        document.number, vector, document.created_at, document.role, document.thread, user_id, document.tags
     )

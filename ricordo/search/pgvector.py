@@ -248,18 +248,8 @@ def _near(dimension: int) -> TextualSelect:
 
 
 def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
-    return {
-        "partition": partition,
-        "model": model,
-        "document": record.document,
-        "dimension": len(record.vector),
-        "created_at": record.created_at,
-        "role": record.role,
-        "thread": record.thread,
-        "user_id": record.user_id,
-        "tags": list(record.tags),
-        "embedding": _literal(record.vector),
-    }
+    key = {"partition": partition, "model": model, "document": record.document, "dimension": len(record.vector)}
+    return {**key, **record.fields(), "embedding": _literal(record.vector)}
 
 
 def _values(place: Place, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:

@@ -45,26 +45,21 @@ _SOME_OWNERS = (
 )
 
 
-def _after(table: Any) -> Any:
-    return tuple_(table.c.created_at, table.c.seq) > tuple_(bindparam("created_at"), bindparam("seq"))
-
-
-_OF_AGENT = (messages.c.agent_id == bindparam("owner_id")) & (messages.c.text != "")
-_OF_ARCHIVE = passages.c.archive_id == bindparam("owner_id")
+_DOCUMENTS = {
+    "messages": (messages, (messages.c.agent_id == bindparam("owner_id")) & (messages.c.text != "")),
+    "passages": (passages, passages.c.archive_id == bindparam("owner_id")),
+}
 # In the order of an index that both tables have.
 _PORTIONS = {
-    "messages": select(messages)
-    .where(_OF_AGENT, _after(messages))
-    .order_by(messages.c.created_at, messages.c.seq)
-    .limit(bindparam("most")),
-    "passages": select(passages)
-    .where(_OF_ARCHIVE, _after(passages))
-    .order_by(passages.c.created_at, passages.c.seq)
-    .limit(bindparam("most")),
+    kind: select(table)
+    .where(condition, tuple_(table.c.created_at, table.c.seq) > tuple_(bindparam("created_at"), bindparam("seq")))
+    .order_by(table.c.created_at, table.c.seq)
+    .limit(bindparam("most"))
+    for kind, (table, condition) in _DOCUMENTS.items()
 }
 _COUNTS = {
-    "messages": select(func.count().label("documents")).select_from(messages).where(_OF_AGENT),
-    "passages": select(func.count().label("documents")).select_from(passages).where(_OF_ARCHIVE),
+    kind: select(func.count().label("documents")).select_from(table).where(condition)
+    for kind, (table, condition) in _DOCUMENTS.items()
 }
 _WAITING = select(search_buffer.c.seq).where(
     search_buffer.c.owner_id == bindparam("owner_id"), search_buffer.c.document.op("IN")(_IDS)
@@ -99,7 +94,7 @@ _START = (-(2**63), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class RebuildPortion:
     """Documents to index, the rows of the owner's buffer that they make needless, and where the next portion begins."""
 
     entries: Sequence[IndexEntry]
@@ -164,7 +159,9 @@ def threads_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     return found
 
 
-def read_portion(tx: Transaction, owner_id: str, after: tuple[int, int], threads: Mapping[int, int]) -> Portion | None:
+def read_portion(
+    tx: Transaction, owner_id: str, after: tuple[int, int], threads: Mapping[int, int]
+) -> RebuildPortion | None:
     """The next documents of the partition; None after the last. To be read in one snapshot."""
     kind = partitions.kind_of(owner_id)
     created_at, seq = after
@@ -172,11 +169,15 @@ def read_portion(tx: Transaction, owner_id: str, after: tuple[int, int], threads
     if not rows:
         return None
     waiting = tx.all(_WAITING, {"owner_id": owner_id, "ids": [row.seq for row in rows]})
-    entries = _messages(rows) if kind == "messages" else _passages(tx, rows, threads)
-    return Portion(entries, [row.seq for row in waiting], (rows[-1].created_at, rows[-1].seq))
+    if kind == "messages":
+        entries = [message_entry(row._asdict()) for row in rows]
+    else:
+        tags = tags_of(tx, [row.id for row in rows])
+        entries = [passage_entry(row, tags.get(row.id, ()), threads.get(row.seq, row.id)) for row in rows]
+    return RebuildPortion(entries, [row.seq for row in waiting], (rows[-1].created_at, rows[-1].seq))
 
 
-def add_portion(tx: Transaction, owner_id: str, portion: Portion) -> None:
+def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
     """Put the documents into the new index."""
     from ricordo.search.flush import flush
 
@@ -276,17 +277,3 @@ async def _embed(indexer: "Indexer", owner: PartitionOwner, owner_id: str, handl
 async def _drop_remains(indexer: "Indexer", owner_id: str) -> None:
     while await indexer.store.write(lambda tx: drop_remains(tx, owner_id)):
         pass
-
-
-def _messages(rows: Sequence[Any]) -> list[IndexEntry]:
-    return [message_entry(row._asdict()) for row in rows]
-
-
-def _passages(tx: Transaction, rows: Sequence[Any], threads: Mapping[int, int]) -> list[IndexEntry]:
-    tags = tags_of(tx, [row.id for row in rows])
-    return [
-        passage_entry(
-            row.id, row.text, row.created_at, row.user_id, tuple(tags.get(row.id, ())), threads.get(row.seq, row.id)
-        )
-        for row in rows
-    ]

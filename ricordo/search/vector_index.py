@@ -6,7 +6,7 @@ vectors are a cache, so whatever an implementation holds may be dropped and sent
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class VectorRecord:
     thread: str = ""
     user_id: str = ""
     tags: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """What it can be filtered by, by name."""
+        filtered = {"created_at": self.created_at, "role": self.role, "thread": self.thread, "user_id": self.user_id}
+        return {**filtered, "tags": list(self.tags)}
 
 
 @dataclass(frozen=True, slots=True)

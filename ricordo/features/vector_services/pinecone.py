@@ -17,7 +17,6 @@ from ricordo.features.vector_services.service import (
     VectorService,
     by_size,
     conditions,
-    fields_of,
     floats,
     latest,
     library,
@@ -136,7 +135,7 @@ def _index_class() -> Any:
 
 
 def _vector(record: VectorRecord) -> dict[str, Any]:
-    metadata = fields_of(record)
+    metadata = record.fields()
     if not record.tags:
         del metadata["tags"]
     return {"id": str(record.document), "values": floats(record.vector), "metadata": metadata}

@@ -19,7 +19,6 @@ from ricordo.features.vector_services.service import (
     VectorService,
     by_size,
     conditions,
-    fields_of,
     floats,
     latest,
     library,
@@ -203,7 +202,7 @@ def _said(error: Any) -> str:
 
 
 def _point(record: VectorRecord) -> dict[str, Any]:
-    return {"id": record.document, "vector": floats(record.vector), "payload": fields_of(record)}
+    return {"id": record.document, "vector": floats(record.vector), "payload": record.fields()}
 
 
 def _filter(wanted: VectorFilter) -> Any:

@@ -47,17 +47,6 @@ def latest(records: Sequence[VectorRecord]) -> list[VectorRecord]:
     return list({record.document: record for record in records}.values())
 
 
-def fields_of(record: VectorRecord) -> dict[str, Any]:
-    """What a record can be filtered by."""
-    return {
-        "created_at": record.created_at,
-        "role": record.role,
-        "thread": record.thread,
-        "user_id": record.user_id,
-        "tags": list(record.tags),
-    }
-
-
 def conditions(wanted: VectorFilter) -> list[tuple[str, str, Any]]:
     """The filter as conditions (field, operator, value), all of which must hold; the operators are in, eq, any, gte and lte."""
     tags = [[tag] for tag in wanted.tags] if wanted.all_tags else [list(wanted.tags)]

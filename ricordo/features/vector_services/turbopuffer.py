@@ -19,7 +19,6 @@ from ricordo.features.vector_services.service import (
     VectorService,
     by_size,
     conditions,
-    fields_of,
     floats,
     latest,
     library,
@@ -139,7 +138,7 @@ class TurbopufferIndex(ServiceIndex):
 
 
 def _row(record: VectorRecord) -> dict[str, Any]:
-    return {"id": record.document, "vector": _packed(record.vector), **fields_of(record)}
+    return {"id": record.document, "vector": _packed(record.vector), **record.fields()}
 
 
 def _packed(vector: Sequence[float]) -> str:
