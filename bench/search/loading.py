@@ -25,7 +25,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.search import flush, partitions
 from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import NAME, PgVectorIndex
-from ricordo.search.pgvector_builder import Plan
+from ricordo.search.pgvector_builder import BuildPlan
 from ricordo.search.records import POSTING_CHUNK
 from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings
@@ -72,7 +72,7 @@ class _Noting(PgVectorIndex):
 
     def __init__(self, store: "PostgresStore", kept: Kept) -> None:
         # It is built when all is there, and not in a pause before.
-        super().__init__(store, Plan(quiet=24 * 60 * 60))
+        super().__init__(store, BuildPlan(quiet=24 * 60 * 60))
         self._kept = kept
         self._end = 0
 

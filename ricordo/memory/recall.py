@@ -17,7 +17,7 @@ from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.search import index
-from ricordo.search.index import Found, MessageFilter, PassageFilter, Query, SearchMode
+from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.storage import archives, messages
 from ricordo.storage.store import Store, Transaction
@@ -84,7 +84,7 @@ class Recall:
                 asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
             )
 
-        def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundMessage]]:
+        def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundMessage]]:
             found = index.find_messages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
@@ -112,7 +112,7 @@ class Recall:
             outside = VectorFilter((), None, wanted.user_id, wanted.tags, wanted.all_tags, wanted.start, wanted.end)
             asked = await self._ask_outside(asked, kept_in, outside, limit)
 
-        def find(tx: Transaction, asked: Query) -> tuple[Found, list[FoundPassage]]:
+        def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
             found = index.find_passages(tx, asked, _settled(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
@@ -122,7 +122,7 @@ class Recall:
     async def _settled(self, wanted: F | Callable[[Transaction], F]) -> F:
         return await self._store.read(wanted) if callable(wanted) else wanted
 
-    async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[Found, T]]) -> T:
+    async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]) -> T:
         found, results = await self._store.read(lambda tx: find(tx, asked))
         more = await self._embed(asked.text, found.missing) if found.missing else {}
         if not more:

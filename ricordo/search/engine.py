@@ -20,9 +20,9 @@ from ricordo.domain.passage import Relevance
 from ricordo.search import fusion, scoring
 from ricordo.search.cache import cache_of
 from ricordo.search.dates import QUERY_LENGTH, named_times
-from ricordo.search.fusion import Similar
+from ricordo.search.fusion import Similarities
 from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
-from ricordo.search.query import Conditions, Found, Hit, Query
+from ricordo.search.query import Query, SearchConditions, SearchHit, SearchResult
 from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
 from ricordo.search.records import Documents, read_documents
 from ricordo.search.scoring import Integers, Posting
@@ -42,17 +42,17 @@ COMPARED = 1000
 _DAY = 24 * 60 * 60 * SECOND
 
 
-def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Conditions, limit: int) -> Found:
+def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: SearchConditions, limit: int) -> SearchResult:
     """The best documents of these partitions that meet the conditions."""
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
-        return Found()
+        return SearchResult()
     words = query_terms(query.text)
     forms = [*other_forms(query.text), *related_terms(query.related, words)]
     search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
     may = search.allowed(wanted)
     if not words:
-        return Found(tuple(_newest(search.view, may, limit)))
+        return SearchResult(tuple(_newest(search.view, may, limit)))
     postings = search.postings_of(words, forms)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
@@ -66,10 +66,12 @@ def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: Condition
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
     hits = [
-        Hit(int(search.view.records["number"][p]), Relevance(round(float(scored[p]), 6), by_words, by_vector, mode))
+        SearchHit(
+            int(search.view.records["number"][p]), Relevance(round(float(scored[p]), 6), by_words, by_vector, mode)
+        )
         for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
     ]
-    return Found(tuple(hits), missing)
+    return SearchResult(tuple(hits), missing)
 
 
 class _Search:
@@ -103,11 +105,11 @@ class _Search:
             placed.append(replace(posting, positions=posting.positions + start) if start else posting)
         return joined_postings(placed)
 
-    def allowed(self, wanted: Conditions) -> Bools | None:
+    def allowed(self, wanted: SearchConditions) -> Bools | None:
         """Which positions meet the conditions; None for all, where nothing is deleted."""
         if wanted.roles and all(role in wanted.roles for role in self.view.roles):
             wanted = replace(wanted, roles=())  # most filters by role leave nothing out
-        if wanted == Conditions() and self.view.documents.is_whole:
+        if wanted == SearchConditions() and self.view.documents.is_whole:
             return None
         records = self.view.records
         may = self.view.alive.copy()
@@ -176,7 +178,7 @@ class _Search:
                     found.setdefault(part, []).append((by_seq[row.partition], decoded({0: row.data})))
         return found
 
-    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similar | None, frozenset[str]]:
+    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similarities | None, frozenset[str]]:
         """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
         missing = {
             s.embedding for s in self._partitions if s.embedding and s.vectors and s.embedding not in query.vectors
@@ -195,7 +197,7 @@ class _Search:
                 found = _compare(vectors[partition.seq], asked, None if may is None else may[here], lexical[here])
             else:
                 continue
-            parts.append(Similar(found.positions + start, found.values) if start else found)
+            parts.append(Similarities(found.positions + start, found.values) if start else found)
         similar = fusion.joined(parts)
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
@@ -219,13 +221,13 @@ def _once(posting: Posting) -> Posting:
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
 
 
-def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similar:
+def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similarities:
     least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
     hits = lexical >= least if least > 0 else lexical > 0
     return similarities(vectors, asked, may, hits if may is None else hits & may)
 
 
-def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similar:
+def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similarities:
     """The similarities by position that an outside index gave by the numbers of documents."""
     values = {number: similarity for number, similarity in nearest if not math.isnan(similarity)}
     known = np.array(sorted(values), dtype=np.int64)
@@ -236,12 +238,12 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
         places = places[np.isin(numbers[places], known)]
     else:
         places = np.flatnonzero(np.isin(numbers, known))
-    return Similar(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
+    return Similarities(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
 
 
-def _newest(view: PartitionView, may: Bools | None, limit: int) -> list[Hit]:
+def _newest(view: PartitionView, may: Bools | None, limit: int) -> list[SearchHit]:
     best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, limit)
-    return [Hit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
+    return [SearchHit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 
 
 @lru_cache(maxsize=MOST_INFIXES)

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from ricordo.search.scoring import (
     Bools,
-    Documents,
+    DocumentColumns,
     Floats,
     Integers,
-    Layout,
     Posting,
+    SlotLayout,
 )
 
 # How much of the score is similarity, where there is any; the words have the rest.
@@ -36,7 +36,7 @@ FEW_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class CommonDirections:
     """What the vectors of a space share: their `mean` (d,), and the `directions` (3, d) of length 1 in which they differ most.
 
     Such directions tell who speaks and how, seldom what about.
@@ -47,7 +47,7 @@ class Common:
 
 
 @dataclass(frozen=True, slots=True)
-class Similar:
+class Similarities:
     """Similarities (m,) of the documents at these positions (m, ascending, each once); of all others none is known."""
 
     positions: Integers
@@ -56,10 +56,10 @@ class Similar:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def where(self, mask: Bools) -> "Similar":
+    def where(self, mask: Bools) -> "Similarities":
         """Those of documents that the mask allows, (n,)."""
         kept = mask[self.positions]
-        return Similar(self.positions[kept], self.values[kept])
+        return Similarities(self.positions[kept], self.values[kept])
 
     def at(self, positions: Integers) -> Floats:
         """Those of these documents, (k,); less than any number where none is known."""
@@ -70,17 +70,19 @@ class Similar:
         return np.where(self.positions[places] == positions, self.values[places], np.float32(-np.inf))
 
 
-NOTHING_SIMILAR = Similar(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+NO_SIMILARITIES = Similarities(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
 
 
-def joined(parts: Sequence[Similar]) -> Similar:
+def joined(parts: Sequence[Similarities]) -> Similarities:
     """Those of several spaces, the positions of each beyond those of the one before."""
     if len(parts) < 2:
-        return parts[0] if parts else NOTHING_SIMILAR
-    return Similar(np.concatenate([part.positions for part in parts]), np.concatenate([part.values for part in parts]))
+        return parts[0] if parts else NO_SIMILARITIES
+    return Similarities(
+        np.concatenate([part.positions for part in parts]), np.concatenate([part.values for part in parts])
+    )
 
 
-def common_of(vectors: npt.NDArray[Any]) -> Common | None:
+def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
     """What vectors (m, d) have in common; None where there are too few to tell. The same vectors give the same answer."""
     count, dimensions = vectors.shape
     if count < LEAST_SAMPLE or dimensions <= DIRECTIONS:
@@ -93,10 +95,10 @@ def common_of(vectors: npt.NDArray[Any]) -> Common | None:
     for _ in range(_ROUNDS):
         found = np.linalg.qr(apart.T @ (apart @ found))[0]
     _, _, turned = np.linalg.svd(apart @ found, full_matrices=False)
-    return Common(mean, np.ascontiguousarray((found @ turned.T).T[:DIRECTIONS], dtype=np.float32))
+    return CommonDirections(mean, np.ascontiguousarray((found @ turned.T).T[:DIRECTIONS], dtype=np.float32))
 
 
-def focus(query: Floats, common: Common | None) -> Floats:
+def focus(query: Floats, common: CommonDirections | None) -> Floats:
     """The query's vector (d,) without what tells nothing in this space: products with it then order documents by subject."""
     if common is None:
         return query
@@ -104,7 +106,7 @@ def focus(query: Floats, common: Common | None) -> Floats:
     return np.asarray(rest - (common.directions @ rest) @ common.directions, dtype=np.float32)
 
 
-def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
+def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
     """Which documents are said by somebody that these terms name, (n,); None where nobody is named."""
     known = [posting.spread.spoken for posting in postings if posting.spread and posting.spread.spoken is not None]
     named = [posting for posting in postings if not posting.spread and posting.named.any()]
@@ -121,9 +123,9 @@ def speaks(documents: Documents, postings: Sequence[Posting]) -> Bools | None:
 
 
 def fuse(
-    documents: Documents,
+    documents: DocumentColumns,
     lexical: Floats,
-    similar: Similar | None = None,
+    similar: Similarities | None = None,
     times: Sequence[tuple[int, int]] = (),
     spoken: Bools | None = None,
     may: Bools | None = None,
@@ -157,7 +159,7 @@ def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     return within
 
 
-def _scaled(documents: Documents, similar: Similar, may: Bools | None) -> Similar | None:
+def _scaled(documents: DocumentColumns, similar: Similarities, may: Bools | None) -> Similarities | None:
     """Similarities, helped by their neighbours', as shares of the way from the least to the most; None where there are none."""
     known = similar if may is None else similar.where(may)
     if not len(known):
@@ -168,12 +170,12 @@ def _scaled(documents: Documents, similar: Similar, may: Bools | None) -> Simila
     smoothed = _smooth(documents.layout, known.positions, known.values - usual)
     low, high = smoothed.min(), smoothed.max()
     if high == low:
-        return Similar(known.positions, np.ones(len(known), dtype=np.float32))
+        return Similarities(known.positions, np.ones(len(known), dtype=np.float32))
     # Not quite 0 for the least similar: it was found, and comes last.
-    return Similar(known.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6)))
+    return Similarities(known.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6)))
 
 
-def _smooth(layout: Layout, known: Integers, values: Floats) -> Floats:
+def _smooth(layout: SlotLayout, known: Integers, values: Floats) -> Floats:
     """The value of each known position with shares of its neighbours'; the unknown have none to give."""
     slots: Floats = np.zeros(layout.size, dtype=np.float32)
     slot = layout.slot[known]
@@ -186,7 +188,7 @@ def _smooth(layout: Layout, known: Integers, values: Floats) -> Floats:
     return smoothed
 
 
-def top(documents: Documents, scores: Floats, mask: Bools | None, k: int) -> Integers:
+def top(documents: DocumentColumns, scores: Floats, mask: Bools | None, k: int) -> Integers:
     """Positions of the k best above 0 that the mask allows, best first; of equals the newest first. Without a mask, all are."""
     if mask is not None:
         allowed = np.flatnonzero(mask)
@@ -213,7 +215,7 @@ def bar(scores: Floats, k: int) -> np.float32:
 
 
 def ranks(
-    best: Integers, may: Bools | None, lexical: Floats, similar: Similar | None
+    best: Integers, may: Bools | None, lexical: Floats, similar: Similarities | None
 ) -> list[tuple[int | None, int | None]]:
     """For each of these positions its rank by words and by similarity among those that may be found: 1 first, None not found so."""
     by_words = _ranks(lexical[best], lexical, may, 0.0)

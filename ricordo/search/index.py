@@ -16,7 +16,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.search import write_buffer
-from ricordo.search.query import Conditions, Found, Hit, Query, SearchMode
+from ricordo.search.query import Query, SearchConditions, SearchHit, SearchMode, SearchResult
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
 from ricordo.storage.store import Transaction, each
@@ -24,7 +24,7 @@ from ricordo.storage.tables import messages as messages_table
 from ricordo.storage.tables import passages, passages_tags
 
 Kind = Literal["messages", "passages"]
-__all__ = ["Found", "Hit", "MessageFilter", "PassageFilter", "Query", "SearchMode"]
+__all__ = ["MessageFilter", "PassageFilter", "Query", "SearchHit", "SearchMode", "SearchResult"]
 
 _IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
 _INDEXED_MESSAGES = select(
@@ -154,11 +154,11 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
     return tags
 
 
-def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> Found:
+def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> SearchResult:
     """The best matching messages; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    conditions = Conditions(
+    conditions = SearchConditions(
         thread=wanted.conversation_id,
         shared=wanted.shared,
         user_id=wanted.user_id,
@@ -169,11 +169,11 @@ def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: i
     return engine.find(tx, wanted.agent_ids, query, conditions, limit)
 
 
-def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> Found:
+def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> SearchResult:
     """The best matching passages; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    conditions = Conditions(
+    conditions = SearchConditions(
         user_id=wanted.user_id, tags=wanted.tags, all_tags=wanted.all_tags, start=wanted.start, end=wanted.end
     )
     return engine.find(tx, wanted.archive_ids, query, conditions, limit)

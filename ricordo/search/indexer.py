@@ -16,7 +16,7 @@ from ricordo.llm.chat import Embedder
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import PartitionOwner
-from ricordo.search.query import Batch
+from ricordo.search.query import EmbeddingBatch
 from ricordo.search.vector_index import VectorIndex, VectorRecord
 from ricordo.storage.jobs import FencedStore
 from ricordo.storage.store import Store
@@ -122,14 +122,14 @@ class Indexer:
         """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
-    async def next_batch(self, owner_id: str, handle: str) -> Batch | None:
+    async def next_batch(self, owner_id: str, handle: str) -> EmbeddingBatch | None:
         """The next documents of a partition to embed with this model; None where all have their vectors."""
         from ricordo.search.vector_store import next_batch
 
         return await self.store.read(lambda tx: next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
 
     async def vectors_for(
-        self, batch: Batch, owner_id: str, handle: str, index: VectorIndex | None
+        self, batch: EmbeddingBatch, owner_id: str, handle: str, index: VectorIndex | None
     ) -> tuple[dict[int, Sequence[float]], int]:
         """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
         from ricordo.search.vector_store import documents_of

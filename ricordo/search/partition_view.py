@@ -35,7 +35,7 @@ class PartitionView:
     """
 
     records: Documents
-    documents: scoring.Documents
+    documents: scoring.DocumentColumns
     buffered: Sequence[tuple[int, Mapping[str, int]]]
     roles: frozenset[str]
     spreads: dict[str, Spread] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from sqlalchemy import TextualSelect, column, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import RicordoError, Unavailable
-from ricordo.search.pgvector_builder import Builder, Place, Plan, prefix_of
+from ricordo.search.pgvector_builder import BuildPlan, IndexBuilder, VectorGroup, prefix_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from ricordo.storage import migrations
 from ricordo.storage.sqlite import SqliteStore
@@ -99,9 +99,9 @@ class PgVectorIndex:
 
     name = NAME
 
-    def __init__(self, store: "PostgresStore", plan: Plan | None = None) -> None:
+    def __init__(self, store: "PostgresStore", plan: BuildPlan | None = None) -> None:
         self._store = store
-        self._builder = Builder(store, plan or Plan())
+        self._builder = IndexBuilder(store, plan or BuildPlan())
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these. Vectors of another dimension than a partition's others are kept beside them."""
@@ -112,10 +112,10 @@ class PgVectorIndex:
             some = latest[start : start + _AT_ONCE]
             await self._write(lambda tx, some=some: tx.run(_UPSERT, some))  # type: ignore[misc]
         for dimension in {row["dimension"] for row in latest}:
-            self._builder.written(Place(partition, model, dimension))
+            self._builder.written(VectorGroup(partition, model, dimension))
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Forget these documents."""
+        """Remove these documents."""
         for start in range(0, len(documents), _REMOVED_AT_ONCE):
             values = {
                 "partition": partition,
@@ -125,13 +125,13 @@ class PgVectorIndex:
             await self._write(lambda tx, values=values: tx.run(_REMOVE, values))  # type: ignore[misc]
 
     async def drop(self, partition: str, model: str) -> None:
-        """Forget the partition's vectors of this model, and then the index over them."""
+        """Drop the partition's vectors of this model, and then the index over them."""
         values = {"partition": partition, "model": model, "most": _REMOVED_AT_ONCE}
         while await self._write(lambda tx: tx.run(_DROP_SOME, values)):
             pass
         prefix = {"prefix": prefix_of(partition, model)}
         if await self._read(lambda tx: tx.first(_HAS_INDEX, prefix).has_index):
-            with _plainly():
+            with _translated_errors():
                 await self._builder.tidy()
 
     async def search(
@@ -140,29 +140,29 @@ class PgVectorIndex:
         """The nearest documents: exactly, or by the partition's index where it has one that finds enough of them."""
         if limit < 1:
             return []
-        place = Place(partition, model, len(vector))
-        values = _values(place, vector, min(limit, _MOST_RESULTS), wanted)
-        rows, is_built = await self._read(lambda tx: _search(tx, place, values))
+        group = VectorGroup(partition, model, len(vector))
+        values = _values(group, vector, min(limit, _MOST_RESULTS), wanted)
+        rows, is_built = await self._read(lambda tx: _search(tx, group, values))
         if not is_built:
-            self._builder.searched(place)
+            self._builder.searched(group)
         # Nothing is near a vector of zeros, as a text without words may have; its similarity is no number.
         return [(int(row.document), float(row.similarity)) for row in rows if not math.isnan(row.similarity)]
 
     async def build(self, partition: str, model: str, dimension: int) -> bool:
         """Build the partition's approximate index now, without waiting for quiet; tells whether it has one. Raises Unavailable."""
-        with _plainly():
-            return await self._builder.build(Place(partition, model, dimension))
+        with _translated_errors():
+            return await self._builder.build(VectorGroup(partition, model, dimension))
 
     async def close(self) -> None:
         """Stop building. The store is its owner's to close."""
         await self._builder.close()
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
-        with _plainly():
+        with _translated_errors():
             return await self._store.read(work)
 
     async def _write(self, work: Callable[[Transaction], T]) -> T:
-        with _plainly():
+        with _translated_errors():
             return await self._store.write(work)
 
 
@@ -203,14 +203,14 @@ def _make(tx: Transaction) -> None:
     migrations.create_pgvector(tx.connection)
 
 
-def _search(tx: Transaction, place: Place, values: dict[str, Any]) -> tuple[Sequence[Any], bool]:
-    """The rows found, and whether the place has an approximate index."""
+def _search(tx: Transaction, group: VectorGroup, values: dict[str, Any]) -> tuple[Sequence[Any], bool]:
+    """The rows found, and whether the group has an approximate index."""
     limit = values["limit"]
     in_view = min(max(_IN_VIEW, 2 * limit), _MOST_IN_VIEW)
-    settings = {"index": place.index, "in_view": in_view, "looked_at": _LOOKED_AT}
+    settings = {"index": group.index, "in_view": in_view, "looked_at": _LOOKED_AT}
     is_built = tx.first(_GET_READY, settings).is_built
     if is_built and limit <= _MOST_FROM_INDEX and _admits_enough(tx, values):
-        found = tx.all(_near(place.dimension), values)
+        found = tx.all(_near(group.dimension), values)
         # Fewer than were wanted: there are no more, or the index did not come upon them.
         if len(found) == limit:
             return found, True
@@ -237,7 +237,7 @@ _NEAREST = _found(
 
 @cache
 def _near(dimension: int) -> TextualSelect:
-    """The statement that a place's index serves: its expression and its predicate are the index's."""
+    """The statement that a group's index serves: its expression and its predicate are the index's."""
     half = f"halfvec({dimension:d})"
     return _found(
         "SELECT document, 1 - (embedding <=> CAST(:vector AS vector)) AS similarity FROM ("  # noqa: S608
@@ -252,10 +252,10 @@ def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
     return {**key, **record.fields(), "embedding": _literal(record.vector)}
 
 
-def _values(place: Place, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
+def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
     tags = list(wanted.tags) or None
     return {
-        **place.values,
+        **group.values,
         "vector": _literal(vector),
         "limit": limit,
         "roles": list(wanted.roles) or None,
@@ -274,7 +274,7 @@ def _literal(vector: Sequence[float]) -> str:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """What the database refuses, as when the extension was taken away, becomes a sentence."""
     import psycopg
 

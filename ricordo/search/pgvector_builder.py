@@ -49,11 +49,11 @@ _COUNT = text(f"SELECT count(*) FROM search_pgvector WHERE {_IN_PLACE}")  # noqa
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """When an approximate index is built, and how.
 
     From `least` vectors on, once none came for `quiet` seconds: a row costs three times as much once the index must be kept.
-    A place is looked at again after `again` seconds. Building may take `memory` bytes of the database server's.
+    A group is looked at again after `again` seconds. Building may take `memory` bytes of the database server's.
     """
 
     least: int = 20_000
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VectorGroup:
     """The vectors that are searched together: a partition's of one model and one dimension."""
 
     partition: str
@@ -72,7 +72,7 @@ class Place:
 
     @property
     def index(self) -> str:
-        """The name of its index: of one place each, and short and plain enough for PostgreSQL."""
+        """The name of its index: of one group each, and short and plain enough for PostgreSQL."""
         return f"{prefix_of(self.partition, self.model)}{self.dimension}"
 
     @property
@@ -87,14 +87,14 @@ def prefix_of(partition: str, model: str) -> str:
     return f"{PREFIX}{digest[:24]}_"
 
 
-class Builder:
+class IndexBuilder:
     """Builds what is asked for and removes what is not needed any more, one thing after the other, until it is closed."""
 
-    def __init__(self, store: SqlStore, plan: Plan) -> None:
+    def __init__(self, store: SqlStore, plan: BuildPlan) -> None:
         self._store = store
         self._plan = plan
-        self._due: dict[Place, float] = {}
-        self._looked: dict[Place, float] = {}
+        self._due: dict[VectorGroup, float] = {}
+        self._looked: dict[VectorGroup, float] = {}
         self._changed = asyncio.Event()
         # Before the database's lock, so that those of one process wait for each other.
         self._alone_here = asyncio.Lock()
@@ -102,22 +102,22 @@ class Builder:
         self._connection: Any = None
         self._is_closed = False
 
-    def written(self, place: Place) -> None:
-        """Look at the place once it has been quiet for a while."""
-        self._ask(place, max(time.monotonic() + self._plan.quiet, self._looked.get(place, 0) + self._plan.again))
+    def written(self, group: VectorGroup) -> None:
+        """Look at the group once it has been quiet for a while."""
+        self._ask(group, max(time.monotonic() + self._plan.quiet, self._looked.get(group, 0) + self._plan.again))
 
-    def searched(self, place: Place) -> None:
-        """Look at the place now, as it was searched exactly; not where it was looked at a moment ago."""
-        if time.monotonic() - self._looked.get(place, -self._plan.again) >= self._plan.again:
-            self._ask(place, time.monotonic())
+    def searched(self, group: VectorGroup) -> None:
+        """Look at the group now, as it was searched exactly; not where it was looked at a moment ago."""
+        if time.monotonic() - self._looked.get(group, -self._plan.again) >= self._plan.again:
+            self._ask(group, time.monotonic())
 
-    async def build(self, place: Place) -> bool:
-        """Build the place's index if it has enough vectors; tells whether it has one now. Not while another server builds one."""
+    async def build(self, group: VectorGroup) -> bool:
+        """Build the group's index if it has enough vectors; tells whether it has one now. Not while another server builds one."""
         if len(self._looked) >= _MOST_REMEMBERED:
             self._looked.clear()
         async with self._alone_here:
-            self._looked[place] = time.monotonic()
-            return await asyncio.to_thread(self._build, place)
+            self._looked[group] = time.monotonic()
+            return await asyncio.to_thread(self._build, group)
 
     async def tidy(self) -> bool:
         """Remove the indexes that are broken or empty; False where somebody builds, whose next pass does it."""
@@ -137,49 +137,49 @@ class Builder:
                         await asyncio.to_thread(connection.cancel_safe, timeout=5)
                 await asyncio.wait([self._task], timeout=0.2)
 
-    def _ask(self, place: Place, due: float) -> None:
-        if self._is_closed or place.dimension > _MOST_DIMENSIONS:
+    def _ask(self, group: VectorGroup, due: float) -> None:
+        if self._is_closed or group.dimension > _MOST_DIMENSIONS:
             return
-        self._due[place] = due
+        self._due[group] = due
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work(), name="pgvector")
 
     async def _work(self) -> None:
         while self._due:
-            place = min(self._due, key=self._due.__getitem__)
-            wait = self._due[place] - time.monotonic()
+            group = min(self._due, key=self._due.__getitem__)
+            wait = self._due[group] - time.monotonic()
             if wait > 0:
                 self._changed.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), wait)
                 continue
-            del self._due[place]
+            del self._due[group]
             try:
-                await self.build(place)
+                await self.build(group)
             except Exception as error:
                 # Searches go on exactly, so that nothing is lost but time; the next look tries again.
                 reason = reason_of(error)
-                log.warning("an index of vectors was not built", extra={"partition": place.partition, "reason": reason})
+                log.warning("an index of vectors was not built", extra={"partition": group.partition, "reason": reason})
 
-    def _build(self, place: Place) -> bool:
+    def _build(self, group: VectorGroup) -> bool:
         with self._alone() as connection:
             if connection is None:
-                return self._is_built(place)
+                return self._is_built(group)
             self._tidy(connection)
-            if connection.execute(_IS_BUILT, {"name": place.index}).scalar_one():
+            if connection.execute(_IS_BUILT, {"name": group.index}).scalar_one():
                 return True
-            most = {**place.values, "most": self._plan.least}
+            most = {**group.values, "most": self._plan.least}
             if connection.execute(_COUNT_UP_TO, most).scalar_one() < self._plan.least or self._is_closed:
                 return False
-            self._create(connection, place)
+            self._create(connection, group)
             return True
 
-    def _create(self, connection: Connection, place: Place) -> None:
+    def _create(self, connection: Connection, group: VectorGroup) -> None:
         started = time.monotonic()
-        rows = connection.execute(_COUNT, place.values).scalar_one()
-        self._allow_memory(connection, rows, place.dimension)
-        values = {**place.values, "name": place.index, "links": _LINKS, "weighed": _LINKS_WEIGHED}
+        rows = connection.execute(_COUNT, group.values).scalar_one()
+        self._allow_memory(connection, rows, group.dimension)
+        values = {**group.values, "name": group.index, "links": _LINKS, "weighed": _LINKS_WEIGHED}
         statement = connection.execute(_STATEMENT, values).scalar_one()
         try:
             _run(connection, statement)
@@ -192,7 +192,7 @@ class Builder:
             _run(connection, statement)
         _run(connection, "ANALYZE search_pgvector")
         seconds = round(time.monotonic() - started, 1)
-        log.info("built an index of vectors", extra={"partition": place.partition, "vectors": rows, "seconds": seconds})
+        log.info("built an index of vectors", extra={"partition": group.partition, "vectors": rows, "seconds": seconds})
 
     def _allow_memory(self, connection: Connection, rows: int, dimension: int) -> None:
         """Let the whole graph fit, up to the plan's limit: where it does not, building takes many times as long."""
@@ -203,9 +203,9 @@ class Builder:
         if (bounded := min(needed, self._plan.memory)) > allowed:
             _run(connection, f"SET maintenance_work_mem = '{bounded // 1024}kB'")
 
-    def _is_built(self, place: Place) -> bool:
+    def _is_built(self, group: VectorGroup) -> bool:
         with self._store.engine.connect() as connection:
-            return bool(connection.execute(_IS_BUILT, {"name": place.index}).scalar_one())
+            return bool(connection.execute(_IS_BUILT, {"name": group.index}).scalar_one())
 
     def _tidy_alone(self) -> bool:
         with self._alone() as connection:
@@ -237,5 +237,5 @@ class Builder:
 
 
 def _run(connection: Connection, statement: str) -> Any:
-    # Without parameters, or the driver would take a % in a name for the place of one.
+    # Without parameters, or the driver would take a % in a name for a placeholder.
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})

@@ -25,7 +25,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class SearchConditions:
     """Which documents of a partition may be found. Times are microseconds, both ends included; empty means: any.
 
     With `user_id` those about this user and those about nobody in particular; of the threads in `shared` also those with a number
@@ -43,7 +43,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """One result: the number (`seq`) of a message or passage, and why it was found."""
 
     document: int
@@ -51,15 +51,15 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best hits, best first. `missing` names the models whose vector of the query would have been needed as well."""
 
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[SearchHit, ...] = ()
     missing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EmbeddingBatch:
     """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
 
     owner_id: str

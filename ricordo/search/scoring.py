@@ -38,7 +38,7 @@ QUESTION_MALUS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SlotLayout:
     """Where documents stand: `slot` (n, int64) by position, all below `size`; from `alone` on nobody has neighbours.
 
     `weakening` (size, float32) is the part of a hit's denominator that depends on how many words surround it, in tenths.
@@ -51,7 +51,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class DocumentColumns:
     """The documents of a partition by position, n of them: seq, microseconds UTC, whether each is alive (was not deleted).
 
     A score is multiplied with the document's `worth`. `count` are alive.
@@ -62,7 +62,7 @@ class Documents:
     alive: Bools
     worth: Floats
     count: int
-    layout: Layout
+    layout: SlotLayout
 
     def __len__(self) -> int:
         return len(self.number)
@@ -98,7 +98,7 @@ class Posting:
     spread: Spread | None = None
 
 
-def documents_of(records: npt.NDArray[np.void], alive: Bools) -> Documents:
+def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
     """From records with the fields number, created_at, thread, length (in words) and asks; dead ones are nobody's neighbours."""
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
@@ -106,7 +106,7 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> Documents:
     count = int(np.count_nonzero(alive))
     slot, alone, size = _arrange(records["thread"].astype(np.uint64), created_at, number, alive)
     weakening = _weakening(slot, size, alone, records["length"], alive)
-    return Documents(number, created_at, alive, worth, count, Layout(slot, size, alone, weakening))
+    return DocumentColumns(number, created_at, alive, worth, count, SlotLayout(slot, size, alone, weakening))
 
 
 def _arrange(
@@ -151,7 +151,7 @@ def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Inte
 
 
 def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
-    """See `Layout`: how many words a document and those up to two places beside it have, compared with the mean of all."""
+    """See `SlotLayout`: how many words a document and those up to two places beside it have, compared with the mean of all."""
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
     if not alive.all():
@@ -168,7 +168,7 @@ def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], 
     return around
 
 
-def lexical(documents: Documents, postings: Sequence[Posting]) -> Floats:
+def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
     """The score of each document, (n,): 0 without a hit in itself or in its neighbours, without an upper bound."""
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
@@ -191,7 +191,7 @@ def lexical(documents: Documents, postings: Sequence[Posting]) -> Floats:
     return total.take(layout.slot)
 
 
-def spread_of(documents: Documents, posting: Posting) -> Spread:
+def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
     """The posting worked out for all documents: what a search for a term that many hold spends most of its time on."""
     size = documents.layout.size
     scratch = np.empty((2, size), dtype=np.float32)
@@ -203,7 +203,7 @@ def spread_of(documents: Documents, posting: Posting) -> Spread:
     return Spread(gain, spoken)
 
 
-def _gain(layout: Layout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats) -> Floats:
+def _gain(layout: SlotLayout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats) -> Floats:
     """What the term adds to each slot for a weight of 1, (size,), in `scratch` (2, size); `hits` (size,) are zeros, also after."""
     # Scattering is what costs, so both numbers are put into one.
     slots = layout.slot.take(posting.positions)
@@ -238,7 +238,7 @@ _SHARES = np.array([1, 2, 3, 4, TENTHS, 4, 3, 2, 1], dtype=np.uint8)
 def _add_few(
     total: Floats,
     hits: npt.NDArray[np.uint8],
-    layout: Layout,
+    layout: SlotLayout,
     posting: Posting,
     weight: np.float32,
 ) -> None:

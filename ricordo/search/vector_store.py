@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, func, literal, null, select, update
 
 from ricordo.errors import Conflict
 from ricordo.search.partitions import lock_partition, partition_of
-from ricordo.search.query import Batch
+from ricordo.search.query import EmbeddingBatch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vectors import VECTOR
 from ricordo.storage.repository import Appending
@@ -89,7 +89,7 @@ class EmbeddableDocument:
     tags: tuple[str, ...]
 
 
-def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Batch | None:
+def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> EmbeddingBatch | None:
     """The next documents to embed with this model; None where all flushed ones have their vectors."""
     partition = partition_of(tx, owner_id)
     if partition is None:
@@ -99,10 +99,10 @@ def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Bat
         return None
     records = _records(tx, partition, start, most)
     documents = tuple(int(r["number"]) if r["alive"] else None for r in records)
-    return Batch(owner_id, partition.kind, embedding, start, documents, partition.documents)
+    return EmbeddingBatch(owner_id, partition.kind, embedding, start, documents, partition.documents)
 
 
-def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
+def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
     """Store vectors of a batch by the numbers of its documents, zeros for those without; True where the model now serves.
 
     A partition's first model serves from its first vector on, a later one takes over when it has them all. Raises Conflict where
@@ -127,7 +127,7 @@ def add_vectors(tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[fl
     return serves
 
 
-def documents_of(tx: Transaction, batch: Batch) -> list[EmbeddableDocument]:
+def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[EmbeddableDocument]:
     """The documents of a batch that are still there. A message is embedded with the name of who said it."""
     rows = tx.all(_TEXTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]})
     return [
@@ -155,7 +155,7 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
 
 
 def replace_vectors(
-    tx: Transaction, batch: Batch, vectors: Mapping[int, Sequence[float]], size: int, model: str
+    tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int, model: str
 ) -> bool:
     """Store vectors of a batch under another name; once they are complete, put them in the place of this model's, and return True.
 

@@ -61,7 +61,7 @@ class Vectors:
     rows: npt.NDArray[Any]
     scales: Floats | None
     bits: npt.NDArray[np.uint64] | None
-    common: fusion.Common | None
+    common: fusion.CommonDirections | None
     counted: int
 
     def __len__(self) -> int:
@@ -121,17 +121,17 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
     return found, scales
 
 
-def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similar:
+def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
     """How near documents are to the query, beyond what all are near to: of those for which that was computed.
 
     `may` says by position which may be found, all without it; those in `also` are computed whatever the first look says of them.
     """
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
-        return fusion.NOTHING_SIMILAR
+        return fusion.NO_SIMILARITIES
     asked = fusion.focus(query, vectors.common)
     if vectors.scales is None:
-        return fusion.Similar(np.arange(count), vectors.rows[:count] @ asked)
+        return fusion.Similarities(np.arange(count), vectors.rows[:count] @ asked)
     chosen = also[:count].copy()
     chosen[_first_look(vectors, asked, count, may)] = True
     positions = np.flatnonzero(chosen)
@@ -141,7 +141,7 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
         rows = vectors.rows.take(some, axis=0).astype(np.float32)
         np.matmul(rows, asked, out=values[start : start + _COMPARED_AT_ONCE])
     values *= vectors.scales.take(positions)
-    return fusion.Similar(positions, values)
+    return fusion.Similarities(positions, values)
 
 
 def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[int, Vectors]:
@@ -238,7 +238,7 @@ def _apart(bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: in
     return apart
 
 
-def _beyond(rows: Floats, common: fusion.Common | None) -> npt.NDArray[np.uint64]:
+def _beyond(rows: Floats, common: fusion.CommonDirections | None) -> npt.NDArray[np.uint64]:
     return _packed(rows > (np.float32(0) if common is None else common.mean))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message
 from ricordo.search import fusion, index, partition_view, scoring
 from ricordo.search.engine import _from_outside
-from ricordo.search.index import Found, MessageFilter, Query, insert_messages
+from ricordo.search.index import MessageFilter, Query, SearchResult, insert_messages
 from ricordo.search.records import document_records, occurrences
 from ricordo.search.words import query_terms
 from ricordo.search.write_buffer import IndexEntry, pack, unpack
@@ -122,7 +122,7 @@ def allows(message: Message, wanted: MessageFilter) -> bool:
     )
 
 
-def found(hits: Found) -> list[tuple[int, float]]:
+def found(hits: SearchResult) -> list[tuple[int, float]]:
     return [(hit.document, hit.relevance.score) for hit in hits.hits]
 
 
@@ -141,7 +141,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
             conditions = {**conditions, "conversation_id": other.id}
         wanted = MessageFilter((agent.id,), **conditions)  # type: ignore[arg-type]
 
-        def look(tx: Transaction) -> Found:
+        def look(tx: Transaction) -> SearchResult:
             return index.find_messages(tx, Query(query), wanted, limit)
 
         for step in program:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ricordo.search import fusion
 from ricordo.search.fusion import (
-    Similar,
+    Similarities,
     common_of,
     focus,
     fuse,
@@ -15,7 +15,7 @@ from ricordo.search.fusion import (
     speaks,
     top,
 )
-from ricordo.search.scoring import Documents, Posting, documents_of
+from ricordo.search.scoring import DocumentColumns, Posting, documents_of
 
 RECORD = np.dtype(
     [("number", "<i8"), ("created_at", "<i8"), ("thread", "<u8"), ("length", "<u4"), ("alive", "u1"), ("asks", "u1")]
@@ -24,7 +24,7 @@ RECORD = np.dtype(
 
 def documents(
     count: int, *, thread: int | None = None, created_at: list[int] | None = None, asks: tuple[int, ...] = ()
-) -> Documents:
+) -> DocumentColumns:
     """So many documents, each alone or all in one thread."""
     times = created_at or list(range(count))
     rows = [(n + 1, times[n], thread or n + 1, 10, 1, n in asks) for n in range(count)]
@@ -39,10 +39,10 @@ def floats(*values: float) -> np.ndarray:
 NONE = float("nan")
 
 
-def likeness(*values: float) -> Similar:
+def likeness(*values: float) -> Similarities:
     """Similarities by position, NONE where none is known."""
     known = np.flatnonzero(~np.isnan(values))
-    return Similar(known, floats(*values)[known])
+    return Similarities(known, floats(*values)[known])
 
 
 def test_without_similarities_the_order_is_that_of_the_words() -> None:

@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from ricordo.domain.passage import Passage
 from ricordo.search import index
 from ricordo.search.index import (
-    Hit,
     MessageFilter,
     PassageFilter,
     Query,
+    SearchHit,
     insert_messages,
     insert_passages,
     unindex_messages,
@@ -37,7 +37,7 @@ def at(moment: int | None) -> int | None:
     return None if moment is None else START + moment
 
 
-def find_messages(tx: Transaction, query: str, agent_id: str, limit: int = 5) -> list[Hit]:
+def find_messages(tx: Transaction, query: str, agent_id: str, limit: int = 5) -> list[SearchHit]:
     return list(index.find_messages(tx, Query(query), MessageFilter((agent_id,)), limit).hits)
 
 
@@ -73,7 +73,7 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
             if flushes:
                 await store.write(lambda tx, s=shelves[shelf]: flush(tx, "passages", s.id))  # type: ignore[misc]
 
-        def look(tx: Transaction) -> tuple[list[Hit], list[str]]:
+        def look(tx: Transaction) -> tuple[list[SearchHit], list[str]]:
             hits = list(index.find_passages(tx, Query(query), wanted, limit).hits)
             return hits, [p.id for p in archives.passages_by_numbers(tx, [hit.document for hit in hits])]
 

@@ -24,7 +24,7 @@ class Counted:
         self.times = 0
         lay_out = scoring.documents_of
 
-        def counting(*of: object) -> scoring.Documents:
+        def counting(*of: object) -> scoring.DocumentColumns:
             self.times += 1
             return lay_out(*of)  # type: ignore[arg-type]
 
@@ -145,7 +145,7 @@ async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_partitions_o
     worked_out: list[int] = []
     spread_of = scoring.spread_of
 
-    def counting(documents: scoring.Documents, posting: scoring.Posting) -> scoring.Spread:
+    def counting(documents: scoring.DocumentColumns, posting: scoring.Posting) -> scoring.Spread:
         worked_out.append(len(documents))
         return spread_of(documents, posting)
 

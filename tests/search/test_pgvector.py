@@ -24,7 +24,7 @@ from ricordo.search import partitions, pgvector, pgvector_builder
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import PgVectorIndex, index_of
-from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, Place, Plan
+from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, BuildPlan, VectorGroup
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
@@ -38,8 +38,8 @@ DATABASES = ("postgresql",)
 LIMIT = 10  # seconds
 ANY = VectorFilter()
 # From forty vectors on, and never by itself: a test says when.
-SLOW = Plan(least=40, quiet=3600, again=3600)
-QUICK = Plan(least=40, quiet=0, again=0)
+SLOW = BuildPlan(least=40, quiet=3600, again=3600)
+QUICK = BuildPlan(least=40, quiet=0, again=0)
 Rows = list[tuple[Any, ...]]
 
 
@@ -114,7 +114,7 @@ async def test_a_partition_that_has_grown_gets_an_index_of_its_own_once_it_is_qu
     await index.upsert("archive-1", "model", records(39))
     await index.upsert("archive-2", "model", records(45))
     await until(lambda: list(indexes().values()) == [True])
-    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+    assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
     await index.upsert("archive-1", "model", records(40))
     await until(lambda: list(indexes().values()) == [True, True])
     await index.close()
@@ -138,7 +138,7 @@ async def test_postgresql_searches_by_the_index_that_was_built_for_it(index: PgV
     await index.upsert("archive-1", "model", records(3000))
     await index.upsert("archive-2", "model", records(50))
     assert await index.build("archive-1", "model", 8)
-    store, place = index._store, Place("archive-1", "model", 8)
+    store, place = index._store, VectorGroup("archive-1", "model", 8)
     values = pgvector._values(place, unit(1), 10, ANY)
 
     def plan(statement: Any) -> Callable[[Any], str]:
@@ -153,7 +153,7 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(400))
-    index._builder._looked[Place("archive-1", "model", 8)] = (
+    index._builder._looked[VectorGroup("archive-1", "model", 8)] = (
         time.monotonic()
     )  # or the first search would ask for the index
     before = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
@@ -238,7 +238,7 @@ async def test_dropping_a_partition_drops_its_index_and_no_other(index: PgVector
         await index.upsert(partition, "model", records(1200))
         assert await index.build(partition, "model", 8)
     await index.drop("archive-1", "model")
-    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+    assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
     assert run("SELECT DISTINCT partition FROM search_pgvector") == [("archive-2",)]
     assert await documents(index) == []
     assert len(await documents(index, "archive-2")) == 10
@@ -255,11 +255,11 @@ async def test_a_model_whose_dimension_changed_is_searched_by_the_new_one_and_th
     assert sorted(await documents(index, limit=60)) == [46, 47, 48, 49, 50]
     await index.remove("archive-1", "model", list(range(46, 51)))
     assert await index.build("archive-1", "model", 12)
-    assert list(indexes()) == [Place("archive-1", "model", 12).index]
+    assert list(indexes()) == [VectorGroup("archive-1", "model", 12).index]
 
 
 async def test_vectors_too_long_for_an_index_are_searched_exactly(store: PostgresStore) -> None:
-    index = PgVectorIndex(store, Plan(least=1, quiet=0, again=0))
+    index = PgVectorIndex(store, BuildPlan(least=1, quiet=0, again=0))
     await index.upsert("archive-1", "model", [VectorRecord(1, unit(1, 4001), 1)])
     assert [hit[0] for hit in await index.search("archive-1", "model", unit(1, 4001), 5, ANY)] == [1]
     await index.close()
@@ -314,7 +314,7 @@ async def test_while_somebody_builds_a_partition_can_be_dropped_and_its_index_go
         await index.drop("archive-1", "model")
     assert await documents(index) == []
     assert await index.build("archive-2", "model", 8)
-    assert list(indexes()) == [Place("archive-2", "model", 8).index]
+    assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
 
 
 async def test_where_shared_memory_is_short_one_process_builds_alone(

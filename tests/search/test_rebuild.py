@@ -142,7 +142,7 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
 
         async def read(self, work):  # type: ignore[no-untyped-def]
             result = await store.read(work)
-            if isinstance(result, rebuild.Portion) and not self.done:
+            if isinstance(result, rebuild.RebuildPortion) and not self.done:
                 self.done += 1
                 await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
                 for deleted_id in (first.id, last.id, await self._id_of("meanwhile 1")):

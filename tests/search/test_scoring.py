@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.search.scoring import PAUSE, Documents, Posting, documents_of, lexical
+from ricordo.search.scoring import PAUSE, DocumentColumns, Posting, documents_of, lexical
 from ricordo.search.words import is_question
 
 RECORD = np.dtype(
@@ -29,7 +29,7 @@ class Turn:
     is_alive: bool = True
 
 
-def documents(turns: list[Turn]) -> Documents:
+def documents(turns: list[Turn]) -> DocumentColumns:
     rows = [(n, t.created_at, t.thread, t.length, t.is_alive, 0) for n, t in enumerate(turns)]
     records = np.array(rows, dtype=RECORD)
     return documents_of(records, records["alive"] == 1)
