@@ -37,3 +37,9 @@ async def stage(open_stage: OpenStage) -> Stage:
 def runtime(stage: Stage) -> Runtime:
     """The stage's runtime."""
     return stage.runtime
+
+
+@pytest.fixture
+async def agent(stage: Stage) -> str:
+    """An agent with the base tools and no block."""
+    return await stage.agent()

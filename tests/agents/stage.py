@@ -125,6 +125,14 @@ class Stage:
             new.append(NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None))
         return await soon(run_turn(self.runtime, TurnRequest(Scope(), agent_id, tuple(new), **request)))
 
+    async def asked(self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any) -> tuple[LiveTurn, Gate]:
+        """Send messages and return when the model is asked, which says the line once the gate is open."""
+        gate = Gate()
+        self.lines.append(gate.line(line))
+        turn = await self.begin(agent_id, *texts, **request)
+        await gate.reached()
+        return turn, gate
+
     async def say(self, agent_id: str, *texts: str, **request: Any) -> Answer:
         """Send messages and wait for the whole answer."""
         return await soon(collect(await self.begin(agent_id, *texts, **request)))

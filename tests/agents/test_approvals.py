@@ -6,20 +6,13 @@ import pytest
 
 from ricordo.agents.approvals import (
     EXPIRED,
-    NOTHING_WAITS,
-    STILL_WAITING,
     answered,
     given_up,
-    has_expired,
-    require_nothing_waits,
-    to_all,
     waiting_in,
     with_approval,
 )
-from ricordo.domain.clock import SECOND
-from ricordo.domain.message import ApprovalPart, Message, Part, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
-from ricordo.errors import Conflict, Invalid
 from tests.support import make
 from tests.support.clock import START
 
@@ -56,35 +49,6 @@ def test_every_call_gets_one_result_in_the_order_of_the_calls() -> None:
         ("click", "click", "success"),
     ]
     assert results[1].content == "Error: request to call tool denied. User reason: No."
-
-
-@pytest.mark.parametrize(
-    "parts", [(), (YES,), (YES, YES, CLICKED), (YES, CLICKED, ApprovalPart("free", approves=True))]
-)
-def test_an_answer_has_to_name_exactly_the_calls_that_wait(parts: tuple[Part, ...]) -> None:
-    with pytest.raises(Invalid, match=r"^Invalid tool call IDs\. Expected '\['roll', 'click'\]', but received '"):
-        answered(WINDOW, parts)
-
-
-@pytest.mark.parametrize("window", [[], WINDOW[:2]])
-def test_an_answer_while_nothing_waits_is_refused(window: list[Message]) -> None:
-    with pytest.raises(Invalid, match=NOTHING_WAITS):
-        answered(window, (YES,))
-    with pytest.raises(Invalid, match=NOTHING_WAITS):
-        to_all(window, approves=True, reason=None)
-
-
-def test_one_decision_can_be_about_all_calls_that_wait() -> None:
-    assert to_all(WINDOW, approves=False, reason="No.") == (NO, ApprovalPart("click", approves=False, reason="No."))
-
-
-def test_a_message_has_to_wait_for_the_answer_until_that_is_overdue() -> None:
-    with pytest.raises(Conflict) as caught:
-        require_nothing_waits(WINDOW, START + 59 * SECOND, 60)
-    assert str(caught.value) == STILL_WAITING
-    assert require_nothing_waits(WINDOW, START + 60 * SECOND, 60) is REQUEST
-    assert require_nothing_waits(WINDOW[:2], START, 60) is None
-    assert [has_expired(REQUEST, START + seconds * SECOND, 60) for seconds in (0, 59, 60)] == [False, False, True]
 
 
 def test_calls_that_nobody_answered_all_fail_also_those_that_needed_no_approval() -> None:

@@ -62,8 +62,9 @@ async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage:
     assert text_of(await stage.say(two)) == "Fine."
 
 
-async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent()
+async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
     await set_own(stage, agent, 100)
     stage.lines += [reply(100), reply(100), reply(100)]
     await stage.say(agent)
@@ -77,8 +78,7 @@ async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(stage: Sta
     await stage.say(agent)
 
 
-async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage, agent: str) -> None:
     await set_own(stage, agent, 10)
     search = ModelReply((call("conversation_search", query="tea"),), Usage(500, 5))
     stage.lines += [search, reply(500)]
@@ -108,8 +108,7 @@ async def test_the_common_budget_counts_all_agents_and_all_work(stage: Stage, cl
     assert text_of(await stage.say(one)) == "Again."
 
 
-async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage, agent: str) -> None:
     await set_own(stage, agent, 100)
     stage.lines += [reply(79), reply(1), reply(1)]
     await stage.say(agent)
@@ -119,8 +118,7 @@ async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage) 
     assert text_of(await stage.say(agent)) == "Fine."
 
 
-async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(stage: Stage, agent: str) -> None:
 
     async def statements() -> int:
         stage.lines.append(reply(1))
@@ -141,8 +139,9 @@ async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(s
 
 
 @pytest.mark.parametrize("for_agent", [True, False])
-async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(stage: Stage, for_agent: bool) -> None:
-    agent = await stage.agent()
+async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(
+    stage: Stage, agent: str, for_agent: bool
+) -> None:
     job = Job("dream", LOCAL_ORGANIZATION, {"of": agent}, key=agent, is_single=True, most_attempts=3)
     asked = agent if for_agent else None
     assert not await put_off(stage.runtime, job, asked)
@@ -178,8 +177,7 @@ async def test_a_budget_shows_what_is_used_of_it(stage: Stage) -> None:
     assert (await stage.state(agent)).agent.settings == {"compaction": {}}
 
 
-async def test_a_budget_of_nothing_and_one_of_an_unknown_agent_are_refused(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_budget_of_nothing_and_one_of_an_unknown_agent_are_refused(stage: Stage, agent: str) -> None:
     with pytest.raises(Invalid, match="above 0"):
         await set_own(stage, agent, 0)
     with pytest.raises(NotFound):

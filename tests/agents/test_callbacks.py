@@ -12,7 +12,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from ricordo.storage.paging import Page
-from tests.agents.stage import Gate, Stage
+from tests.agents.stage import Stage
 from tests.support import make
 
 URL = "https://example.com/done"
@@ -36,10 +36,7 @@ async def test_the_end_of_a_run_brings_one_job_however_it_ends(stage: Stage, lin
 
 
 async def test_a_cancelled_run_brings_it_too_and_a_running_one_does_not(stage: Stage) -> None:
-    gate = Gate()
-    stage.lines.append(gate.line("Too late."))
-    turn = await stage.begin(await stage.agent(), callback={"url": URL})
-    await gate.reached()
+    turn, _gate = await stage.asked(await stage.agent(), callback={"url": URL}, line="Too late.")
     assert await added(stage) == []
 
     await turn.cancel()

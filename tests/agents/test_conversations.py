@@ -108,10 +108,7 @@ async def test_a_new_thread_has_a_prompt_a_window_and_a_lease_of_its_own_and_the
     agent = await stage.agent(("human", "Her name is Ada."))
     await stage.say(agent, "Not for the thread.")
     id = await thread(stage, agent, summary="Tea", description="About tea")
-    gate = Gate()
-    stage.lines.append(gate.line("In its own thread."))
-    turn = await stage.begin(agent, "Hello.")
-    await gate.reached()
+    turn, gate = await stage.asked(agent, "Hello.", line="In its own thread.")
 
     # The agent's own thread is busy, this one is not.
     await tell(stage, agent, id, "How are you?")
@@ -242,8 +239,7 @@ async def test_a_fork_has_the_memory_of_now_in_its_prompt_and_counts_what_is_out
     assert await said_in(stage, made) == ["one", "ONE", "two", "TWO", "three", "THREE"]
 
 
-async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage, agent: str) -> None:
     source = await thread(stage, agent)
     for words in ("one", "two"):
         await tell(stage, agent, source, words)
@@ -262,9 +258,8 @@ async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage
         await fork(stage, deeper.id, said[1])
 
 
-async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(stage: Stage) -> None:
+async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(stage: Stage, agent: str) -> None:
     """A summary is stored later than what follows it in the window."""
-    agent = await stage.agent()
     source = await thread(stage, agent)
     for words in ("one", "two", "three"):
         await tell(stage, agent, source, words)
@@ -289,8 +284,7 @@ WAITING = replace(CALL, is_gated=True)
 RETURN = ToolReturnPart("call-1", "roll_dice", "success", "6")
 
 
-async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage, agent: str) -> None:
     source = await thread(stage, agent)
     parts: list[tuple[Role, tuple[Part, ...]]] = [
         ("user", (TextPart("Roll."),)),
@@ -308,9 +302,8 @@ async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("role", "call_part"), [("approval", WAITING), ("assistant", CALL)])
 async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_answer_it(
-    stage: Stage, role: Role, call_part: ToolCallPart
+    stage: Stage, agent: str, role: Role, call_part: ToolCallPart
 ) -> None:
-    agent = await stage.agent()
     source = await thread(stage, agent)
     said = await put(stage, agent, source, ("user", (TextPart("Roll."),)), (role, (TextPart("I roll."), call_part)))
 
@@ -327,14 +320,10 @@ async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_ans
     assert faults_of(stage.model.requests[-1].messages) == []
 
 
-async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(stage: Stage, agent: str) -> None:
     source = await thread(stage, agent)
     await tell(stage, agent, source, "one")
-    gate = Gate()
-    stage.lines.append(gate.line("TWO"))
-    turn = await stage.begin(agent, "two", conversation_id=source)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, "two", conversation_id=source, line="TWO")
 
     made = await fork(stage, source)
 
@@ -373,8 +362,7 @@ async def test_a_fork_taken_between_a_call_and_its_result_is_valid(open_stage: O
     assert faults_of(stage.model.requests[-1].messages) == []
 
 
-async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
     await tell(stage, agent, conversations.default_id(agent), "coffee")
@@ -393,13 +381,9 @@ async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_i
     await stage.require_sound(agent)
 
 
-async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage: Stage, agent: str) -> None:
     own = conversations.default_id(agent)
-    gate = Gate()
-    stage.lines.append(gate.line("Here."))
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, line="Here.")
     for way in (stop_and_delete, delete_conversation):
         with pytest.raises(Conflict, match="Reset the agent's messages instead"):
             await way(stage.runtime, Scope(), own)
@@ -408,13 +392,9 @@ async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage
     assert [run.status for run in await stage.runs(agent)] == ["completed"]
 
 
-async def test_deleting_a_thread_stops_its_turn_first(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_deleting_a_thread_stops_its_turn_first(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
-    gate = Gate()
-    stage.lines.append(gate.line("Never."))
-    turn = await stage.begin(agent, conversation_id=id)
-    await gate.reached()
+    turn, _gate = await stage.asked(agent, conversation_id=id, line="Never.")
 
     await soon(stop_and_delete(stage.runtime, Scope(), id))
 
@@ -424,13 +404,9 @@ async def test_deleting_a_thread_stops_its_turn_first(stage: Stage) -> None:
     await stage.require_sound(agent)
 
 
-async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
-    gate = Gate()
-    stage.lines.append(gate.line("Never."))
-    turn = await stage.begin(agent, conversation_id=id)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, conversation_id=id, line="Never.")
     elsewhere = dict(stage.runtime.live)
     stage.runtime.live.clear()
 
@@ -444,8 +420,9 @@ async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: St
     await stage.require_sound(agent)
 
 
-async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them_is_gone(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them_is_gone(
+    stage: Stage, agent: str
+) -> None:
     root = await thread(stage, agent)
     await tell(stage, agent, root, "one")
     first = await fork(stage, root)
@@ -477,8 +454,7 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     await stage.require_sound(agent)
 
 
-async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage, agent: str) -> None:
     root = await thread(stage, agent)
     await tell(stage, agent, root, "one")
     made = await fork(stage, root)
@@ -490,8 +466,7 @@ async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5, 6])
-async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, writes: int) -> None:
-    agent = await stage.agent()
+async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, agent: str, writes: int) -> None:
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
     made = await fork(stage, id)
@@ -517,8 +492,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, w
     await run_jobs(stage)
 
 
-async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(stage: Stage, agent: str) -> None:
     own = conversations.default_id(agent)
     await tell(stage, agent, own, "one")
     made = await fork(stage, own)
@@ -532,8 +506,7 @@ async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
     await stage.require_sound(agent)
 
 
-async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage, agent: str) -> None:
     ids = [await thread(stage, agent) for _ in range(2)]
     gates = [Gate(), Gate()]
     turns = []
@@ -552,8 +525,7 @@ async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage) -> No
     assert await cancel_conversation(stage.runtime, Scope(), ids[0]) == {}
 
 
-async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
     said = await put(stage, agent, id, ("user", (TextPart("Roll."),)), ("approval", (WAITING,)))
 
@@ -587,13 +559,9 @@ async def test_a_prompt_made_anew_says_what_memory_says_now(stage: Stage) -> Non
     assert stage.model.requests[-1].messages[0].text == saved
 
 
-async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage, agent: str) -> None:
     own = conversations.default_id(agent)
-    gate = Gate()
-    stage.lines.append(gate.line("Here."))
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, line="Here.")
     with pytest.raises(Busy):
         await recompile_system(stage.runtime, Scope(), own)
     assert "AGENT_ID" in await recompile_system(stage.runtime, Scope(), own, is_dry=True)
@@ -606,8 +574,7 @@ async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage) -> N
         await recompile_system(stage.runtime, Scope(), own)
 
 
-async def test_threads_belong_to_their_organisation(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_threads_belong_to_their_organisation(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
     stranger = Scope("org-11111111-1111-4111-8111-111111111111")
     for act in (stop_and_delete, cancel_conversation, fork_conversation, recompile_system):

@@ -20,7 +20,7 @@ from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-from tests.agents.stage import Gate, Stage, roles, soon, text_of
+from tests.agents.stage import Stage, roles, soon, text_of
 from tests.support import make
 from tests.support.clock import START
 from tests.support.kills import DyingStore
@@ -48,8 +48,7 @@ async def stored_ids(store: SqliteStore, agent_id: str) -> list[str]:
     return [m.id for m in await store.read(lambda tx: messages.page(tx, Scope(), wanted, role="user", **equal))]
 
 
-async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage: Stage, agent: str) -> None:
     window = (await stage.thread(agent)).window
     new = [
         PastMessage("user", ("I like", "tea."), name="Ada"),
@@ -71,8 +70,7 @@ async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage:
     assert await stage.runs(agent) == []
 
 
-async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: Stage, agent: str) -> None:
     await imported(stage, agent, past("The cat is called Minka."))
     stage.lines += [call("conversation_search", query="cat"), "Minka."]
     answer = await stage.say(agent, "What is the cat called?")
@@ -81,8 +79,7 @@ async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: S
     assert "The cat is called Minka." in answer.messages[1].tool_returns[0].content
 
 
-async def test_messages_without_a_date_come_right_before_now(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_messages_without_a_date_come_right_before_now(stage: Stage, agent: str) -> None:
     before = stage.store.clock.now()
     ids = await imported(stage, agent, past(*"abcde"))
     stored = await stage.store.read(lambda tx: messages.by_ids(tx, ids))
@@ -99,8 +96,7 @@ async def test_a_date_without_a_zone_is_read_in_the_agents_own(stage: Stage) -> 
     assert message.created_at == to_micros(datetime(2024, 5, 6, tzinfo=UTC))
 
 
-async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage, agent: str) -> None:
     stage.lines.append("Hello.")
     await stage.say(agent, "Good morning.")
     before = (await stage.thread(agent)).last_message_at
@@ -109,8 +105,7 @@ async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage) -> None
     assert (thread.last_message_at, thread.message_count) == (before, 4)
 
 
-async def test_a_repeat_stores_nothing_twice(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_stores_nothing_twice(stage: Stage, agent: str) -> None:
     new = numbered(3)
     ids = await imported(stage, agent, new[:2])
     again = await imported(stage, agent, [new[2], *new[:2], *past("without an otid")])
@@ -123,8 +118,9 @@ async def test_a_repeat_stores_nothing_twice(stage: Stage) -> None:
     "other",
     [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}],
 )
-async def test_an_otid_that_stands_for_another_message_refuses_all(stage: Stage, other: dict[str, Any]) -> None:
-    agent = await stage.agent()
+async def test_an_otid_that_stands_for_another_message_refuses_all(
+    stage: Stage, agent: str, other: dict[str, Any]
+) -> None:
     new = numbered(2 * PORTION)
     await imported(stage, agent, new[-1:])
     await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))  # there it is another message
@@ -143,8 +139,7 @@ async def a_second_thread(stage: Stage, agent: str) -> str:
     return second.id
 
 
-async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(stage: Stage, agent: str) -> None:
     new = numbered(2 * PORTION)
 
     class Meddling(DyingStore):
@@ -162,8 +157,7 @@ async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, writes: int) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, agent: str, writes: int) -> None:
     new = numbered(2 * PORTION + 7)
     with pytest.raises(asyncio.CancelledError):
         await import_messages(DyingStore(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
@@ -175,12 +169,8 @@ async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, writes: int) 
     assert (await stage.thread(agent)).message_count == 1 + len(new)
 
 
-async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Hello.")]
-    turn = await stage.begin(agent, "Good morning.")
-    await gate.reached()
+async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage, agent: str) -> None:
+    turn, gate = await stage.asked(agent, "Good morning.", line="Hello.")
     importing = asyncio.create_task(imported(stage, agent, numbered(3 * PORTION)))
     gate.open()
     await soon(turn.wait())
@@ -190,8 +180,7 @@ async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage) 
     assert not set(thread.window) & set(ids)
 
 
-async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage, agent: str) -> None:
     with count_statements(stage.store) as counted:
         await imported(stage, agent, numbered(PORTION))
     written = [sql for sql in counted.statements if "INTO jobs" not in sql]
@@ -206,8 +195,7 @@ async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage) -> Non
         {"otid": "otid-0"},
     ],
 )
-async def test_one_bad_message_refuses_all(stage: Stage, wrong: dict[str, str]) -> None:
-    agent = await stage.agent()
+async def test_one_bad_message_refuses_all(stage: Stage, agent: str, wrong: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         await imported(stage, agent, [*numbered(PORTION + 1), *past("a", **wrong)])
     assert await stored_ids(stage.store, agent) == []
@@ -227,8 +215,7 @@ async def test_a_thread_of_another_agent_takes_nothing_in(stage: Stage) -> None:
     assert (await stage.thread(agent)).message_count == 1
 
 
-async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(stage: Stage, agent: str) -> None:
     importing = asyncio.create_task(imported(stage, agent, numbered(20 * PORTION)))
     while len(await stored_ids(stage.store, agent)) < PORTION:  # noqa: ASYNC110 - reading is the waiting
         await asyncio.sleep(0)

@@ -142,12 +142,8 @@ async def test_a_reset_begins_the_thread_anew_and_keeps_memory(stage: Stage, clo
     await stage.require_sound(agent)
 
 
-async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Hello.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage, agent: str) -> None:
+    turn, gate = await stage.asked(agent, line="Hello.")
     with pytest.raises(Busy):
         await reset_messages(stage.runtime, Scope(), agent)
     gate.open()
@@ -191,8 +187,7 @@ async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) ->
     await stage.require_sound(agent_id)
 
 
-async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_server(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_server(stage: Stage, agent: str) -> None:
 
     def retype(tx: Transaction) -> None:
         agents.update(tx, replace(agents.load(tx, Scope(), agent).agent, agent_type="voice_convo_agent"))
@@ -204,9 +199,8 @@ async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_serv
     assert [run.status for run in await stage.runs(agent)] == ["failed"]
 
 
-async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage) -> None:
+async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage, agent: str) -> None:
     """The messages of the first try are gone, so its run has nothing left to answer with."""
-    agent = await stage.agent()
     stage.lines += ["First.", "Again."]
     await stage.say(agent, "Hello.", body_hash="same")
     await reset_messages(stage.runtime, Scope(), agent)
@@ -217,13 +211,9 @@ async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage) -> N
 
 
 async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    stage: Stage, agent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Too late.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, line="Too late.")
     await remove_agent(stage.runtime, Scope(), agent)
     gate.open()
 

@@ -42,8 +42,7 @@ async def test_text_ends_the_turn_and_is_saved_with_what_was_said(stage: Stage) 
     await stage.require_whole_window(agent)
 
 
-async def test_the_model_sees_the_stored_window_in_order(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_the_model_sees_the_stored_window_in_order(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", call("conversation_search", query="tea"), "Two.", "Three."]
     for text in ("First.", "Second.", "Third."):
         before = list((await stage.thread(agent)).window)
@@ -68,8 +67,7 @@ async def test_a_tool_is_run_and_the_model_is_asked_again_with_its_result(stage:
     await stage.require_sound(agent)
 
 
-async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query="tea"), "No."]
     events = [event async for event in (await stage.begin(agent, "Tea?")).events()]
     steps = [step for event in events if (step := getattr(event, "step", None))]
@@ -83,8 +81,7 @@ async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(st
     assert run.duration_ns
 
 
-async def test_a_failing_and_an_unknown_tool_give_results_the_agent_sees(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_failing_and_an_unknown_tool_give_results_the_agent_sees(stage: Stage, agent: str) -> None:
     stage.lines += [
         call("memory_insert", label="nowhere", new_string="x"),
         call("launch_rocket"),
@@ -97,8 +94,7 @@ async def test_a_failing_and_an_unknown_tool_give_results_the_agent_sees(stage: 
     await stage.require_sound(agent)
 
 
-async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query=str(number)) for number in range(9)]
     answer = await stage.say(agent, max_steps=3)
     assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "max_steps", 3)
@@ -106,16 +102,14 @@ async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stag
     await stage.require_sound(agent)
 
 
-async def test_an_answer_cut_off_at_its_length_ends_the_turn_as_that(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_answer_cut_off_at_its_length_ends_the_turn_as_that(stage: Stage, agent: str) -> None:
     stage.lines += [ModelReply((TextPart("Once upon a"),), finish="length")]
     answer = await stage.say(agent)
     assert (answer.run.stop_reason, text_of(answer)) == ("max_tokens_exceeded", "Once upon a")
     await stage.require_sound(agent)
 
 
-async def test_calls_with_one_id_in_one_reply_are_told_apart(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_calls_with_one_id_in_one_reply_are_told_apart(stage: Stage, agent: str) -> None:
     twice = ToolCallPart("call-1", "conversation_search", '{"query": "tea"}')
     stage.lines += [(twice, twice), "Nothing."]
     answer = await stage.say(agent)
@@ -321,16 +315,14 @@ async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Sta
     assert "(a picture that this model could not take)" in stage.model.requests[-1].messages[1].text
 
 
-async def test_deltas_before_a_refused_picture_are_void(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_deltas_before_a_refused_picture_are_void(stage: Stage, agent: str) -> None:
     stage.lines += [ModelError("llm_error", "no pictures"), "I cannot see it."]
     answer = await stage.send(agent, NewMessage("user", (ImagePart("image/png", "aGk="),)))
     assert text_of(answer) == "I cannot see it."
     assert len(stage.model.requests) == 2
 
 
-async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: Stage, agent: str) -> None:
     stage.lines += [ModelError("llm_error", "down"), "never said"]
     answer = await stage.say(agent, "Hello.")
     assert answer.failure is not None

@@ -54,9 +54,8 @@ def answered(*call_ids: str) -> Message:
 
 @pytest.mark.parametrize(("reason", "status"), [("error", "failed"), ("cancelled", "cancelled")])
 async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
-    stage: Stage, reason: StopReason, status: str
+    stage: Stage, agent: str, reason: StopReason, status: str
 ) -> None:
-    agent = await stage.agent()
     run = await open_run(stage, agent, said("One."), said("Two."))
     error = ERROR if reason == "error" else None
     ended = await stage.store.write(lambda tx: close_run(tx, run, reason, error))
@@ -69,8 +68,7 @@ async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
     await stage.require_sound(agent)
 
 
-async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(stage: Stage, agent: str) -> None:
     run = await open_run(stage, agent, said(), asked("a", "b", "c"), answered("b"))
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
@@ -84,8 +82,7 @@ async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(stag
     await stage.require_sound(agent)
 
 
-async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(stage: Stage, agent: str) -> None:
     run = await open_run(stage, agent, said(), asked("call_0"), answered("call_0"), asked("call_0"))
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
@@ -94,8 +91,7 @@ async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(st
     await stage.require_sound(agent)
 
 
-async def test_a_run_is_closed_once(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_run_is_closed_once(stage: Stage, agent: str) -> None:
     run = await open_run(stage, agent, said(), asked("a"))
     first = await stage.store.write(lambda tx: close_run(tx, run, "cancelled"))
     assert first
@@ -120,8 +116,9 @@ async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: 
         await stage.require_sound(agent)
 
 
-async def test_only_a_run_whose_lease_expired_is_healed(stage: Stage, clock: ManualClock, store: SqliteStore) -> None:
-    agent = await stage.agent()
+async def test_only_a_run_whose_lease_expired_is_healed(
+    stage: Stage, agent: str, clock: ManualClock, store: SqliteStore
+) -> None:
     run = await open_run(stage, agent, said())
     assert not await store.write(lambda tx: heal(tx, run))
     clock.advance(31)
@@ -133,8 +130,7 @@ async def test_only_a_run_whose_lease_expired_is_healed(stage: Stage, clock: Man
     await stage.require_sound(agent)
 
 
-async def test_what_a_turn_summed_up_does_not_come_back_when_it_fails(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_what_a_turn_summed_up_does_not_come_back_when_it_fails(stage: Stage, agent: str) -> None:
     run = await open_run(stage, agent, said("One."), asked("call-1"), answered("call-1"))
     first = await stage.history(agent)
     before = len(first)

@@ -9,7 +9,7 @@ from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Scope
 from ricordo.storage import agents
-from tests.agents.stage import Gate, Stage, soon
+from tests.agents.stage import Stage, soon
 from tests.support import make
 from tests.support.clock import ManualClock
 
@@ -17,13 +17,9 @@ DATABASES = ("sqlite", "postgresql")
 
 
 async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_there(
-    stage: Stage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    stage: Stage, agent: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines.append(gate.line("Late."))
-    turn = await stage.begin(agent, "Are you there?")
-    await gate.reached()
+    turn, gate = await stage.asked(agent, "Are you there?", line="Late.")
     ours = stage.runtime.live.copy()
     clock.advance(LEASE / SECOND + 1)
     assert await close_expired_runs(stage.runtime) == 0

@@ -21,7 +21,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.storage import runs, traces
 from ricordo.storage.paging import Page
-from tests.agents.stage import Gate, Stage, soon, text_of
+from tests.agents.stage import Stage, soon, text_of
 from tests.support.clock import ManualClock
 from tests.support.statements import count_statements
 
@@ -47,8 +47,7 @@ async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
 
-async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query="tea"), ModelError("llm_rate_limit", "Slow down.")]
     answer = await stage.say(agent)
     assert answer.failure is not None
@@ -62,20 +61,15 @@ async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage) -> 
     await stage.require_sound(agent)
 
 
-async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines.append(gate.line("Never said."))
-    turn = await stage.begin(agent)
-    await gate.reached()
+async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, agent: str) -> None:
+    turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(turn.cancel())
     (step,) = await steps(stage, agent)
     assert (step.status, step.stop_reason, step.error) == ("cancelled", "cancelled", None)
     await stage.require_sound(agent)
 
 
-async def test_a_turn_that_fails_outside_of_a_call_leaves_no_failed_step(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_turn_that_fails_outside_of_a_call_leaves_no_failed_step(stage: Stage, agent: str) -> None:
     stage.lines.append("Fine.")
     keep(stage, "off")
     taken = asyncio.Event()
@@ -198,8 +192,7 @@ async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_costs_one_statement_and_none_where_it_is_off(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_trace_costs_one_statement_and_none_where_it_is_off(stage: Stage, agent: str) -> None:
 
     async def statements() -> int:
         stage.lines.append("Fine.")

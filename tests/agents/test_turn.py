@@ -44,16 +44,14 @@ from tests.support import make
 from tests.support.clock import ManualClock
 
 
-async def test_events_tell_of_the_start_then_of_saved_steps_then_of_the_end(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_events_tell_of_the_start_then_of_saved_steps_then_of_the_end(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query="tea"), "Nothing."]
     events = await all_events(await stage.begin(agent))
     assert [type(event) for event in events] == [RunStarted, StepSaved, StepSaved, RunEnded]
     assert saved(events) == [message.id for message in await stage.history(agent)][2:]
 
 
-async def test_a_step_is_saved_when_its_event_comes(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_step_is_saved_when_its_event_comes(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [call("conversation_search", query="tea"), gate.line("Nothing.")]
     async for event in (await stage.begin(agent)).events():
@@ -64,8 +62,7 @@ async def test_a_step_is_saved_when_its_event_comes(stage: Stage) -> None:
         gate.open()
 
 
-async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stage: Stage, agent: str) -> None:
     stage.lines += ["Good morning to you."]
     events = await all_events(await stage.begin(agent, streams_tokens=True))
     deltas = [event for event in events if isinstance(event, TextDelta)]
@@ -85,9 +82,8 @@ async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stag
     ],
 )
 async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
-    stage: Stage, kind: ModelErrorKind, reason: StopReason
+    stage: Stage, agent: str, kind: ModelErrorKind, reason: StopReason
 ) -> None:
-    agent = await stage.agent()
     stage.lines += [ModelError(kind, "It is down.")]
     events = await all_events(await stage.begin(agent, "Are you well?"))
     end = events[-1]
@@ -102,9 +98,8 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "context_window_exceeded"])
 async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
-    stage: Stage, kind: ModelErrorKind
+    stage: Stage, agent: str, kind: ModelErrorKind
 ) -> None:
-    agent = await stage.agent()
     # What is said to be too long is made smaller and asked again, five times in all; a bad request only once.
     times = 5 if kind == "context_window_exceeded" else 1
     stage.lines += [*[ModelError(kind, "Not like this.")] * times, "Better."]
@@ -126,8 +121,7 @@ async def test_a_model_that_fails_in_a_later_step_keeps_the_steps_before_it(stag
     await stage.require_sound(agent)
 
 
-async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(stage: Stage, agent: str) -> None:
     stage.lines += [ZeroDivisionError("secret detail")]
     answer = await stage.say(agent)
     assert answer.failure
@@ -136,8 +130,7 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
     await stage.require_sound(agent)
 
 
-async def test_an_ended_turn_is_forgotten_by_the_runtime(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_ended_turn_is_forgotten_by_the_runtime(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", ModelError("llm_error", "Down.")]
     await stage.say(agent)
     await stage.say(agent)
@@ -147,8 +140,7 @@ async def test_an_ended_turn_is_forgotten_by_the_runtime(stage: Stage) -> None:
 # Plugins.
 
 
-async def test_plugins_hear_of_every_ended_turn(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_plugins_hear_of_every_ended_turn(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", ModelError("llm_error", "Down.")]
     for _ in range(2):
         turn = await stage.begin(agent)
@@ -157,8 +149,7 @@ async def test_plugins_hear_of_every_ended_turn(stage: Stage) -> None:
     assert all(run.ended_at for run in stage.hooks.ended)
 
 
-async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage, agent: str) -> None:
     stage.hooks.fails = True
     stage.lines += ["One."]
     turn = await stage.begin(agent)
@@ -184,8 +175,7 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
     return events
 
 
-async def test_a_turn_can_be_cancelled_before_its_first_step(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_turn_can_be_cancelled_before_its_first_step(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Never said.")]
     turn = await stage.begin(agent, "Stop!")
@@ -228,12 +218,8 @@ async def test_a_turn_can_be_cancelled_while_a_tool_runs_and_nothing_of_that_ste
     await stage.require_sound(agent)
 
 
-async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Never said.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Stage, agent: str) -> None:
+    turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(asyncio.gather(turn.cancel(), turn.cancel()))
     await soon(turn.cancel())
     assert [run.status for run in await stage.runs(agent)] == ["cancelled"]
@@ -247,8 +233,8 @@ async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Sta
 
 async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_get_what_was_saved(
     stage: Stage,
+    agent: str,
 ) -> None:
-    agent = await stage.agent()
     stage.lines += ["Said."]
     with Held(stage.store, "INSERT INTO steps") as held:
         turn = await stage.begin(agent)
@@ -267,8 +253,8 @@ async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_
 
 async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers_get_what_was_saved(
     stage: Stage,
+    agent: str,
 ) -> None:
-    agent = await stage.agent()
     stage.lines += [call("conversation_search", query="tea"), "Never said."]
     with Held(stage.store, "INSERT INTO steps") as held:
         turn = await stage.begin(agent)
@@ -282,8 +268,7 @@ async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers
     await stage.require_sound(agent)
 
 
-async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_open(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_open(stage: Stage, agent: str) -> None:
     stage.lines += [ModelError("llm_rate_limit", "Too fast.")]
     with Held(stage.store, "UPDATE runs") as held:
         turn = await stage.begin(agent)
@@ -319,8 +304,7 @@ async def test_a_cancel_while_a_failed_turn_waits_to_be_closed_does_not_leave_it
     await stage.require_sound(agent)
 
 
-async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += ["Done.", gate.line("Never said.")]
     await stage.say(agent)
@@ -391,12 +375,10 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(stage: Stage) -> No
     await stage.require_sound(agent)
 
 
-async def test_a_turn_that_another_process_took_for_dead_ends_as_failed_with_that_reason(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Never saved.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+async def test_a_turn_that_another_process_took_for_dead_ends_as_failed_with_that_reason(
+    stage: Stage, agent: str
+) -> None:
+    turn, gate = await stage.asked(agent, line="Never saved.")
     await end_elsewhere(stage, agent, "error")
     gate.open()
     end = (await all_events(turn))[-1]
@@ -409,10 +391,7 @@ async def test_a_turn_that_another_process_took_for_dead_ends_as_failed_with_tha
 async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Never said.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, _gate = await stage.asked(agent, line="Never said.")
     (before,) = await stage.runs(agent)
     await asyncio.sleep(0.05)
     (renewed,) = await stage.runs(agent)
@@ -444,8 +423,9 @@ async def test_a_renewal_that_fails_once_is_tried_again(stage: Stage, monkeypatc
 # Whatever happens, readers are told an end.
 
 
-async def test_readers_are_told_an_end_even_where_none_can_be_saved(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent()
+async def test_readers_are_told_an_end_even_where_none_can_be_saved(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
     stage.lines += ["Never saved."]
     await broken(stage.store, "UPDATE ON runs")
     events = await all_events(await stage.begin(agent, "Hello?"))
@@ -460,12 +440,8 @@ async def test_readers_are_told_an_end_even_where_none_can_be_saved(stage: Stage
     await stage.require_sound(agent)
 
 
-async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Never saved.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(stage: Stage, agent: str) -> None:
+    turn, gate = await stage.asked(agent, line="Never saved.")
     await make.remove_agent(stage.store, agent)
     gate.open()
     events = await all_events(turn)
@@ -476,8 +452,7 @@ async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(st
 # Readers.
 
 
-async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
     turn = await stage.begin(agent)
@@ -491,8 +466,7 @@ async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage) -> None:
     await stage.require_sound(agent)
 
 
-async def test_readers_that_come_late_are_told_everything_once(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_readers_that_come_late_are_told_everything_once(stage: Stage, agent: str) -> None:
     gates = [Gate(), Gate()]
     stage.lines += [
         call("conversation_search", query="one"),
@@ -563,8 +537,7 @@ async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_a
         assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."
 
 
-async def test_a_silent_end_of_the_model_is_an_error_and_not_a_hanging_turn(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_silent_end_of_the_model_is_an_error_and_not_a_hanging_turn(stage: Stage, agent: str) -> None:
     stage.lines += [ModelReply((TextPart("Hello."),)), ModelReply(())]
     await stage.say(agent)
     answer = await stage.say(agent)

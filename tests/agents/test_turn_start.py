@@ -27,8 +27,7 @@ DATABASES = ("sqlite", "postgresql")
 DAY = 86_400
 
 
-async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
     turn = await stage.begin(agent, "One.", "Two.")
@@ -41,8 +40,7 @@ async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage) -
     await stage.require_sound(agent)
 
 
-async def test_a_second_message_at_once_is_told_which_run_it_has_to_wait_for(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_second_message_at_once_is_told_which_run_it_has_to_wait_for(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello."), "Hello again."]
     turn = await stage.begin(agent)
@@ -68,8 +66,9 @@ async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> s
     return await stage.store.write(hold)
 
 
-async def test_a_lease_of_another_process_is_respected_until_it_expires(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent()
+async def test_a_lease_of_another_process_is_respected_until_it_expires(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
     held = await leased_elsewhere(stage, agent, expires_at=clock.now() + LEASE)
     with pytest.raises(Busy) as busy:
         await stage.begin(agent)
@@ -87,8 +86,9 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(stage: S
     await stage.require_sound(agent)
 
 
-async def test_a_repeat_of_what_a_dead_process_took_is_told_that_it_failed(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_of_what_a_dead_process_took_is_told_that_it_failed(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
     held = await leased_elsewhere(stage, agent, expires_at=clock.now() - 1)
     answer = await stage.say(agent, "Lost?", otids=["lost"])
     assert answer.run.id == held
@@ -116,15 +116,13 @@ async def test_an_unknown_agent_thread_or_model_is_refused_before_anything_is_st
     assert stage.model.requests == []
 
 
-async def test_a_request_without_a_message_is_refused(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_request_without_a_message_is_refused(stage: Stage, agent: str) -> None:
     with pytest.raises(Invalid):
         await run_turn(stage.runtime, TurnRequest(Scope(), agent, ()))
     assert await stage.runs(agent) == []
 
 
-async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Once.")]
     first = await stage.begin(agent, "Say it.", otids=["a"])
@@ -136,8 +134,7 @@ async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: 
     assert len(await stage.runs(agent)) == len(stage.model.requests) == 1
 
 
-async def test_a_repeat_by_otid_gets_the_stored_answer_of_a_turn_that_ended_or_failed(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_by_otid_gets_the_stored_answer_of_a_turn_that_ended_or_failed(stage: Stage, agent: str) -> None:
     stage.lines += ["Once."]
     one = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
     other = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
@@ -152,8 +149,7 @@ async def test_a_repeat_by_otid_gets_the_stored_answer_of_a_turn_that_ended_or_f
     await stage.require_sound(agent)
 
 
-async def test_an_otid_used_before_among_others_is_a_conflict(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_an_otid_used_before_among_others_is_a_conflict(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "A", "B", otids=["a", "b"])
     for texts, otids in ((("A", "C"), ["a", "c"]), (("A", "B", "C"), ["a", "b", "c"]), (("A", "X"), ["a"])):
@@ -165,8 +161,7 @@ async def test_an_otid_used_before_among_others_is_a_conflict(stage: Stage) -> N
     await stage.require_sound(agent)
 
 
-async def test_one_otid_twice_in_a_request_is_refused_at_once(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_one_otid_twice_in_a_request_is_refused_at_once(stage: Stage, agent: str) -> None:
     with pytest.raises(Invalid, match="otid"):
         await stage.begin(agent, "A", "B", otids=["a", "a"])
     assert await stage.runs(agent) == []
@@ -181,9 +176,8 @@ async def test_an_otid_counts_within_its_conversation_only(stage: Stage) -> None
 
 
 async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_again(
-    stage: Stage, clock: ManualClock
+    stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    agent = await stage.agent()
     stage.lines += ["One.", "Two.", "Three."]
     first = await stage.say(agent, "Hi.", body_hash="abc")
     clock.advance(REPEAT_WINDOW / SECOND - 10)
@@ -195,8 +189,7 @@ async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_
     assert len(await stage.runs(agent)) == 3
 
 
-async def test_a_clients_retry_joins_the_turn_that_still_runs(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_clients_retry_joins_the_turn_that_still_runs(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Once.")]
     first = await stage.begin(agent, body_hash="abc")
@@ -207,8 +200,7 @@ async def test_a_clients_retry_joins_the_turn_that_still_runs(stage: Stage) -> N
     assert len(stage.model.requests) == 1
 
 
-async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:
     stage.lines += ["Secret."]
     await stage.say(agent, body_hash="abc")
     request = TurnRequest(
@@ -218,8 +210,7 @@ async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage
         await run_turn(stage.runtime, request)
 
 
-async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "Hi.", body_hash="abc")
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc")) == "Two."
@@ -227,8 +218,7 @@ async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage)
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, database: str, by: str) -> None:
-    agent = await stage.agent()
+async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, agent: str, database: str, by: str) -> None:
     # Where units of work run side by side, a retry without an otid could come before its original, which is then a new message.
     begins_with_original = database == "postgresql" and by == "retry"
     for turn in range(10):
@@ -247,8 +237,7 @@ async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, databas
     await stage.require_sound(agent)
 
 
-async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
     begun = await asyncio.gather(stage.begin(agent, "A"), stage.begin(agent, "B"), return_exceptions=True)
@@ -260,8 +249,7 @@ async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_b
     assert len(await stage.history(agent)) == 3
 
 
-async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Once.")]
     turn = await stage.begin(agent)
@@ -274,8 +262,7 @@ async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: St
     assert here[-1] == there[-1]
 
 
-async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(stage: Stage, agent: str) -> None:
     stage.lines += ["Hello."]
     with Held(stage.store, "INSERT INTO runs") as held:
         beginning = asyncio.create_task(stage.begin(agent, "Bye!"))
@@ -362,8 +349,7 @@ async def test_the_day_turns_in_the_agents_own_time_zone(stage: Stage, clock: Ma
     assert "January 01, 2026" in second
 
 
-async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(stage: Stage) -> None:
-    agent = await stage.agent()
+async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(stage: Stage, agent: str) -> None:
 
     def keep(text: str, *tags: str) -> list[object]:
         return [call("archival_memory_insert", content=text, tags=list(tags)), "Kept."]
@@ -381,13 +367,11 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(sta
     assert made[7:] == [made[6]] * 2
 
 
-async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(stage: Stage, clock: ManualClock) -> None:
+async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
     """After a machine has slept every lease has expired, but a turn that runs here goes on and keeps its answer."""
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Good morning.")]
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, line="Good morning.")
     clock.advance(3600)
 
     with pytest.raises(Busy):
@@ -399,9 +383,8 @@ async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(stage: St
 
 @pytest.mark.parametrize("kept", [0, 1])
 async def test_a_window_without_its_system_message_gets_one_and_what_was_said_stays_as_it_was(
-    stage: Stage, kept: int
+    stage: Stage, agent: str, kept: int
 ) -> None:
-    agent = await stage.agent()
     stage.lines.append("Noted.")
     await stage.say(agent, "I like tea.")
     before = (await stage.history(agent))[1:]

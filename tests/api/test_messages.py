@@ -1,4 +1,3 @@
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -367,26 +366,6 @@ def test_a_second_message_at_the_same_time_is_refused_as_busy(
     assert len(server.model.requests) == 1
 
 
-def test_of_two_messages_sent_together_one_is_answered_and_one_refused(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    gate, both = Gate(server), threading.Barrier(2)
-    server.answers_with(gate)
-
-    def send(text: str) -> int:
-        both.wait(LIMIT)
-        status = http.post(f"/v1/agents/{agent.id}/messages", json={"input": text}).status_code
-        gate.open()
-        return status
-
-    with ThreadPoolExecutor(2) as pool:
-        statuses = sorted(pool.map(send, ("One.", "Two.")))
-
-    assert statuses == [200, 409]
-    assert len(server.model.requests) == 1
-    assert len(client.agents.messages.list(agent.id).items) == 3
-
-
 def _by_otid(text: str) -> dict[str, Any]:
     return {"json": {"messages": [{"role": "user", "content": text, "otid": "otid-1"}]}}
 
@@ -414,16 +393,6 @@ def test_a_repeated_request_gets_the_first_answer(
     assert again.json() == first.json()
     assert server.rows() == rows
     assert len(server.model.requests) == 1
-
-
-def test_equal_words_without_a_sign_of_a_repeat_are_a_new_message(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    for _ in range(2):
-        http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
-    http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Other."}, headers={"x-stainless-retry-count": "1"})
-
-    assert len(server.model.requests) == 3
 
 
 def test_an_otid_that_was_used_for_something_else_is_refused(

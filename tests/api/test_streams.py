@@ -13,7 +13,7 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, TextChunk, ToolCallChunk
+from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
@@ -194,57 +194,6 @@ def test_deltas_add_up_exactly_to_what_is_stored(
         assert all(DATE.fullmatch(delta["date"]) for delta in deltas)
 
 
-def test_the_first_piece_of_a_call_brings_its_name_and_no_null(
-    http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    (one,) = _calls("tea")
-    server.pieces.answers.append((list(_letters([one])), ModelReply((one,), USAGE, "tool_calls")))
-    server.pieces.answers.append(([], ModelReply((TextPart("Done."),), USAGE)))
-
-    events = stream(http, pieces_agent, stream_tokens=True)
-
-    deltas = [value["tool_call"] for _, value in events[:-1] if value["message_type"] == "tool_call_message"]
-    assert deltas[0] == {"tool_call_id": "call-tea", "name": "conversation_search"}
-    assert deltas[1] == {"tool_call_id": "call-tea", "arguments": "{"}
-
-
-def test_a_proof_of_thoughts_reaches_the_stream(
-    http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    parts = (ReasoningPart("Hm.", signature="proof"), TextPart("Yes."))
-    server.pieces.answers.append(([ReasoningChunk("Hm."), TextChunk("Yes.")], ModelReply(parts, USAGE)))
-
-    events = stream(http, pieces_agent, stream_tokens=True)
-
-    thoughts = [value for _, value in events[:-1] if value["message_type"] == "reasoning_message"]
-    assert "".join(thought["reasoning"] for thought in thoughts) == "Hm."
-    assert [thought["signature"] for thought in thoughts] == [None, "proof"]
-
-
-def test_an_answer_that_was_begun_anew_is_told_under_a_new_id(
-    http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    chunks = [TextChunk("I was cut"), Restarted(), TextChunk("I am whole.")]
-    server.pieces.answers.append((chunks, ModelReply((TextPart("I am whole."),), USAGE)))
-
-    told = add_up(stream(http, pieces_agent, stream_tokens=True))["texts"]
-
-    assert sorted(told.values()) == ["I am whole.", "I was cut"]
-    (stored,) = http.get(f"/v1/agents/{pieces_agent.id}/messages", params={"limit": 1}).json()
-    assert told[stored["id"], "assistant_message"] == "I am whole."
-
-
-def test_what_the_model_did_not_stream_is_told_whole(
-    http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    server.pieces.answers.append(([TextChunk("Hello")], ModelReply((TextPart("Hello, Ada."),), USAGE)))
-
-    events = stream(http, pieces_agent, stream_tokens=True)
-
-    assert [value["content"] for _, value in events[1:3]] == ["Hello", ", Ada."]
-    assert events[1][1]["otid"] == events[2][1]["otid"]
-
-
 def test_a_speaking_tool_is_told_as_what_it_says_while_it_says_it(
     client: StrictLetta, http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
 ) -> None:
@@ -329,20 +278,6 @@ def test_an_error_of_ours_never_shows_its_insides(
     assert "Traceback" not in str(events)
 
 
-def test_what_was_saved_before_an_error_is_told_before_it(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), ModelError("llm_timeout", "Too slow."))
-
-    assert kinds(stream(http, agent, include_pings=False)) == [
-        "tool_call_message",
-        "tool_return_message",
-        "stop_reason",
-        "error_message",
-        "[DONE]",
-    ]
-
-
 def test_a_silent_stream_is_kept_alive(
     http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,20 +349,6 @@ def test_a_second_reader_with_the_same_otid_joins_the_running_turn(
     assert [value for _, value in events[1]][1:] == [value for _, value in events[0]][1:]
     assert events[1][0][1]["run_id"] == events[0][0][1]["run_id"]
     assert len(server.model.requests) == 1
-
-
-def test_a_stream_that_is_cancelled_says_so(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
-    with http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}) as answer:
-        gate.wait()
-        client.agents.messages.cancel(agent.id)
-        events = events_of(answer.read().decode())
-
-    assert kinds(events) == ["ping", "stop_reason", "[DONE]"]
-    assert events[1][1]["stop_reason"] == "cancelled"
 
 
 def test_options_of_a_stream_need_a_stream(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:

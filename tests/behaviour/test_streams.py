@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 
-import letta_client
 import pytest
 
 from tests.behaviour.scene import CLAUDE, Scene, Wire, calls, roles, said, speech
@@ -55,20 +54,6 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     assert not any(body.get("stream") for body in scene.asked)
 
 
-def test_pings_can_be_left_out(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says("Hello.")
-    assert told(scene.stream(agent, "Hello.", include_pings=False)) == ["assistant", *END]
-
-
-def test_the_same_stream_comes_from_the_other_route(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says("Hello.")
-    answer = scene.http.post(f"/v1/agents/{agent}/messages", json={"input": "Hello.", "streaming": True})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.text.endswith("data: [DONE]\n\n")
-
-
 def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(
@@ -92,17 +77,6 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
     kept = {message["id"] for message in scene.history(agent)}
     assert {value["id"] for _, value in events[1:-3]} <= kept
     assert scene.games.played == [("roll", 8)]
-
-
-def test_what_an_agent_says_by_a_call_comes_as_words(scene: Scene) -> None:
-    agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
-    scene.says(streamed_call("send_message", '{"message": "Good ', 'morning."}'))
-
-    events = scene.stream(agent, "Hello.", stream_tokens=True)
-
-    assert told(events) == ["ping", "assistant", "tool_return", *END]
-    assert whole(events, "assistant_message", "content") == "Good morning."
-    assert events[-3][1]["stop_reason"] == "tool_rule"
 
 
 def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene) -> None:
@@ -153,13 +127,6 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(scene: Scen
     events = scene.stream(agent, "Roll.", stream_tokens=has_tokens)
 
     assert told(events) == ["ping", "tool_call", "tool_return", "assistant", "tool_return", *END]
-
-
-def test_only_the_types_that_are_wanted_are_told(scene: Scene) -> None:
-    agent = scene.agent("roll")
-    scene.says(calls(("roll", {})), "Six.")
-    events = scene.stream(agent, "Roll.", include_return_message_types=["assistant_message"])
-    assert told(events) == ["ping", "assistant", *END]
 
 
 # Errors.
@@ -222,18 +189,6 @@ def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
     assert events[-2][1]["error_type"] == "llm_rate_limit"
 
 
-def test_the_client_raises_on_a_failure_and_reads_everything_else(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says("Hello.")
-    stream_of: Any = scene.client.agents.messages.create(agent, input="Hello.", streaming=True)
-    read = [one.message_type for one in stream_of]
-    assert read == ["ping", "assistant_message", "stop_reason", "usage_statistics"]
-    scene.says(Answer({"error": {"message": "no"}}, status=400))
-    failing: Any = scene.client.agents.messages.create(agent, input="Hello.", streaming=True)
-    with pytest.raises(letta_client.APIError):
-        list(failing)
-
-
 # Cancelling and leaving.
 
 
@@ -254,21 +209,6 @@ def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> No
     scene.says("Still here.")
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
     assert roles(scene.asked[-1]) == "system user user"
-
-
-def test_leaving_is_not_cancelling(scene: Scene) -> None:
-    agent = scene.agent()
-    late = stream({"content": "I went on."}, usage=USAGE)
-    scene.says(Answer(pieces=late.pieces, headers=late.headers, delay=0.15))
-    body = {"input": "Hello.", "stream_tokens": True}
-    with scene.http.stream("POST", f"/v1/agents/{agent}/messages/stream", json=body) as answer:
-        next(answer.iter_lines())
-    for _ in range(400):
-        runs = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()
-        if runs[0]["status"] == "completed":
-            break
-        threading.Event().wait(0.01)
-    assert scene.history(agent)[-1]["content"] == "I went on."
 
 
 def _wait_until_asked(scene: Scene) -> None:
