@@ -5,6 +5,7 @@ RicordoError
 ├── Invalid           the request is wrong; change it
 ├── Conflict          the request is right, but not now
 │   ├── Stale         the thing changed since it was read
+│   ├── PreconditionFailed  If-Match or If-None-Match does not hold
 │   ├── Busy          another turn runs in this conversation
 │   └── AlreadySaid   these messages were accepted before: attach to their run
 ├── Forbidden         this credential may not do that
@@ -53,6 +54,10 @@ class Conflict(RicordoError):
 
 class Stale(Conflict):
     """The thing changed since the version that the request names."""
+
+
+class PreconditionFailed(Conflict):
+    """If-Match or If-None-Match does not hold, so nothing was done (RFC 9110: 412)."""
 
 
 class Collision(Conflict):

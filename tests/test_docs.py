@@ -16,7 +16,7 @@ from typing import get_args
 import pytest
 from pydantic import SecretStr
 
-from ricordo.api.models import agents, messages
+from ricordo.api.models import agents, turns
 from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli.listing import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode
@@ -279,11 +279,11 @@ def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
     text = (ROOT / "docs" / "status.md").read_text()
-    refused = {*agents._UNSUPPORTED, *messages._UNSUPPORTED}
+    refused = {*agents._UNSUPPORTED, *turns._UNSUPPORTED}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert refused - named == set()
-    models = (agents.AgentRequest, agents.AgentUpdate, messages.AsyncSendRequest)
+    models = (agents.AgentRequest, agents.AgentUpdate, turns.AsyncSendRequest)
     known = {field for model in models for field in model.model_fields}
     assert (named & known) - refused == set()
 

@@ -52,7 +52,7 @@ async def list_agents(
     match_all_tags: bool = False,
     hidden: bool | None = None,
 ) -> Response:
-    """Agents, newest first unless told otherwise; by name, by a piece of it, or by tags."""
+    """Agents, by default newest first; by name, by a piece of it, or by tags."""
     equal: dict[str, Any] = {"name": name, "hidden": hidden}
     found = await here.store.read(
         lambda tx: agents.page(

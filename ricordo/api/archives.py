@@ -68,7 +68,7 @@ async def create(here: Here, body: ArchiveRequest) -> Response:
 
 @router.get("/archives/", response_model=list[ArchiveResponse])
 async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, name: str | None = None) -> Response:
-    """Archives, newest first unless told otherwise; those of an agent, or with this very name."""
+    """Archives, by default newest first; those of an agent, or with this very name."""
     page = paging.page()
     found = await here.store.read(lambda tx: archives.page(tx, here.scope, page, agent_id=agent_id, name=name))
     return answer([_view(here, archive) for archive in found])
@@ -186,7 +186,7 @@ async def archive_passage(here: Here, agent_id: str, body: PassageRequest) -> Re
 
 @_memory.get("", response_model=list[PassageResponse])
 async def list_passages(here: Here, agent_id: str, paging: Paged, search: Piece = None) -> Response:
-    """The passages of the agent's archives, oldest first unless told otherwise; `search` is a piece of the text."""
+    """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
     page = paging.page(default=100, order="asc")
 
     def read(tx: Transaction) -> list[Passage]:

@@ -1,10 +1,17 @@
-"""A block over HTTP in JSON, or in a format that a plugin offers: Markdown and TOML are built in."""
+"""How a block is read and written over HTTP: JSON or a format of a plugin (Markdown and TOML are built in), and entity tags.
+
+By entity tags a reader is not sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13). A tag is
+`"<version id>.<count of writes>.<digest of the answer>"`. What `If-Match` compares are the first two: the text and the settings
+that a write would replace, in whichever format they were read. The version id alone is enough too.
+"""
 
 import asyncio
+import hashlib
+import re
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Query, Request
+from fastapi import Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -13,7 +20,7 @@ from ricordo.api.models.memory import PutBlockRequest
 from ricordo.domain.block import Block
 from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import BlockSchema
-from ricordo.errors import Invalid, NotFound, Unsupported
+from ricordo.errors import Invalid, NotFound, PreconditionFailed, Unsupported
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 from ricordo.storage.store import Transaction
@@ -30,11 +37,12 @@ PUT_BODY: dict[str, Any] = {
     }
 }
 Message = Annotated[
-    str | None, Query(max_length=10_000, description="Why, as its history will say, where no JSON tells it.")
+    str | None,
+    Query(max_length=10_000, description="Why, as its history will say; for formats that have no field for it."),
 ]
 
 
-async def view_of(here: Call, block: Block, format: str) -> tuple[str, str]:
+async def show_as(here: Call, block: Block, format: str) -> tuple[str, str]:
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
     for offered in _formats(here):
         if offered.name == format:
@@ -105,3 +113,44 @@ async def _schema(here: Call, name: str | None) -> BlockSchema | None:
         return read_schema(name, folder) if name in schema_names(folder) else None
 
     return await asyncio.to_thread(read) if name else None
+
+
+IfMatch = Annotated[str | None, Header(description="Write only where this is still the block's ETag, or its version.")]
+IfNoneMatch = Annotated[
+    str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
+]
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+# A tag that was made weak on its way is too little to write by.
+_STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
+
+
+def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
+    """The answer with its tag, or 304 without a body where that is among the tags that the caller knows."""
+    digest = hashlib.blake2b(content, digest_size=6).hexdigest()
+    tag = f"{_version_of(block)}.{digest}"
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
+    if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:
+    """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
+    if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
+        raise PreconditionFailed(f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.')
+    if if_match is None:
+        return
+    if block is None:
+        raise PreconditionFailed("The block that If-Match speaks of is not there. Leave If-Match out to make it.")
+    if not _names(if_match, block, _STRONG_TAG):
+        raise PreconditionFailed(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+
+
+def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
+    """Whether one of the tags is the block's as it is now."""
+    named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
+    return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
+
+
+def _version_of(block: Block) -> str:
+    return f"{block.head.hex() if block.head else 'none'}.{block.version}"

@@ -26,7 +26,7 @@ router = Routes(prefix="/v1", tags=["blocks"])
 
 @router.post("/blocks/", response_model=BlockResponse)
 async def create(here: Here, body: BlockRequest) -> Response:
-    """Make a block that stands on its own, to be attached to agents."""
+    """Make a block of its own, to be attached to agents."""
 
     def make(tx: Transaction) -> Block:
         chain_id = new_id("chain")
@@ -48,7 +48,7 @@ async def list_blocks(
     tags: Annotated[list[str] | None, Query()] = None,
     match_all_tags: bool = False,
 ) -> Response:
-    """Blocks, newest first unless told otherwise; by label, by a piece of label, value or description, or by tags."""
+    """Blocks, by default newest first; by label, by a piece of label, value or description, or by tags."""
     pieces = {"label": label_search, "value": value_search, "description": description_search}
     wanted = blocks.BlockFilter(
         label=label,
@@ -184,7 +184,7 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> B
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
-    """The policy that was sent; the flag of the retired Letta V1 server stands above it, so each moves the other along."""
+    """The policy that was sent. The flag of the retired Letta V1 server overrides it, so a change of one changes the other."""
     if body.policy is not None:
         return {"policy": body.policy} if body.read_only is not None else {"policy": body.policy, "read_only": False}
     if body.read_only is False and block.policy == "read_only":

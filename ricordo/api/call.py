@@ -59,8 +59,8 @@ Here = Annotated[Call, Depends(_call)]
 class Paging:
     """The query parameters of a list."""
 
-    before: Annotated[str | None, Query(description="Only items ahead of the one with this id.")] = None
-    after: Annotated[str | None, Query(description="Only items behind the one with this id.")] = None
+    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
+    after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int | None, Query(ge=1, le=1000, description="How many items at most.")] = None
     order: Annotated[
         Literal["asc", "desc"] | None, Query(description="By time of creation, oldest or newest first.")

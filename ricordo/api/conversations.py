@@ -1,6 +1,6 @@
-"""Threads of an agent: made, listed, changed, forked and deleted, and talking in them.
+"""Conversations of an agent: made, listed, changed, forked, compacted and deleted, and messages in them.
 
-Everywhere a thread is named by its id, as `default` with `agent_id`, or, as older clients do, by the agent's id alone.
+Everywhere a conversation is named by its id, as `default` with `agent_id`, or, as older clients do, by the agent's id alone.
 """
 
 from typing import Annotated, Any
@@ -49,52 +49,55 @@ AgentId = Annotated[str | None, Query(description='Whose conversation, where it 
 
 @router.post("/conversations/", response_model=ConversationResponse)
 async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Response:
-    """Make another thread of the agent, which shares its memory and tools."""
+    """Make another conversation of the agent, which shares its memory and tools."""
     spec = (body or ConversationRequest()).spec()
     return await _answer(here, await create_conversation(here.runtime, here.scope, agent_id, spec))
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
 async def list_conversations(here: Here, which: Annotated[ConversationQuery, Depends()]) -> Response:
-    """Threads, those in which something was said last first unless told otherwise; without agents' own and hidden ones."""
+    """Conversations, by default the most recent message first; without agents' own and hidden ones."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
         if which.agent_id:
             agents.require(tx, here.scope, which.agent_id)
-        return [_wire(tx, here, thread) for thread in conversations.page(tx, here.scope, which.page(), which.filter())]
+        return [
+            _wire(tx, here, conversation)
+            for conversation in conversations.page(tx, here.scope, which.page(), which.filter())
+        ]
 
     return answer(await here.store.read(read))
 
 
 @router.get(_ONE, response_model=ConversationResponse)
 async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
-    """One thread."""
+    """One conversation."""
     return await _answer(here, await _named(here, conversation_id, agent_id))
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
 async def modify(here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None) -> Response:
-    """Change a thread; fields that are left out stay. Its next turn follows."""
-    thread = await _named(here, conversation_id, agent_id)
+    """Change a conversation; fields that are left out stay. Its next turn follows."""
+    conversation = await _named(here, conversation_id, agent_id)
     changes = body.changes(here.store.clock.now())
-    return await _answer(here, await change_conversation(here.runtime, here.scope, thread.id, changes))
+    return await _answer(here, await change_conversation(here.runtime, here.scope, conversation.id, changes))
 
 
 @router.delete(_ONE, response_model=Note)
 async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
-    """Delete a thread, whatever runs in it. What was forked from it keeps what it shares."""
-    thread = await _named(here, conversation_id, agent_id)
-    await stop_and_delete(here.runtime, here.scope, thread.id)
-    return note(f"Conversation id={thread.id} successfully deleted")
+    """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
+    conversation = await _named(here, conversation_id, agent_id)
+    await stop_and_delete(here.runtime, here.scope, conversation.id)
+    return note(f"Conversation id={conversation.id} successfully deleted")
 
 
 @router.post(_ONE + "/fork", response_model=ConversationResponse)
 async def fork(
     here: Here, conversation_id: str, agent_id: AgentId = None, message_id: str | None = None, hidden: bool = False
 ) -> Response:
-    """Make a thread that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
-    thread = await _named(here, conversation_id, agent_id)
-    made = await fork_conversation(here.runtime, here.scope, thread.id, message_id=message_id, is_hidden=hidden)
+    """Make a conversation that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
+    conversation = await _named(here, conversation_id, agent_id)
+    made = await fork_conversation(here.runtime, here.scope, conversation.id, message_id=message_id, is_hidden=hidden)
     return await _answer(here, made)
 
 
@@ -106,25 +109,25 @@ async def recompile(
     dry_run: bool = False,
     agent_id: AgentId = None,
 ) -> Response:
-    """Make the thread's system message anew and return it; with `dry_run` it is not saved."""
+    """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
     asked = body or RecompileRequest()
     asked.refuse_unsupported()
-    thread = await _named(here, conversation_id, asked.agent_id or agent_id)
-    return answer(await recompile_system(here.runtime, here.scope, thread.id, is_dry=dry_run))
+    conversation = await _named(here, conversation_id, asked.agent_id or agent_id)
+    return answer(await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run))
 
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
 async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> Response:
-    """Make the system message of the agent's own thread anew and return it; with `dry_run` it is not saved."""
-    thread = await _named(here, DEFAULT, agent_id)
-    return answer(await recompile_system(here.runtime, here.scope, thread.id, is_dry=dry_run))
+    """Rebuild the system message of the agent's own conversation and return it; with `dry_run` it is not saved."""
+    conversation = await _named(here, DEFAULT, agent_id)
+    return answer(await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run))
 
 
 @router.post(_ONE + "/cancel", response_model=dict[str, str])
 async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
-    """Cancel what runs in the thread."""
-    thread = await _named(here, conversation_id, agent_id)
-    outcome = await cancel_conversation(here.runtime, here.scope, thread.id)
+    """Cancel what runs in the conversation."""
+    conversation = await _named(here, conversation_id, agent_id)
+    outcome = await cancel_conversation(here.runtime, here.scope, conversation.id)
     if not outcome:
         raise Conflict("There are no active runs to cancel.")
     return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
@@ -132,13 +135,13 @@ async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
 
 @router.post(_ONE + "/messages", response_model=TurnResponse)
 async def send(here: Here, conversation_id: str, body: ConversationSendRequest) -> Response:
-    """Send messages to the thread and read the answer as server-sent events; without `streaming`, wait for it whole."""
+    """Send messages to the conversation and read the answer as server-sent events; without `streaming`, wait for it whole."""
     if (body.stream_tokens or body.background) and not body.streaming:
         raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
-    thread = await _named(here, conversation_id, body.agent_id)
+    conversation = await _named(here, conversation_id, body.agent_id)
     if body.streaming:
-        return await stream_turn(here, thread.agent_id, body, thread.id)
-    turn = await run_turn(here.runtime, await turn_request(here, thread.agent_id, body, thread.id))
+        return await stream_turn(here, conversation.agent_id, body, conversation.id)
+    turn = await run_turn(here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id))
     return turn_response(await collect(turn), message_view(body))
 
 
@@ -150,7 +153,7 @@ async def list_messages(
     agent_id: AgentId = None,
     include_return_message_types: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """What was said in the thread, what it shares with those it was forked from included; newest first unless told otherwise."""
+    """The messages of the conversation, with those that it shares with the ones it was forked from; by default newest first."""
     types = frozenset(include_return_message_types) if include_return_message_types is not None else None
     view = MessageFormat(types=types)
     page = paging.page(default=100)
@@ -159,15 +162,15 @@ async def list_messages(
         return bool(message_responses(message, view))
 
     def read(tx: Transaction) -> list[Message]:
-        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        return conversations.page_of_history(tx, here.scope, thread, page, keeps)
+        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+        return conversations.page_of_history(tx, here.scope, conversation, page, keeps)
 
     return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
-    """Sum up the older part of the agent's own thread; the messages stay in its history."""
+    """Summarize the older part of the agent's own conversation; the messages stay in its history."""
     return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
 
@@ -175,7 +178,7 @@ async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = N
 async def compact(
     here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
 ) -> Response:
-    """Sum up the older part of a thread; the messages stay in its history."""
+    """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
     return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
 
@@ -187,32 +190,33 @@ async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
     return await here.store.read(lambda tx: resolve_conversation(tx, here.scope, name, agent_id))
 
 
-async def _answer(here: Call, thread: Conversation) -> Response:
-    return answer(await here.store.read(lambda tx: _wire(tx, here, thread)))
+async def _answer(here: Call, conversation: Conversation) -> Response:
+    return answer(await here.store.read(lambda tx: _wire(tx, here, conversation)))
 
 
-def _wire(tx: Transaction, here: Call, thread: Conversation) -> dict[str, Any]:
-    if not thread.model_settings:
-        return ConversationResponse.from_conversation(thread, "")
-    model = thread.model or agents.load(tx, here.scope, thread.agent_id).agent.model
+def _wire(tx: Transaction, here: Call, conversation: Conversation) -> dict[str, Any]:
+    if not conversation.model_settings:
+        return ConversationResponse.from_conversation(conversation, "")
+    model = conversation.model or agents.load(tx, here.scope, conversation.agent_id).agent.model
     try:
         return ConversationResponse.from_conversation(
-            thread, here.runtime.organization_providers.known(here.scope.organization_id).get(model).info.endpoint_type
+            conversation,
+            here.runtime.organization_providers.known(here.scope.organization_id).get(model).info.endpoint_type,
         )
     except NotFound:
         # Its provider is configured no more; it can still be looked at.
-        return ConversationResponse.from_conversation(thread, "openai")
+        return ConversationResponse.from_conversation(conversation, "openai")
 
 
 async def _compact(here: Call, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
     def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
-        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        return thread, agents.load(tx, here.scope, thread.agent_id).agent.compaction
+        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+        return conversation, agents.load(tx, here.scope, conversation.agent_id).agent.compaction
 
-    thread, usual = await here.store.read(read)
+    conversation, usual = await here.store.read(read)
     settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
     request = TurnRequest(
-        here.scope, thread.agent_id, conversation_id=thread.id, compaction=settings, purpose="compaction"
+        here.scope, conversation.agent_id, conversation_id=conversation.id, compaction=settings, purpose="compaction"
     )
     result = await collect(await run_turn(here.runtime, request))
     if result.failure:

@@ -8,7 +8,6 @@ from fastapi.exceptions import RequestValidationError
 
 from ricordo.api.call import answer
 from ricordo.api.models.base import Json
-from ricordo.api.preconditions import PreconditionFailed
 from ricordo.api.routing import REFUSALS
 from ricordo.errors import (
     Busy,
@@ -17,6 +16,7 @@ from ricordo.errors import (
     Invalid,
     ModelError,
     NotFound,
+    PreconditionFailed,
     RicordoError,
     TooLong,
     Unavailable,

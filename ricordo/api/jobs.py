@@ -1,4 +1,4 @@
-"""Jobs: what works without a request, how far it is, and how the queue stands."""
+"""Jobs: work without a request, its progress, and the queue."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -38,7 +38,7 @@ Which = Annotated[JobQuery, Depends()]
 
 @router.get("/", response_model=list[JobResponse])
 async def list_jobs(here: Here, paging: Paged, which: Which) -> Response:
-    """Jobs, newest first unless told otherwise; all, those not ended, by status or by kind."""
+    """Jobs, by default newest first; all, those not ended, by status or by kind."""
     return await _page(here, paging, which.wanted(), which.kind)
 
 
@@ -50,7 +50,7 @@ async def list_active_jobs(here: Here, paging: Paged) -> Response:
 
 @router.get("/queue", response_model=QueueResponse)
 async def queue(here: Here) -> Response:
-    """How the queue stands: its depth, its oldest wait, and what failed last."""
+    """The state of the queue: its depth, its oldest wait, and what failed last."""
     return answer(QueueResponse.from_queue(await here.store.read(lambda tx: read_queue(tx, here.scope))))
 
 

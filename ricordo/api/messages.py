@@ -1,4 +1,4 @@
-"""Messages over HTTP: send and wait for the whole answer, or stream it; list, cancel, begin anew.
+"""Messages over HTTP: send and wait for the whole answer, or stream it; list, cancel, start again.
 
 A request body becomes a turn in `turn_request`, and a turn an answer in `turn_response` or `stream_turn`.
 """
@@ -62,7 +62,7 @@ async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
 
 @router.post("/messages/async", response_model=RunResponse)
 async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Response:
-    """Send messages to the agent and return the run at once; `callback_url` is told when it has ended."""
+    """Send messages to the agent and return the run at once; `callback_url` is called when it has ended."""
     if body.callback_url:
         require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
     callback = {"url": body.callback_url} if body.callback_url else {}
@@ -81,7 +81,7 @@ async def list_messages(
     assistant_message_tool_kwarg: str = "message",
     include_return_message_types: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """The messages of the agent's own thread, or of another; newest first unless told otherwise."""
+    """The messages of the agent's own conversation, or of another; by default newest first."""
     types = frozenset(include_return_message_types) if include_return_message_types is not None else None
     view = MessageFormat(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
     page = paging.page(default=100)
@@ -109,7 +109,7 @@ async def cancel(here: Here, agent_id: str, run_ids: Annotated[list[str] | None,
 
 @router.patch("/reset-messages", response_model=AgentResponse)
 async def reset(here: Here, agent_id: str) -> Response:
-    """Delete all messages of the agent's own thread and begin it anew. Memory stays as it is."""
+    """Delete all messages of the agent's own conversation and start it again. Memory stays as it is."""
     state = await reset_messages(here.runtime, here.scope, agent_id)
     return answer(agent_json(here, state))
 

@@ -49,7 +49,7 @@ Status = Annotated[
 Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
 # A proposal that was decided on, its block as it is then, and how many more wait for that.
 _Decided = tuple[Proposal, Block | None, int]
-After = Annotated[str | None, Query(description="Only proposals behind the one with this id.")]
+After = Annotated[str | None, Query(description="Only proposals after the one with this id.")]
 
 
 @router.get("/diffs", response_model=list[ProposalResponse])
@@ -64,7 +64,7 @@ async def list_all(
 async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Approve the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
-    The header `x-waiting` tells how many wait afterwards: repeat the request while there are more than collided.
+    The header `x-waiting` says how many wait afterwards: repeat the request while there are more than collided.
     """
     return await _decide_many(here, user_id, body, "approve")
 
@@ -73,7 +73,7 @@ async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> R
 async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Reject the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
-    The header `x-waiting` tells how many wait afterwards: repeat the request until there are none.
+    The header `x-waiting` says how many wait afterwards: repeat the request until there are none.
     """
     return await _decide_many(here, user_id, body, "reject")
 

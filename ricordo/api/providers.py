@@ -24,7 +24,7 @@ router = Routes(prefix="/v1/providers", tags=["providers"])
 async def list_providers(
     here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
 ) -> Response:
-    """The organisation's own providers, newest first unless told otherwise; those of this name, or of this type."""
+    """The organisation's own providers, by default newest first; those of this name, or of this type."""
     page = paging.page()
     rows = await here.store.read(
         lambda tx: providers.page(tx, here.scope, page, name=name, provider_type=provider_type)
@@ -72,7 +72,7 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
     before = await _stored(here, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
-        # Else whoever may change the address, but was never told the key, could have it sent to an address of his own.
+        # Else a caller who may change the address, but does not know the key, could have it sent to an address of theirs.
         raise Invalid("Send api_key together with a new base_url: a stored key goes to no other address.")
     # A key that this server cannot read can still be replaced.
     old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else owned.keys_of(before)
@@ -104,7 +104,7 @@ async def check_stored(here: Here, provider_id: str) -> Response:
 
 @router.patch("/{provider_id}/refresh", response_model=ProviderResponse)
 async def refresh(here: Here, provider_id: str) -> Response:
-    """Read the provider's list of models anew."""
+    """Read the provider's list of models again."""
     owned = _owned(here)
     provider = await _stored(here, provider_id)
     await owned.ask(provider, owned.keys_of(provider))

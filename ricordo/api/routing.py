@@ -45,7 +45,7 @@ class LazyRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         self.given: dict[str, Any] = given
         self.is_built = False
-        # What a request is told apart by.
+        # By what a request is matched.
         self.path, self.endpoint = path, endpoint
         self.name = given.get("name") or get_name(endpoint)
         self.methods = {method.upper() for method in given.get("methods") or ["GET"]}

@@ -65,7 +65,7 @@ class RunQuery:
 
 @router.get("/", response_model=list[RunResponse])
 async def list_runs(here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Response:
-    """Runs, newest first unless told otherwise; of agents, of a thread, by status, or those still open."""
+    """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
     page = paging.page(default=100)
     found = await here.store.read(
         lambda tx: runs.page(
@@ -161,7 +161,7 @@ class StepQuery:
 
 @_steps.get("/", response_model=list[StepResponse])
 async def list_all_steps(here: Here, paging: Paged, which: Annotated[StepQuery, Depends()]) -> Response:
-    """Steps, newest first unless told otherwise; of an agent or a model, by feedback, tags and dates."""
+    """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
     wanted = which.filter()
     found = await here.store.read(lambda tx: runs.page_of_steps(tx, here.scope, paging.page(), wanted, **which.equal()))
     return answer([StepResponse.from_step(step) for step in found])

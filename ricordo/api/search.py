@@ -72,30 +72,30 @@ async def search_passages(here: Here, body: PassageSearchRequest) -> Response:
 async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Response:
     """Store past messages of the user and the agent, oldest first: search finds them, the window stays as it is.
 
-    Send an `otid` with each message, and the request can be repeated: what stands there already is not stored again.
+    Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
     """
     past = [PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid) for item in body.messages]
-    thread = None if body.conversation_id in (None, "default") else body.conversation_id
-    return answer({"message_ids": await import_messages(here.store, here.scope, agent_id, past, thread)})
+    conversation_id = None if body.conversation_id == "default" else body.conversation_id
+    return answer({"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation_id)})
 
 
 async def _messages(here: Call, body: MessageSearchRequest) -> Sequence[FoundMessage]:
     body.refuse_unsupported()
-    thread = body.conversation_id
-    if thread == "default":
+    conversation_id = body.conversation_id
+    if conversation_id == "default":
         if not body.agent_id:
-            raise Unsupported('Each agent has a thread "default" of its own. Name the agent with agent_id.')
-        thread = conversations.default_id(body.agent_id)
+            raise Unsupported('Each agent has a conversation "default" of its own. Name the agent with agent_id.')
+        conversation_id = conversations.default_id(body.agent_id)
 
     def wanted(tx: Transaction) -> MessageFilter:
         where: tzinfo = zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
         ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
-        named = conversations.get(tx, thread) if thread else None
-        if thread and named is None:
+        named = conversations.get(tx, conversation_id) if conversation_id else None
+        if conversation_id and named is None:
             ids = []  # it was deleted, though forks of it may still share what was said there
         shared = conversations.shared_by(tx, named) if named else ()
         start, end = body.span(where)
         roles = tuple(body.roles or _SPOKEN)
-        return MessageFilter(tuple(ids), thread, roles, here.scope.subject_id, start, end, shared)
+        return MessageFilter(tuple(ids), conversation_id, roles, here.scope.subject_id, start, end, shared)
 
     return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode)

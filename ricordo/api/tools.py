@@ -30,7 +30,7 @@ async def list_tools(
     tool_types: Annotated[list[str] | None, Query()] = None,
     exclude_tool_types: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
-    """Tools, newest first unless told otherwise; by name, by a piece of it, by id or by type."""
+    """Tools, by default newest first; by name, by a piece of it, by id or by type."""
     wanted = tools.ToolFilter(
         names=(*(names or ()), *((name,) if name else ())),
         ids=tuple(tool_ids or ()),

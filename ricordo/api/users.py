@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Response
 
-from ricordo.api.block_formats import PUT_BODY, Message, read_sent, view_of
+from ricordo.api.block_formats import PUT_BODY, IfMatch, IfNoneMatch, Message, read_sent, require_match, show_as, tagged
 from ricordo.api.call import Call, Here, answer, note
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Note, TextConflict
@@ -22,7 +22,6 @@ from ricordo.api.models.memory import (
     VersionResponse,
     VersionTextResponse,
 )
-from ricordo.api.preconditions import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.routing import Routes
 from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.domain.block import Block
@@ -107,7 +106,7 @@ async def retrieve(
     block, pending = await here.store.read(read)
     if format == "json":
         return _shown((block, pending), if_none_match)
-    content, media_type = await view_of(here, block, format)
+    content, media_type = await show_as(here, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
 

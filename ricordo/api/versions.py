@@ -29,11 +29,11 @@ from ricordo.storage.store import Transaction
 router = Routes(prefix="/v1/blocks/{block_id}", tags=["blocks"])
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
 Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
-At = Annotated[str | None, Query(max_length=40, description="As of this version; the current one unless told.")]
+At = Annotated[str | None, Query(max_length=40, description="As of this version; by default the current one.")]
 From = Annotated[
     str | None, Query(alias="from", max_length=40, description="The older version; that before the newer.")
 ]
-To = Annotated[str | None, Query(max_length=40, description="The newer version; the current one unless told.")]
+To = Annotated[str | None, Query(max_length=40, description="The newer version; by default the current one.")]
 
 
 @router.get("/history", response_model=list[VersionResponse])
@@ -116,7 +116,7 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> dict[str, An
 def lines_of(tx: Transaction, chain_id: str, label: str, at: str | None) -> list[dict[str, Any]]:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
     lines = blame(tx, chain_id, label, at)
-    # As in git, a line break ends a line: behind the last one there is none.
+    # As in git, a line break ends a line: after the last one there is no line.
     return BlamedLineResponse.from_lines(lines if lines and lines[-1].text else lines[:-1])
 
 

@@ -25,7 +25,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-# The address stands in commands that people paste into a shell, so only what can be in a host and port may be repeated.
+# The address is part of commands that people paste into a shell, so only what can be in a host and port may be repeated.
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 
 
@@ -33,7 +33,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5}
 async def show_home(request: Request) -> HTMLResponse:
     """What runs here and how to talk to it."""
     runtime: Runtime = request.app.state.runtime
-    # With a key this page is all that strangers may see, so it counts nobody.
+    # With a key this page is all that strangers may see, so it shows no counts.
     has_key = runtime.settings.api_key is not None
     count = None if has_key else await runtime.store.read(lambda tx: agents.count(tx, Scope()))
     return HTMLResponse(_template().render(_facts(request, runtime, count)), headers=HEADERS)

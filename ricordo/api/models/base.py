@@ -17,7 +17,7 @@ from ricordo.domain.clock import SECOND, to_datetime
 Json = dict[str, Any]
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
-# As JSON writes it; behind an even number of backslashes, else it is text that only looks like one.
+# As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 

@@ -119,8 +119,8 @@ class ConversationQuery:
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
     archived: Annotated[bool | None, Query(description="The shorter way to say `archive_status`.")] = None
     summary_search: Piece = None
-    before: Annotated[str | None, Query(description="Only items ahead of the one with this id.")] = None
-    after: Annotated[str | None, Query(description="Only items behind the one with this id.")] = None
+    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
+    after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first.")] = "desc"
     order_by: Annotated[OrderBy, Query(description="By which time.")] = "last_message_at"

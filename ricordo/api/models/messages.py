@@ -140,7 +140,7 @@ class ApprovalDecisionResponse(ResponseModel):
 
 
 class ApprovalResponseMessage(MessageFields):
-    """What was decided about calls that waited; the last three tell of the first call, for older clients."""
+    """What was decided about calls that waited; the last three are of the first call, for older clients."""
 
     message_type: Literal["approval_response_message"] = "approval_response_message"
     approvals: list[ApprovalDecisionResponse | ToolReturnResponse]
@@ -161,7 +161,7 @@ class CompactionStats(ResponseModel):
 
 
 class SummaryMessage(MessageFields):
-    """What stands for messages that left the window."""
+    """A summary that replaces messages that left the window."""
 
     message_type: Literal["summary_message"] = "summary_message"
     summary: str

@@ -126,7 +126,7 @@ def rule_response(rule: ToolRule) -> Json:
 
 
 def _typed(rule: dict[str, Any]) -> dict[str, Any]:
-    """Add the type, which clients may leave out where the options tell it."""
+    """Add the type, which clients may leave out where it follows from the options."""
     if not isinstance(rule, dict) or rule.get("type") is not None:
         return rule
     for option, kind in (

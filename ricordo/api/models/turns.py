@@ -126,10 +126,10 @@ class SendRequest(RequestModel):
 
 
 class AsyncSendRequest(SendRequest):
-    """Messages for an agent whose answer nobody waits for."""
+    """Messages for an agent, for a caller who does not wait for the answer."""
 
     callback_url: str | None = Field(
-        None, max_length=2000, description="Told with a signed POST when the run has ended."
+        None, max_length=2000, description="Called with a signed POST when the run has ended."
     )
 
 
