@@ -9,9 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
-from ricordo.domain.model import ModelInfo
-from ricordo.errors import ModelError, RicordoError
+from ricordo.domain.model import EmbeddingInfo, ModelInfo
+from ricordo.errors import ModelError, NotFound, RicordoError
+from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.connections import Connections
 from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import LocalServer, Provider, local_provider
@@ -19,6 +21,11 @@ from ricordo.llm.provider_table import LocalServer, Provider, local_provider
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
 FAILURE_KEPT_SECONDS = 30.0
+
+# At most so many are named to somebody who asked for another.
+NAMED_HANDLES = 60
+
+Model = TypeVar("Model", ChatModel, Embedder)
 
 _log = logging.getLogger(__name__)
 
@@ -133,3 +140,54 @@ class Directory:
     def _local_server(self, handle: str) -> LocalServer | None:
         name, _, model = handle.partition("/")
         return self._local_servers.get(name) if model and name not in self._providers else None
+
+
+class Registry(Generic[Model]):
+    """Models by their handles `provider/name`: those added one by one, and those of the providers in the directory."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._added: dict[str, Model] = {}
+        self._built: dict[str, Model] = {}
+
+    def add(self, model: Model) -> None:
+        """Make a single model usable by its handle."""
+        self._added[model.info.handle] = model
+
+    def get(self, handle: str) -> Model:
+        """Return the model with this handle, without asking anybody. Raises NotFound for a provider that is not configured.
+
+        A server that may run on this machine counts as configured: while it is down, its models fail when they are asked.
+        """
+        model = self._added.get(handle) or self._built.get(handle)
+        if model is None:
+            provider, name = self._usable(self._directory.reachable(handle), handle)
+            model = self._built[handle] = self._build(provider, name)
+        return model
+
+    async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:
+        """Return provider and name of a handle, after looking for a server on this machine, and what the provider lists."""
+        await self._directory.look_for(handle)
+        provider, name = self._usable(self._directory.split(handle), handle)
+        return provider, name, await self._directory.ask(provider)
+
+    def _usable(self, found: tuple[Provider, str] | None, handle: str) -> tuple[Provider, str]:
+        if found is None or not self._can_use(found[0]):
+            raise self._not_found(handle)
+        return found
+
+    def _can_use(self, provider: Provider) -> bool:  # noqa: ARG002 - some registries cannot use all
+        return True
+
+    def _build(self, provider: Provider, name: str) -> Model:
+        raise NotImplementedError
+
+    def _not_found(self, handle: str) -> NotFound:
+        known: list[str] = []
+        for listed in self._directory.all_listed():
+            known += [info.handle for info in self._infos(listed)]
+        # The sentence is a wire fact: clients of the retired Letta V1 server match it.
+        return NotFound(f"Handle {handle} not found, must be one of {[*self._added, *known][:NAMED_HANDLES]}")
+
+    def _infos(self, listed: ModelList) -> Sequence[ModelInfo | EmbeddingInfo]:
+        raise NotImplementedError

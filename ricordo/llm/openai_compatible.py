@@ -15,8 +15,7 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.connections import Connections
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
-from ricordo.llm.openai_reading import generation_in, read_fault, to_reply
-from ricordo.llm.openai_stream import EventLines, ReplyBuilder
+from ricordo.llm.openai_reply import EventLines, ReplyBuilder, generation_in, read_fault, to_reply
 from ricordo.llm.policy import (
     CallPolicy,
     answer_by_policy,

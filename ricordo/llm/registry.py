@@ -7,7 +7,7 @@ from ricordo.domain.model import ModelInfo
 from ricordo.errors import NotFound
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
-from ricordo.llm.directory import Directory
+from ricordo.llm.directory import Directory, Registry
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.model_lists import ModelList, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
@@ -19,10 +19,9 @@ from ricordo.settings import ProviderSettings, Settings
 
 # The model of a built-in feature, for a server where no other is configured or found.
 LIBRARIAN = "ricordo/librarian"
-NAMED_HANDLES = 60
 
 
-class Models:
+class Models(Registry[ChatModel]):
     """The models of all configured providers, of servers found on this machine, and those added one by one.
 
     `embedders` holds the embedding models of the same providers.
@@ -41,49 +40,25 @@ class Models:
         self._settings = settings
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
-        self._directory = Directory(
+        directory = Directory(
             (*configured(providers), *extra),
             self._connections,
             local_servers=started(local_servers, providers) if settings.find_local_models else (),
             now=now,
         )
-        self._directory.on_listed.append(self._believe)
-        self._added: dict[str, ChatModel] = {}
-        self._built: dict[str, ChatModel] = {}
-        self.embedders = Embedders(settings, self._directory, self._connections, self._policy)
-
-    def add(self, model: ChatModel) -> None:
-        """Make a single model usable by its handle."""
-        self._added[model.info.handle] = model
-
-    def get(self, handle: str) -> ChatModel:
-        """The model with this handle, without asking anybody. Raises NotFound for a provider that is not configured.
-
-        A server that may run on this machine counts as configured: while it is down, its models fail when they are asked.
-        """
-        model = self._added.get(handle) or self._built.get(handle)
-        if model is not None:
-            return model
-        found = self._directory.reachable(handle)
-        if found is None:
-            raise self._not_found(handle)
-        info = self._known(*found) or info_of(*found)
-        model = self._built[handle] = build_model(found[0], info, self._connections, self._policy)
-        return model
+        super().__init__(directory)
+        directory.on_listed.append(self._believe)
+        self.embedders = Embedders(settings, directory, self._connections, self._policy)
 
     async def require(self, handle: str) -> ModelInfo:
         """What is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
         if handle in self._added:
             return self._added[handle].info
-        await self._directory.look_for(handle)
-        found = self._directory.split(handle)
-        if found is None:
+        provider, name, listed = await self._find(handle)
+        known = self._known(provider, name)
+        if known is None and listed is not None:
             raise self._not_found(handle)
-        is_listed = await self._directory.ask(found[0]) is not None
-        known = self._known(*found)
-        if known is None and is_listed:
-            raise self._not_found(handle)
-        return known or info_of(*found)
+        return known or info_of(provider, name)
 
     async def list(self) -> list[ModelInfo]:
         """All models: the added ones, then each provider's, which is asked at most every five minutes."""
@@ -119,11 +94,14 @@ class Models:
             return NotFound(
                 f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
             )
-        handles = [*self._added]
-        for listed in self._directory.all_listed():
-            handles += [info.handle for info in listed.chat]
-        # The sentence is a wire fact: clients of the retired Letta V1 server match it.
-        return NotFound(f"Handle {handle} not found, must be one of {handles[:NAMED_HANDLES]}")
+        return super()._not_found(handle)
+
+    def _infos(self, listed: ModelList) -> Sequence[ModelInfo]:
+        return listed.chat
+
+    def _build(self, provider: Provider, name: str) -> ChatModel:
+        info = self._known(provider, name) or info_of(provider, name)
+        return build_model(provider, info, self._connections, self._policy)
 
     def _known(self, provider: Provider, name: str) -> ModelInfo | None:
         # Ollama lists "llama3.2:latest" for "llama3.2"; OpenRouter leaves out variants such as ":online".

@@ -9,7 +9,7 @@ from ricordo.domain.model import ModelSettings
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect, dialect_of
 from ricordo.llm.openai_format import readable_arguments, to_body, to_messages
-from ricordo.llm.openai_reading import read_usage, to_reply
+from ricordo.llm.openai_reply import read_usage, to_reply
 from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_return
 
 

@@ -12,7 +12,6 @@ from ricordo.features.librarian.grammar import (
     facts_told,
     is_single,
     read,
-    sentences,
     shared,
     statements,
     topic,
@@ -66,13 +65,13 @@ _FORGET_WHAT = (
 )
 _STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
 # How its own answers begin; they are no evidence for later ones.
-_OWN_OPENINGS = re.compile(
-    r"[- ]*(?:I have (?:put|corrected|filed|struck|that in|nowhere|no note)|My notes|I asked to|I could not"
-    r"|I don't know: I|Here is what"
-    r"|This is what|You told me|I said on|The archive says|I know nothing|I can only|I cannot|Several of my notes"
-    r"|I strike|Hello!|All right"
-    r"|I am (?:not sure|Ricordo's)|By the way: I|Searching did not|Say which)"
+_OWN_LINE = re.compile(
+    r"[- ]*(?:I (?:have (?:put|corrected|filed|struck|that in|nowhere|no note)|asked to|could not|don't know: I|said on"
+    r"|know nothing|can(?:not| only| look)|strike|am (?:not sure|Ricordo))|My notes|Here is what I|This is what my"
+    r"|You told me|The archive says"
+    r"|Several of my|Hello! Tell|All right\.|By the way: I|Searching did)"
 )
+_SAID_BY_A_MODEL = 3
 _PENDING = re.compile(r"propos|approv|pending|wait", re.IGNORECASE)
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
@@ -186,7 +185,7 @@ def _found(view: LibrarianView, question: str) -> str:
     if not wanted and not kinds:
         return "I can look things up by their words. Ask again with a word or two that I can search for."
     found = _best(view, wanted, kinds)
-    lines = [f'{each.opening}: "{_cut(each.words, wanted)}"' for each in found]
+    lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
     if not lines:
         searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
         *places, last = "my notes", *searched
@@ -217,8 +216,7 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
         for item in (*notes, *_hits(view))
         if (each := replace(item, points=shared(wanted, item.words) + 2 * bool(kinds & facts_told(item.words)))).points
     ]
-    if any(each.rank < 3 for each in ranked):
-        ranked = [each for each in ranked if each.rank < 3]
+    ranked = [each for each in ranked if each.rank < _SAID_BY_A_MODEL] or ranked
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
     facts = [each for each in ranked if kinds & facts_told(each.words)]
@@ -246,19 +244,17 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         if intent.kind == "forget"
     ]
     for row, words, intents in said:
-        on, told = str(row.get("timestamp") or ""), words
-        match row.get("role"):
-            case "assistant":
-                item = Evidence(words, f"I said on {_day(on)}", 3, on)
-                told = "" if any(map(_OWN_OPENINGS.match, words.splitlines())) else words
-            case "user":
-                # What was asked before is no answer; what was told beside it may be.
-                told = " ".join(intent.text for intent in intents if intent.kind == "tell")
-                item = Evidence(told, _opening(on), 1, on)
-            case _:
-                item = Evidence(words, f"The archive says, filed on {_day(on)}", 2, on)
+        on = str(row.get("timestamp") or "")
+        item = Evidence(words, f"The archive says, filed on {_day(on)}", 2, on)
+        if row.get("role") == "user":
+            # What was asked before is no answer; what was told beside it may be.
+            told = " ".join(intent.text for intent in intents if intent.kind == "tell")
+            item = Evidence(told, _opening(on), 1, on)
+        elif row.get("role"):
+            told = "" if any(map(_OWN_LINE.match, words.splitlines())) else words
+            item = Evidence(told, f"I said on {_day(on)}", _SAID_BY_A_MODEL, on)
         # The history keeps what was struck out, but its owner did not want to hear it again.
-        if told and not any(on < later and _is_about(text, told) for text, later in forgotten):
+        if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
             yield item
 
 
@@ -281,7 +277,7 @@ def _overview(view: LibrarianView) -> str:
         lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
     if lines:
         return "\n".join(["This is what my notes say:", *lines])
-    told = [f'- {each.opening}: "{_short(each.words)}"' for each in _hits(view) if each.rank < 3]
+    told = [f'- {each.opening}: "{_short(each.words)}"' for each in _hits(view) if each.rank < _SAID_BY_A_MODEL]
     if not told:
         return "I know nothing about you yet. Tell me something, and I file it."
     return "\n".join(["Here is what I found:", *list(dict.fromkeys(told))[: 2 * _MOST_QUOTED]])
@@ -293,14 +289,6 @@ def _opening(on: str) -> str:
 
 def _note_opening(label: str) -> str:
     return "My notes about you say" if label.rsplit("/", 1)[-1] == "human" else f'My notes "{label}" say'
-
-
-def _cut(words: str, wanted: frozenset[str]) -> str:
-    """Return the words, or from a long text the sentences that share something with the question."""
-    if len(words) <= _LONGEST_QUOTE:
-        return " ".join(words.split())
-    telling = [sentence for sentence in sentences(words) if shared(wanted, sentence)]
-    return _short(" … ".join(telling) or words, _LONGEST_QUOTE)
 
 
 def _short(words: str, length: int = 160) -> str:

@@ -70,12 +70,8 @@ _HELP = (
     r"(?:real |proper |other |better |different )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
 )
 _TASK = (
-    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|rephrase"
-    r"|proofread|analy[sz]e"
-    r"|describe|brainstorm|imagine|pretend|act as|help me|let['’]s|tell me an? (?:joke|story|poem|riddle|fact))\b"
-    r"|^(?:draw|paint|code|program|implement|create|draft|fix|improve|compare|suggest|recommend|play|sing|convert"
-    r"|count|give|make"
-    r"|send|call|book|order|open|run|say|repeat) (?:an?|the|me|my|this|that|it|some|how|why|what|from|to|us|our|\d+)\b"
+    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|proofread|analy[sz]e|draw|paint"
+    r"|imagine|pretend|tell me an? (?:joke|story|poem|riddle|fact))\b"
 )
 _TALK: tuple[tuple[IntentKind, str], ...] = (
     ("hello", r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: (?:there|again|(?-i:[A-Z])\w+))?\W*$"),

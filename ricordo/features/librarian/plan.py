@@ -1,5 +1,6 @@
 """Which tools the librarian calls: filing what was told, correcting what changed, forgetting, and searching."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,7 @@ def known_note(view: LibrarianView, told: str) -> Note | None:
 
 
 def _plain(text: str) -> str:
-    return " ".join("".join(sign if sign.isalnum() else " " for sign in text.casefold()[:READ_LENGTH]).split())
+    return re.sub(r"\W+", " ", text[:READ_LENGTH].casefold()).strip()
 
 
 def matching(view: LibrarianView, words: str) -> list[Statement]:

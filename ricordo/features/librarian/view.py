@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -14,7 +15,7 @@ from ricordo.domain.model import ModelRequest, ToolSchema
 SEND = "send_message"
 _OPENING = re.compile(r"^<([^<>\n/][^<>\n]*)>\n<description>\n", re.MULTILINE)
 _LINE_NUMBER = re.compile(r"^\d+→ ?", re.MULTILINE)
-_TODAY = re.compile(r"current system date is: *([^\n]+)", re.IGNORECASE)
+_TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _PERSON_LABELS = ("human", "user", "student", "person", "about_user", "about_me", "user_profile", "profile")
 
@@ -180,10 +181,8 @@ def data_in(value: object) -> object:
     if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{"}:
         return value
     for read in (json.loads, ast.literal_eval):
-        try:
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             return read(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue
     return value
 
 
@@ -191,11 +190,8 @@ def _today(system: str, message: Message | None) -> date:
     """Return the agent's date from its prompt, which knows its time zone; else the day the message came in, UTC."""
     # The last one: what a block says about dates comes before the prompt's own line.
     for text in _TODAY.findall(system)[-1:]:
-        for form in ("%Y-%m-%d", "%B %d, %Y", "%d %B %Y", "%A, %B %d, %Y"):
-            try:
-                return datetime.strptime(text.strip(), form).date()  # noqa: DTZ007 (a calendar day has no zone)
-            except ValueError:
-                continue
+        with suppress(ValueError):
+            return datetime.strptime(text, "%B %d, %Y").date()  # noqa: DTZ007 (a calendar day has no zone)
     return to_datetime(message.created_at if message else 0).date()
 
 

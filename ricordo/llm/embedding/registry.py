@@ -1,16 +1,16 @@
 """All embedding models that can be used here, by their handles `provider/name`. Calls nobody who is not configured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.connections import Connections
-from ricordo.llm.directory import Directory
+from ricordo.llm.directory import Directory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.providers import google_embedder, openai_embedder
-from ricordo.llm.model_lists import embedding_of
+from ricordo.llm.model_lists import ModelList, embedding_of
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Provider
 from ricordo.settings import Settings
@@ -18,12 +18,11 @@ from ricordo.settings import Settings
 NONE = "none"
 # What clients of the retired Letta V1 server name to get that server's own default.
 ALIASES = ("letta/letta-free",)
-NAMED_HANDLES = 60
 # Their lists hold chat models only, though they have others.
 _INCOMPLETE = ("openrouter",)
 
 
-class Embedders:
+class Embedders(Registry[Embedder]):
     """The embedded model where it is installed, those of the providers in the directory, and those added one by one."""
 
     def __init__(
@@ -35,44 +34,19 @@ class Embedders:
         *,
         has_embedded: Callable[[], bool] = embedded.is_installed,
     ) -> None:
+        super().__init__(directory)
         self._settings = settings
-        self._directory = directory
         self._connections = connections
         self._policy = policy
         self._embedded = embedded.EmbeddedModel() if has_embedded() else None
-        self._added: dict[str, Embedder] = {}
-        self._built: dict[str, Embedder] = {}
         if self._embedded:
             self.add(self._embedded)
-
-    def add(self, embedder: Embedder) -> None:
-        """Make a single embedding model usable by its handle."""
-        self._added[embedder.handle] = embedder
-
-    def get(self, handle: str) -> Embedder:
-        """The embedding model with this handle, without asking anybody. Raises NotFound for a provider without any here.
-
-        A server that may run on this machine counts as configured: while it is down, its models fail when they are asked.
-        """
-        embedder = self._added.get(handle) or self._built.get(handle)
-        if embedder is not None:
-            return embedder
-        found = self._directory.reachable(handle)
-        if found is None or found[0].adapter not in ("openai", "google"):
-            raise self._not_found(handle)
-        embedder = self._built[handle] = self._build(*found)
-        return embedder
 
     async def require(self, handle: str) -> EmbeddingInfo:
         """What is known of an embedding model. Raises NotFound where its provider lists its models and this is not among them."""
         if handle in self._added:
             return self._added[handle].info
-        await self._directory.look_for(handle)
-        found = self._directory.split(handle)
-        if found is None or found[0].adapter not in ("openai", "google"):
-            raise self._not_found(handle)
-        provider, name = found
-        listed = await self._directory.ask(provider)
+        provider, name, listed = await self._find(handle)
         # A name may not tell what a model is for, and who chooses it may know: then it need only be there.
         names = {info.name for info in listed.embedding} | {info.name for info in listed.chat} if listed else {name}
         if not names & {name, f"{name}:latest"} and provider.name not in _INCOMPLETE:
@@ -91,8 +65,8 @@ class Embedders:
     async def list(self) -> list[EmbeddingInfo]:
         """All embedding models: the added ones, then each provider's, which is asked at most every five minutes."""
         added = [embedder.info for embedder in self._added.values()]
-        listed = [info for each in await self._directory.ask_all() for info in each.embedding]
-        return added + [self._known(info) for info in listed if self._is_usable(info)]
+        listed = await self._directory.ask_all()
+        return added + [self._known(info) for each in listed for info in self._infos(each)]
 
     def info(self, handle: str) -> EmbeddingInfo:
         """What is known of a handle without asking anybody, also where it can be used no more."""
@@ -118,20 +92,18 @@ class Embedders:
         built = self._built.get(info.handle)
         return replace(info, dimensions=built.info.dimensions) if built else info
 
-    def _is_usable(self, info: EmbeddingInfo) -> bool:
-        found = self._directory.split(info.handle)
-        return found is not None and found[0].adapter in ("openai", "google")
+    def _can_use(self, provider: Provider) -> bool:
+        return provider.adapter in ("openai", "google")
+
+    def _infos(self, listed: ModelList) -> Sequence[EmbeddingInfo]:
+        split = ((info, self._directory.split(info.handle)) for info in listed.embedding)
+        return [info for info, found in split if found and self._can_use(found[0])]
 
     def _not_found(self, handle: str) -> NotFound:
         if handle == embedded.HANDLE:
             return NotFound(f"Handle {handle} not found, its package is missing. {embedded.INSTALL}")
-        handles = [*self._added]
-        for listed in self._directory.all_listed():
-            handles += [info.handle for info in listed.embedding if self._is_usable(info)]
-        # The first sentence is a wire fact: clients of the retired Letta V1 server match it.
         return NotFound(
-            f"Handle {handle} not found, must be one of {handles[:NAMED_HANDLES]}. "
-            "Leave the embedding out to use the default, or configure its provider."
+            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or configure its provider."
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:

@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ToolCallChunk
 from ricordo.errors import ModelError
-from ricordo.llm.openai_stream import EventLines, ReplyBuilder
+from ricordo.llm.openai_reply import EventLines, ReplyBuilder
 from tests.llm.talk import ask
 from tests.llm.test_openai_format import MALFORMED
 
