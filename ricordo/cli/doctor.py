@@ -25,9 +25,8 @@ from ricordo.features import FEATURES
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.damage import read_at_rest
-from ricordo.storage.database import Absent, Broken, InUse, Shared, Sound, check
-from ricordo.storage.job_queue import queue_of_file, queue_of_postgres
+from ricordo.storage.database import Absent, Broken, InUse, Shared, Sound, check, read_at_rest
+from ricordo.storage.job_queue import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
 Verdict = Literal["ok", "warning", "wrong"]
@@ -148,10 +147,13 @@ def _schema(name: str, schema: int, rest: str) -> Finding:
     return Finding("database", f"{name}, {made}, {rest}")
 
 
+def _is_current(database: DatabaseState) -> bool:
+    return isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
+
+
 def _conversations(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
     """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
-    is_current = isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
-    if not is_current:
+    if not _is_current(database):
         return
     try:
         with read_at_rest(settings) as tx:
@@ -207,16 +209,13 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
 
 def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bool]:
     """The queue of jobs, where there is one to be read, and whether a server is there to do them."""
-    match database:
-        case InUse():
-            return _asked_queue(settings), True
-        case Sound():
-            read, is_served = queue_of_file(settings.database_path), False
-        case Shared():
-            read, is_served = queue_of_postgres(settings.postgres_url or "")
-        case _:
-            return None, False
-    return QueueResponse.from_queue(read) if read else None, is_served
+    if isinstance(database, InUse):
+        return _asked_queue(settings), True
+    if not _is_current(database):
+        return None, False
+    with read_at_rest(settings) as tx:
+        queue = read_queue(tx, None)
+    return QueueResponse.from_queue(queue), isinstance(database, Shared) and database.servers > 0
 
 
 def _asked_queue(settings: Settings) -> Json | None:

@@ -3,19 +3,14 @@
 Elsewhere a row that cannot be read is an error; here it is a finding.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from sqlalchemy import Row, Text, bindparam, cast, func, select, update
 
-from ricordo.domain.clock import SystemClock
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
-from ricordo.settings import Settings
-from ricordo.storage.database import exclusive_access, read_transaction, require_current
-from ricordo.storage.statements import Statements
 from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import agents, conversations, messages, runs
 
@@ -42,14 +37,6 @@ class StoredMessage:
 
     message: Message
     is_readable: bool
-
-
-@contextmanager
-def read_at_rest(settings: Settings) -> Iterator[Transaction]:
-    """Open one consistent, read-only view of a database that no server uses. Raises Conflict, NotFound, Unavailable."""
-    with exclusive_access(settings, force=True) as connection, read_transaction(connection):
-        require_current(connection, "The database")
-        yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
 
 
 def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]:

@@ -15,7 +15,8 @@ from ricordo.settings import SQLITE, Settings
 from ricordo.storage import sqlite
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store
+from ricordo.storage.statements import Statements
+from ricordo.storage.store import Store, Transaction
 
 if TYPE_CHECKING:
     from ricordo.storage.postgres import PostgresStore
@@ -47,13 +48,17 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A database on a PostgreSQL server that was reached. `schema` is 0 before the first start, `vectors` pgvector's version."""
+    """A database on a PostgreSQL server that was reached.
+
+    `schema` is 0 before the first start, `vectors` is pgvector's version, `servers` how many connections servers have to it.
+    """
 
     schema: int
     size: int
     server: str
     name: str
     vectors: str | None
+    servers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,14 @@ def write_transaction(connection: Connection) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def read_at_rest(settings: Settings) -> Iterator[Transaction]:
+    """Open one consistent, read-only view of a database that no server opens now. Raises Conflict, NotFound, Unavailable."""
+    with exclusive_access(settings, force=True) as connection, read_transaction(connection):
+        require_current(connection, "The database")
+        yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
+
+
 def schema_of(connection: Connection) -> int:
     """Return the version of the schema, without making anything; 0 where there is none."""
     if not inspect(connection).has_table("schema_versions"):
@@ -221,7 +234,8 @@ def check(settings: Settings) -> Absent | InUse | Sound | Shared | Broken:
     except ImportError:
         return Broken(_MISSING)
     try:
-        found = Shared(*postgres.describe(settings.postgres_url))
+        with postgres.read_only(settings.postgres_url) as connection:
+            found = Shared(schema_of(connection), *postgres.describe(connection), count_servers(connection))
     except Unavailable as error:
         return Broken(str(error))
     return Broken(UNFINISHED) if found.schema == HALF_COPIED else found

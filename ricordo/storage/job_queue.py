@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, func, inspect, select, true
+from sqlalchemy import ColumnElement, func, select, true
 
-from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job, JobStatus
 from ricordo.domain.scope import Scope
-from ricordo.storage.database import count_servers, read_transaction
 from ricordo.storage.jobs import job_of
-from ricordo.storage.sqlite import first_connection, make_engine
-from ricordo.storage.statements import Statements
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import jobs
 
@@ -45,36 +40,6 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
     found = [job for job in _troubled(tx, theirs) if job.error]
     errors = sorted(found, key=lambda job: job.ended_at or job.started_at or 0, reverse=True)[:_LAST_ERRORS]
     return Queue(depth, waits, tuple(errors))
-
-
-def queue_of_file(path: Path) -> Queue | None:
-    """The queue in a database file that no server uses; None where its schema is older than jobs. Raises Unavailable."""
-    engine = make_engine(path, "normal")
-    try:
-        with first_connection(engine, path) as connection:
-            return _whole_queue(connection)
-    finally:
-        engine.dispose()
-
-
-def queue_of_postgres(url: str) -> tuple[Queue | None, bool]:
-    """The queue in a database on PostgreSQL, as `queue_of_file` gives it, and whether servers are at work on it.
-
-    Nothing is written. Raises Unavailable.
-    """
-    from ricordo.storage import postgres  # brings psycopg
-
-    with postgres.read_only(url) as connection:
-        is_served = count_servers(connection) > 0
-        connection.rollback()  # ends SQLAlchemy's idea of a transaction
-        with read_transaction(connection):
-            return _whole_queue(connection), is_served
-
-
-def _whole_queue(connection: Connection) -> Queue | None:
-    if not inspect(connection).has_table(jobs.name):
-        return None
-    return read_queue(Transaction(connection, SystemClock(), Statements(connection.dialect), {}), None)
 
 
 def _troubled(tx: Transaction, theirs: ColumnElement[bool]) -> list[Job]:

@@ -6,10 +6,8 @@ compares when it writes, or raises Overtaken. Reads are one snapshot. Text colum
 JSON columns are JSON and not JSONB, which would change the order of keys and large numbers: nothing is looked for inside of them.
 """
 
-import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,15 +38,12 @@ from ricordo.storage.store import (
     from_json,
     plain_errors,
     reason_of,
-    timed,
     to_json,
 )
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 OLDEST = 16  # the major version of PostgreSQL that is tested and promised
-_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _ATTEMPTS = 5
 # Every Ricordo server that changes the schema of one database holds this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
@@ -109,26 +104,12 @@ registry.register("postgresql.ricordo", __name__, "PostgresDialect")
 class PostgresStore(SqlStore):
     """A database that several servers may share. Each worker thread has one connection; callers wait for a free one."""
 
+    begin_read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    begin_write = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
     def __init__(self, engine: Engine, clock: Clock, connections: int) -> None:
-        super().__init__(engine, clock)
-        self._local = threading.local()
-        self._connections: set[Connection] = set()
-        self._workers = ThreadPoolExecutor(connections, "postgres")
-
-    async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` on one consistent view; it must not write. It may run again where the connection was lost."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, self._unit, _READ, work)
-
-    async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, or roll all of it back when it raises. It may run again, so it changes nothing but `tx`."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, timed, self._write, work)
-
-    async def close(self) -> None:
-        """Wait for running units, then close the connections."""
-        await asyncio.to_thread(self._close)
-
-    def _write(self, work: Callable[[Transaction], T]) -> T:
-        return self._unit(_WRITE, work)
+        workers = ThreadPoolExecutor(connections, "postgres")
+        super().__init__(engine, clock, workers, workers)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(psycopg, _ADVICE):
@@ -167,13 +148,6 @@ class PostgresStore(SqlStore):
             _require_storable(cause)
             raise
 
-    def _connection(self) -> Connection:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self.engine.connect()
-            self._connections.add(connection)
-        return connection
-
     def _is_broken(self) -> bool:
         connection: Connection | None = getattr(self._local, "connection", None)
         return connection is not None and (connection.invalidated or connection.connection.dbapi_connection.closed)  # type: ignore[union-attr]
@@ -184,12 +158,6 @@ class PostgresStore(SqlStore):
             self._connections.discard(connection)
             connection.invalidate()
             connection.close()
-
-    def _close(self) -> None:
-        self._workers.shutdown()
-        for connection in self._connections:
-            connection.close()
-        self.engine.dispose()
 
 
 class _Again(Exception):
@@ -304,20 +272,13 @@ def first_connection(engine: Engine) -> Connection:
         ) from None
 
 
-def describe(url: str) -> tuple[int, int, str, str, str | None]:
-    """Return the schema's version (0: none), bytes, the server's version, the database's name and pgvector's version.
-
-    Raises Unavailable.
-    """
-    with read_only(url) as connection:
-        schema = 0
-        if connection.exec_driver_sql("SELECT to_regclass('schema_versions')").scalar_one():
-            schema = connection.exec_driver_sql("SELECT max(version) FROM schema_versions").scalar_one() or 0
-        size, name = connection.exec_driver_sql("SELECT pg_database_size(current_database()), current_database()").one()
-        vectors = connection.exec_driver_sql(
-            "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
-        ).scalar_one_or_none()
-        return int(schema), int(size), server_version(connection), str(name), vectors
+def describe(connection: Connection) -> tuple[int, str, str, str | None]:
+    """Return the database's bytes, the server's version, the database's name, and the version of pgvector it may have."""
+    size, name = connection.exec_driver_sql("SELECT pg_database_size(current_database()), current_database()").one()
+    vectors = connection.exec_driver_sql(
+        "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
+    ).scalar_one_or_none()
+    return int(size), server_version(connection), str(name), vectors
 
 
 @contextmanager

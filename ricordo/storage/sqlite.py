@@ -1,8 +1,6 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
 
-import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +15,10 @@ from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.backups import back_up, make_private_folder
-from ricordo.storage.store import SqlStore, Transaction, each, from_json, plain_errors, timed, to_json
+from ricordo.storage.store import SqlStore, Transaction, each, from_json, plain_errors, to_json
 
 T = TypeVar("T")
 READERS = 4
-_READ = "BEGIN"
-# IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
-_WRITE = "BEGIN IMMEDIATE"
 
 
 @compiles(each, "sqlite")
@@ -35,31 +30,18 @@ def _each(element: each, compiler: Any, **options: Any) -> str:
 class SqliteStore(SqlStore):
     """One file, one writer thread, a few readers. SQLite has one writer, so callers wait for it here and never see "locked"."""
 
+    # IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
+    begin_write = "BEGIN IMMEDIATE"
+
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
-        super().__init__(engine, clock)
+        readers = ThreadPoolExecutor(READERS, "sqlite-reader")
+        super().__init__(engine, clock, readers, ThreadPoolExecutor(1, "sqlite-writer"))
         self._lock = lock
-        self._local = threading.local()
-        self._connections: list[Connection] = []
-        self._writer = ThreadPoolExecutor(1, "sqlite-writer")
-        self._readers = ThreadPoolExecutor(READERS, "sqlite-reader")
-
-    async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` on one consistent view; it must not write."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, _READ, work)
-
-    async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, or roll all of it back when it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, timed, self._write, work)
-
-    async def close(self) -> None:
-        """Wait for running units, then close the file and free the folder."""
-        await asyncio.to_thread(self._close)
-
-    def _write(self, work: Callable[[Transaction], T]) -> T:
-        return self._unit(_WRITE, work)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        connection = self._connection(begin)
+        if begin == self.begin_read and not hasattr(self._local, "connection"):
+            self._connection().connection.cursor().execute("PRAGMA query_only = ON")
+        connection = self._connection()
         with plain_errors(sqlite3, "See that its disk has room."):
             return self._run(connection, begin, work)
 
@@ -69,21 +51,8 @@ class SqliteStore(SqlStore):
             observer(begin)
         connection.connection.cursor().execute(begin)
 
-    def _connection(self, begin: str) -> Connection:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self.engine.connect()
-            self._connections.append(connection)
-            if begin == _READ:
-                connection.connection.cursor().execute("PRAGMA query_only = ON")
-        return connection
-
     def _close(self) -> None:
-        self._writer.shutdown()
-        self._readers.shutdown()
-        for connection in self._connections:
-            connection.close()
-        self.engine.dispose()
+        super()._close()
         self._lock.release()
 
 

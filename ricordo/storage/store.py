@@ -3,9 +3,12 @@
 A function that takes a Transaction never awaits and never opens another; model, embedder and tool calls happen in between.
 """
 
+import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
@@ -36,11 +39,11 @@ class Transaction:
     def __init__(self, connection: Connection, clock: Clock, statements: Statements, cache: dict[Any, Any]) -> None:
         self.connection = connection
         self.clock = clock
-        # What this process remembers of the database, to be fast: never the truth, and gone when the store is closed.
+        # What this process knows of the database, to be fast; the store starts with it empty.
         self.cache = cache
         # Called once the transaction is committed, in its thread; not at all where it is rolled back.
         self.after_commit: list[Callable[[], None]] = []
-        # What is read after a write may be rolled back, so nothing may be remembered of it.
+        # What is read after a write may be rolled back, so it may not be cached.
         self.has_written = False
         self._statements = statements
 
@@ -102,18 +105,49 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of the database once running units are done."""
+        """Close the database once running units are done."""
         ...
 
 
 class SqlStore:
-    """The base of a store: its engine, its prepared statements, its cache, and how a unit of work runs."""
+    """The base of a store: worker threads with a connection each, prepared statements, a cache, and how a unit of work runs."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    begin_read = "BEGIN"
+    begin_write = "BEGIN"
+
+    def __init__(self, engine: Engine, clock: Clock, readers: Executor, writers: Executor) -> None:
         self.engine = engine
         self.clock = clock
         self.statements = Statements(engine.dialect)
         self.cache: dict[Any, Any] = {}
+        self._readers, self._writers = readers, writers
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` on one consistent view; it must not write. It may run again where the connection was lost."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, self.begin_read, work)
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit, or roll all of it back when it raises. It may run again, so it changes nothing but `tx`."""
+        return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
+
+    async def close(self) -> None:
+        """Wait for running units, then close the connections."""
+        await asyncio.to_thread(self._close)
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        started = time.monotonic()
+        try:
+            return self._unit(self.begin_write, work)
+        finally:
+            if (seconds := time.monotonic() - started) > SLOW_WRITE:
+                name = getattr(work, "__qualname__", repr(work))
+                log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
+
+    def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        """Run a unit of work that begins so, in this thread."""
+        raise NotImplementedError
 
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
         with connection.begin():
@@ -127,6 +161,20 @@ class SqlStore:
     def _begin(self, connection: Connection, begin: str) -> None:
         connection.exec_driver_sql(begin)
 
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.engine.connect()
+            self._connections.add(connection)
+        return connection
+
+    def _close(self) -> None:
+        self._writers.shutdown()
+        self._readers.shutdown()
+        for connection in self._connections:
+            connection.close()
+        self.engine.dispose()
+
 
 class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("IN")(each(ids))
     """The items of one JSON list parameter as rows, so that a list of any length is one cached statement."""
@@ -136,7 +184,7 @@ class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("
 
 
 def to_json(value: Any) -> str:
-    """The serialiser of JSON columns."""
+    """Serialize the value of a JSON column."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError as error:
@@ -147,19 +195,7 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The mirror of `to_json`."""
     return orjson.loads(text)
-
-
-def timed(write: Callable[[Callable[[Transaction], T]], T], work: Callable[[Transaction], T]) -> T:
-    """What `write` makes of `work`, with a warning in the log where it took long."""
-    started = time.monotonic()
-    try:
-        return write(work)
-    finally:
-        if (seconds := time.monotonic() - started) > SLOW_WRITE:
-            name = getattr(work, "__qualname__", repr(work))
-            log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
 
 
 @contextmanager
@@ -187,6 +223,6 @@ def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The driver's first line, without a full stop: further ones may quote what people said."""
+    """Return the driver's first line, without a full stop: further ones may quote what people said."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return str(cause).partition("\n")[0].strip().rstrip(".")

@@ -17,7 +17,7 @@ from sqlalchemy import Dialect, Engine
 
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.related import RelatedWords
-from ricordo.storage import job_queue, sqlite
+from ricordo.storage import sqlite
 from ricordo.storage.statements import Statements
 
 LOAD = embedded._load  # for tests of the loading itself
@@ -55,8 +55,7 @@ def shared_compiler() -> Iterator[None]:
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sqlite, job_queue):
-            patch.setattr(module, "make_engine", share)
+        patch.setattr(sqlite, "make_engine", share)
         yield
 
 
