@@ -80,77 +80,67 @@ def _is_password(found: re.Match[str]) -> bool:
     return mixes_case or any(one.isdigit() or one in "!@#$%^&*~+" for one in word)
 
 
+def _rule(kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = _is_always) -> _Rule:
+    return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one)
+
+
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
-    _Rule("password", ("://",), re.compile(r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)")),
-    _Rule(
+    _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"),
+    _rule(
         "api key",
-        tuple(prefix.lower() for prefix in _PREFIXES),
-        re.compile(rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"),
+        "|".join(_PREFIXES),
+        rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])",
         _is_key,
     ),
-    _Rule("api key", ("key-",), re.compile(r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])")),
-    _Rule("token", ("eyj",), re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})")),
-    _Rule("token", ("bearer ",), re.compile(r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])"), _is_key),
-    _Rule(
+    _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
+    _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
+    _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
+    _rule("token", "authorization", r"(?i)authorization[\"']?\s?[:=]\s?[\"']?basic (?P<secret>[\w+/=-]{8,2000})"),
+    _rule("token", ":aa", r"(?<![\w:-])(?P<secret>\d{8,10}:AA[\w-]{32,40})(?![\w-])"),
+    _rule(
         "token",
-        ("authorization",),
-        re.compile(r"(?i)authorization[\"']?\s?[:=]\s?[\"']?basic (?P<secret>[\w+/=-]{8,2000})"),
+        "hooks.slack.com/services/",
+        r"(?<=hooks\.slack\.com/services/)(?P<secret>T\w{5,20}/B\w{5,20}/\w{10,40})",
     ),
-    _Rule("token", (":aa",), re.compile(r"(?<![\w:-])(?P<secret>\d{8,10}:AA[\w-]{32,40})(?![\w-])")),
-    _Rule(
-        "token",
-        ("hooks.slack.com/services/",),
-        re.compile(r"(?<=hooks\.slack\.com/services/)(?P<secret>T\w{5,20}/B\w{5,20}/\w{10,40})"),
-    ),
-    _Rule(
+    _rule(
         "api key",
-        ("key", "secret"),
-        re.compile(
-            r"(?i)(?<![a-z])(?:api[ _-]?key|(?:access|secret)[ _-]?(?:access[ _-]?)?key|(?:client|app|api|shared)[ _-]?secret)"
-            rf"{_SIGN}{_VALUE}{{8,400}})"
-        ),
+        "key|secret",
+        r"(?i)(?<![a-z])(?:api[ _-]?key|(?:access|secret)[ _-]?(?:access[ _-]?)?key|(?:client|app|api|shared)[ _-]?secret)"
+        rf"{_SIGN}{_VALUE}{{8,400}})",
         _is_named_key,
     ),
-    _Rule(
+    _rule(
         "token",
-        ("token",),
-        re.compile(
-            r"(?i)(?<![a-z])(?:access|auth|refresh|bot|session|security|private|id|api)?[ _-]?token"
-            rf"{_SIGN}{_VALUE}{{10,400}})"
-        ),
+        "token",
+        r"(?i)(?<![a-z])(?:access|auth|refresh|bot|session|security|private|id|api)?[ _-]?token"
+        rf"{_SIGN}{_VALUE}{{10,400}})",
         _is_key,
     ),
-    _Rule(
+    _rule(
         "password",
-        ("passw", "pwd", "passphrase", "passcode", "kennwort", "contraseña", "mot de passe", "senha", "wachtwoord"),
-        re.compile(
-            r"(?i)(?<![a-z0-9])(?:passwords?|passwd|pwd|passphrase|passcode|passwort|kennwort|contraseña|mot de passe|senha"
-            r"|wachtwoord)(?:\s{1,3}(?:for|to|of|at|on|für|vom|zum|de|du|del)(?:\s{1,3}[\w.@-]{1,30}){1,4}?)?"
-            r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|was\b|ist\b|war\b|lautet\b|est\b|es\b|->|→)\s{0,3}[\"'`\\]{0,3}"
-            r"(?P<secret>[^\s\"'`,;\[\]]{4,200})"
-        ),
+        "passw|pwd|passphrase|passcode|kennwort|contraseña|mot de passe|senha|wachtwoord",
+        r"(?i)(?<![a-z0-9])(?:passwords?|passwd|pwd|passphrase|passcode|passwort|kennwort|contraseña|mot de passe|senha"
+        r"|wachtwoord)(?:\s{1,3}(?:for|to|of|at|on|für|vom|zum|de|du|del)(?:\s{1,3}[\w.@-]{1,30}){1,4}?)?"
+        r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|was\b|ist\b|war\b|lautet\b|est\b|es\b|->|→)\s{0,3}[\"'`\\]{0,3}"
+        r"(?P<secret>[^\s\"'`,;\[\]]{4,200})",
         _is_password,
     ),
 )
-_STARTS = "sk pk rk gsk xai ghp gho ghs glpat xoxb xoxp hf key".split()
+_STARTS = "sk|pk|rk|gsk|xai|ghp|gho|ghs|glpat|xoxb|xoxp|hf|key"
 _STRICT_RULES = (
     *_RULES,
-    _Rule(
-        "credential", ("bearer ", "basic "), re.compile(r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})")
-    ),
-    _Rule(
+    _rule("credential", "bearer |basic ", r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})"),
+    _rule(
         "credential",
-        ("akia", "aiza", *(f"{start}{sign}" for start in _STARTS for sign in "-_")),
-        re.compile(rf"\b(?P<secret>(?:{'|'.join(_STARTS)})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza[\w-]{{30,}})"),
+        "|".join(["akia", "aiza", *(start + sign for start in _STARTS.split("|") for sign in "-_")]),
+        rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza[\w-]{{30,}})",
     ),
-    _Rule(
+    _rule(
         "credential",
-        ("apikey", "api-key", "api_key", "secret", "passw", "token", "key="),
-        re.compile(
-            r"(?i)(?:(?:api[-_]?key|secret|passw(?:or)?d|access[-_]?token|auth[-_]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?"
-            r"|\b(?:key|token)=)(?P<secret>[^\s\"'\\,;&}\[\]]{3,})"
-        ),
+        "apikey|api-key|api_key|secret|passw|token|key=",
+        r"(?i)(?:(?:api[-_]?key|secret|passw(?:or)?d|access[-_]?token|auth[-_]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?"
+        r"|\b(?:key|token)=)(?P<secret>[^\s\"'\\,;&}\[\]]{3,})",
     ),
 )
 _SECRET_FIELD = re.compile(r"(?i)headers$|^authorization$|^cookie$|api[-_]?key$|secret$|passw(or)?d$|token$")
