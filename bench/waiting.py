@@ -4,7 +4,7 @@ import time
 
 import httpx2
 
-_KINDS = ("search.merge", "search.embed")
+_KINDS = ("search.flush", "search.embed")
 _OPEN = ("waiting", "running")
 
 
