@@ -231,7 +231,7 @@ class _Campaign:
                 response = await self.luck.choice(self.http).post("/campaign/jobs", params=values)
                 self.jobs += response.json()
             # A merge that is due in half a minute is due now: it has to meet turns and kills.
-            self._hasten("search.merge")
+            self._hasten("search.flush")
             await asyncio.sleep(self.size.every / 4)
 
     async def _freeze(self) -> None:
@@ -363,7 +363,7 @@ class _Campaign:
             self._hasten("expired_runs")
 
     def _age_jobs(self) -> None:
-        self._hasten("search.merge")
+        self._hasten("search.flush")
         self._hasten("deletion")
         if self.size.hurries:
             # As two sweeps would: the wake-ups that a killed server had taken and not used.
