@@ -3,6 +3,7 @@
 `shell` forks its processes from one that has imported everything, `new_shell` starts them from nothing, for tests of the start.
 """
 
+import asyncio
 import os
 import re
 import subprocess
@@ -15,6 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from ricordo.domain.scope import Scope
+from ricordo.memory import user_memory
+from ricordo.settings import Settings
+from ricordo.storage.database import open_store
+from tests.support.canaries import canary
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
@@ -110,3 +116,20 @@ def shell(tmp_path: Path, quick_command: Sequence[str]) -> Shell:
 def new_shell(tmp_path: Path) -> Shell:
     """A shell in an empty folder whose processes start from nothing."""
     return Shell(tmp_path)
+
+
+def remember(shell: Shell, *names: str) -> None:
+    """Lay out a database that remembers a canary of each of these users."""
+
+    async def work() -> None:
+        shell.data.mkdir(exist_ok=True)
+        store = open_store(Settings(data_dir=shell.data))
+        for name in names:
+            await store.write(
+                lambda tx, name=name: user_memory.put(  # type: ignore[misc]
+                    tx, user_memory.open_memory(tx, Scope(), name, makes=True), "human", canary(name), Scope().actor
+                )
+            )
+        await store.close()
+
+    asyncio.run(work())

@@ -1,33 +1,11 @@
 """`ricordo memory forget` and `receipt`: with a server and without one, asked and refused."""
 
-import asyncio
 from pathlib import Path
 
 import orjson
 
-from ricordo.domain.scope import Scope
-from ricordo.memory import user_memory
-from ricordo.settings import Settings
-from ricordo.storage.database import open_store
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, remember
 from tests.support.canaries import canary, in_files
-
-
-def remember(shell: Shell, *names: str) -> None:
-    """A database that remembers something of these users."""
-
-    async def work() -> None:
-        shell.data.mkdir(exist_ok=True)
-        store = open_store(Settings(data_dir=shell.data))
-        for name in names:
-            await store.write(
-                lambda tx, name=name: user_memory.put(  # type: ignore[misc]
-                    tx, user_memory.open_memory(tx, Scope(), name, makes=True), "human", canary(name), Scope().actor
-                )
-            )
-        await store.close()
-
-    asyncio.run(work())
 
 
 def receipts_of(shell: Shell) -> list[Path]:

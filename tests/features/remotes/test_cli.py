@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.features.remotes.cli import line
-from tests.cli.conftest import Shell
-from tests.features.erasure.test_cli import remember
+from tests.cli.conftest import Shell, remember
 from tests.support.git import git
 
 OF_ADA = ("--user", "ada")
