@@ -12,7 +12,7 @@ from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Call, Here, Paged, agent_json, answer, changed_agent, note
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
@@ -109,7 +109,7 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
     return await changed_agent(here, agent_id, change)
 
 
-@router.delete("/{agent_id}", response_model=Note)
+@router.delete("/{agent_id}", response_model=NoteResponse)
 async def delete(here: Here, agent_id: str) -> Response:
     """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
     await delete_agent(here.runtime, here.scope, agent_id)

@@ -15,13 +15,13 @@ from ricordo.api.models.archives import (
     ArchiveResponse,
     ArchiveUpdate,
     PassageBatchRequest,
-    PassageHit,
+    PassageHitResponse,
     PassageItem,
     PassageRequest,
     PassageResponse,
     PassageSearchResponse,
 )
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import parse_date, zone
@@ -63,7 +63,7 @@ async def create(here: Here, body: ArchiveRequest) -> Response:
         )
         return archives.insert_one(tx, archive)
 
-    return answer(_view(here, await here.store.write(insert)))
+    return answer(_json(here, await here.store.write(insert)))
 
 
 @router.get("/archives/", response_model=list[ArchiveResponse])
@@ -71,13 +71,13 @@ async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, 
     """Archives, by default newest first; those of an agent, or with this very name."""
     page = paging.page()
     found = await here.store.read(lambda tx: archives.page(tx, here.scope, page, agent_id=agent_id, name=name))
-    return answer([_view(here, archive) for archive in found])
+    return answer([_json(here, archive) for archive in found])
 
 
 @router.get("/archives/{archive_id}", response_model=ArchiveResponse)
 async def retrieve(here: Here, archive_id: str) -> Response:
     """One archive."""
-    return answer(_view(here, await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
+    return answer(_json(here, await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
 
 
 @router.patch("/archives/{archive_id}", response_model=ArchiveResponse)
@@ -96,7 +96,7 @@ async def modify(here: Here, archive_id: str, body: ArchiveUpdate) -> Response:
         archives.update(tx, changed)
         return changed
 
-    return answer(_view(here, await here.store.write(change)))
+    return answer(_json(here, await here.store.write(change)))
 
 
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
@@ -221,11 +221,11 @@ async def search_passages(
         )
 
     found = await here.runtime.recall.passages(query, wanted, top_k or 10)
-    results = [PassageHit.from_hit(hit.passage, hit.relevance) for hit in found]
+    results = [PassageHitResponse.from_hit(hit.passage, hit.relevance) for hit in found]
     return answer({"results": results, "count": len(results)})
 
 
-@_memory.delete("/{memory_id}", response_model=Note)
+@_memory.delete("/{memory_id}", response_model=NoteResponse)
 async def delete_archived(here: Here, agent_id: str, memory_id: str) -> Response:
     """Delete a passage."""
 
@@ -277,7 +277,7 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
     )
 
 
-def _view(here: Call, archive: Archive) -> dict[str, Any]:
+def _json(here: Call, archive: Archive) -> dict[str, Any]:
     embedders = here.runtime.models.embedders
     handle = archive.embedding or embedders.default_handle()
     return ArchiveResponse.from_archive(archive, embedders.info(handle) if handle else None)

@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.call import Here, Paged, Piece, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.blocks import BlockRequest, BlockResponse, BlockUpdate
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState
@@ -82,7 +82,7 @@ async def modify(here: Here, block_id: str, body: BlockUpdate) -> Response:
     return answer(BlockResponse.of(await here.store.write(change)))
 
 
-@router.delete("/blocks/{block_id}", response_model=Note)
+@router.delete("/blocks/{block_id}", response_model=NoteResponse)
 async def delete(here: Here, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
     metadata = ChangeMetadata(here.scope.actor, "Delete")

@@ -8,7 +8,7 @@ import orjson
 from fastapi import Depends, Query, Request, Response
 
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, Note
+from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Scope
@@ -87,7 +87,7 @@ def answer(content: Any, status: int = 200) -> Response:
 
 def note(message: str) -> Response:
     """Say what was done."""
-    return answer(Note.of(None, message=message))
+    return answer(NoteResponse.of(None, message=message))
 
 
 def agent_json(here: Call, state: AgentState) -> Json:

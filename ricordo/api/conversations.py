@@ -22,7 +22,7 @@ from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Call, Here, Paged, answer, note
 from ricordo.api.errors import model_failure
 from ricordo.api.messages import message_view, stream_turn, turn_request, turn_response
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.compaction import CompactRequest, CompactResponse
 from ricordo.api.models.conversations import (
     ConversationQuery,
@@ -62,7 +62,7 @@ async def list_conversations(here: Here, which: Annotated[ConversationQuery, Dep
         if which.agent_id:
             agents.require(tx, here.scope, which.agent_id)
         return [
-            _wire(tx, here, conversation)
+            _json(tx, here, conversation)
             for conversation in conversations.page(tx, here.scope, which.page(), which.filter())
         ]
 
@@ -83,7 +83,7 @@ async def modify(here: Here, conversation_id: str, body: ConversationUpdate, age
     return await _answer(here, await change_conversation(here.runtime, here.scope, conversation.id, changes))
 
 
-@router.delete(_ONE, response_model=Note)
+@router.delete(_ONE, response_model=NoteResponse)
 async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
     """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
     conversation = await _named(here, conversation_id, agent_id)
@@ -191,10 +191,10 @@ async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
 
 
 async def _answer(here: Call, conversation: Conversation) -> Response:
-    return answer(await here.store.read(lambda tx: _wire(tx, here, conversation)))
+    return answer(await here.store.read(lambda tx: _json(tx, here, conversation)))
 
 
-def _wire(tx: Transaction, here: Call, conversation: Conversation) -> dict[str, Any]:
+def _json(tx: Transaction, here: Call, conversation: Conversation) -> dict[str, Any]:
     if not conversation.model_settings:
         return ConversationResponse.from_conversation(conversation, "")
     model = conversation.model or agents.load(tx, here.scope, conversation.agent_id).agent.model

@@ -6,7 +6,7 @@ from typing import cast
 from fastapi import Response
 
 from ricordo.api.call import Call, Here, Paged, answer, note
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
@@ -53,7 +53,7 @@ async def create(here: Here, body: ProviderRequest) -> Response:
     return answer(ProviderResponse.of(made))
 
 
-@router.post("/check", response_model=Note)
+@router.post("/check", response_model=NoteResponse)
 async def check(here: Here, body: ProviderCheckRequest) -> Response:
     """Ask a provider whether it takes these keys; nothing is stored."""
     return await _checked(here, _new(here, body.provider_type, body), body.keys())
@@ -95,7 +95,7 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
     return answer(ProviderResponse.of(changed))
 
 
-@router.post("/{provider_id}/check", response_model=Note)
+@router.post("/{provider_id}/check", response_model=NoteResponse)
 async def check_stored(here: Here, provider_id: str) -> Response:
     """Ask a provider whether it still takes the stored keys."""
     provider = await _stored(here, provider_id)
@@ -120,7 +120,7 @@ async def refresh(here: Here, provider_id: str) -> Response:
     return answer(ProviderResponse.of(noted))
 
 
-@router.delete("/{provider_id}", response_model=Note)
+@router.delete("/{provider_id}", response_model=NoteResponse)
 async def delete(here: Here, provider_id: str) -> Response:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
     await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))

@@ -15,11 +15,11 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path, get_name
 from starlette.types import Receive, Scope, Send
 
-from ricordo.api.models.base import Refusal
+from ricordo.api.models.base import RefusalResponse
 
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
-    "4XX": {"model": Refusal, "description": "Refused: `detail` says why and what to do"}
+    "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
 }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Response
 
 from ricordo.api.call import Here, Paged, answer, note
-from ricordo.api.models.base import Note
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.memory import LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (
@@ -81,7 +81,7 @@ async def retrieve(here: Here, run_id: str) -> Response:
     return answer(RunResponse.from_run(await _run(here, run_id)))
 
 
-@router.delete("/{run_id}", response_model=Note)
+@router.delete("/{run_id}", response_model=NoteResponse)
 async def delete(here: Here, run_id: str) -> Response:
     """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
     await here.store.write(lambda tx: runs.delete_one(tx, here.scope, run_id))

@@ -14,7 +14,7 @@ from ricordo.api.models.search import (
     ImportResponse,
     MessageSearchRequest,
     PassageSearchRequest,
-    StoredMessageHit,
+    StoredMessageHitResponse,
     StoredMessageSearchRequest,
 )
 from ricordo.api.routing import Routes
@@ -38,10 +38,12 @@ async def search_messages(here: Here, body: MessageSearchRequest) -> Response:
     return answer([FoundMessageResponse.from_hit(hit.message, hit.relevance) for hit in await _messages(here, body)])
 
 
-@router.post("/agents/messages/search", response_model=list[StoredMessageHit], tags=["search"])
+@router.post("/agents/messages/search", response_model=list[StoredMessageHitResponse], tags=["search"])
 async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -> Response:
     """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
-    return answer([StoredMessageHit.from_hit(hit.message, hit.relevance) for hit in await _messages(here, body)])
+    return answer(
+        [StoredMessageHitResponse.from_hit(hit.message, hit.relevance) for hit in await _messages(here, body)]
+    )
 
 
 @router.post("/passages/search", response_model=list[FoundPassageResponse], tags=["search"])

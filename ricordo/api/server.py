@@ -6,18 +6,18 @@ from fastapi import Query, Response
 
 from ricordo import __version__
 from ricordo.api.call import Here, answer
-from ricordo.api.models.base import Health
+from ricordo.api.models.base import HealthResponse
 from ricordo.api.models.models import EmbeddingModelResponse, ModelResponse
 from ricordo.api.routing import Routes
 
 router = Routes(prefix="/v1")
 
 
-@router.get("/health", response_model=Health, include_in_schema=False, tags=["health"])
-@router.get("/health/", response_model=Health, tags=["health"])
+@router.get("/health", response_model=HealthResponse, include_in_schema=False, tags=["health"])
+@router.get("/health/", response_model=HealthResponse, tags=["health"])
 async def health() -> Response:
     """The version, once the server is ready for turns."""
-    return answer(Health.of(None, version=__version__))
+    return answer(HealthResponse.of(None, version=__version__))
 
 
 @router.get("/models/", response_model=list[ModelResponse], tags=["models"])

@@ -11,7 +11,7 @@ from fastapi import Depends, Query, Response
 from ricordo.api.block_formats import PUT_BODY, IfMatch, IfNoneMatch, Message, read_sent, require_match, show_as, tagged
 from ricordo.api.call import Call, Here, answer, note
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import Note, TextConflict
+from ricordo.api.models.base import NoteResponse, TextConflict
 from ricordo.api.models.memory import (
     BlamedLineResponse,
     ComparisonResponse,
@@ -155,7 +155,7 @@ async def modify(here: Here, user_id: str, label: str, body: UserBlockUpdate, if
     return _shown(await here.store.write(work))
 
 
-@router.delete(_ONE, response_model=Note)
+@router.delete(_ONE, response_model=NoteResponse)
 async def delete(here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None) -> Response:
     """Delete a block. Its history stays, and any version of it can be restored."""
 

@@ -10,7 +10,7 @@ import letta_client
 import pytest
 from fastapi import FastAPI
 
-from ricordo.api.models.base import Refusal
+from ricordo.api.models.base import RefusalResponse
 from ricordo.app import create_app
 from ricordo.errors import ModelError
 from ricordo.settings import ProviderSettings, Settings
@@ -236,7 +236,7 @@ def test_pages_that_load_scripts_from_elsewhere_are_not_served(server: ServerInT
 def test_refusals_are_documented_as_they_are_sent(document: dict[str, Any], server: ServerInThread) -> None:
     for method, path, operation in operations(document):
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
-        assert schema == {"$ref": "#/components/schemas/Refusal"}, (method, path)
+        assert schema == {"$ref": "#/components/schemas/RefusalResponse"}, (method, path)
         assert "422" not in operation["responses"], (method, path)
 
     with server.http() as http, server.client() as client:
@@ -252,4 +252,4 @@ def test_refusals_are_documented_as_they_are_sent(document: dict[str, Any], serv
         ]
     assert [answer.status_code for answer in refused] == [429, 404, 422, 422, 403]
     for answer in refused:
-        require_fits(Refusal, answer.json())
+        require_fits(RefusalResponse, answer.json())

@@ -11,7 +11,7 @@ import pytest
 from letta_client.types import AgentState
 
 from ricordo.api.models.archives import MOST_ITEMS, FoundPassageResponse
-from ricordo.api.models.search import FoundMessageResponse, StoredMessageHit
+from ricordo.api.models.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import ReasoningPart, TextPart
 from tests.api.fits import require_fits
@@ -110,7 +110,7 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
         body = {"query": "jasmine", "agent_id": one.id, **query}
         hits: list[dict[str, Any]] = http.post("/v1/agents/messages/search", json=body).json()
         for hit in hits:
-            require_fits(StoredMessageHit, hit)
+            require_fits(StoredMessageHitResponse, hit)
         return hits
 
     (hit,) = search()

@@ -131,7 +131,7 @@ class RelevanceResponse(ResponseModel):
     fts_rank: int | None
 
 
-class PassageHit(ResponseModel):
+class PassageHitResponse(ResponseModel):
     """A passage that a search of an agent's archives found."""
 
     id: str
@@ -149,7 +149,7 @@ class PassageHit(ResponseModel):
 class PassageSearchResponse(ResponseModel):
     """What a search of an agent's archives found."""
 
-    results: list[PassageHit]
+    results: list[PassageHitResponse]
     count: int
 
 

@@ -186,14 +186,14 @@ class AuthorFields(ResponseModel):
     last_updated_by_id: Annotated[str | None, From("updated_by")]
 
 
-class Health(ResponseModel):
+class HealthResponse(ResponseModel):
     """The server answers."""
 
     version: str
     status: Literal["ok"] = "ok"
 
 
-class Note(ResponseModel):
+class NoteResponse(ResponseModel):
     """What was done, in a sentence."""
 
     message: str
@@ -217,7 +217,7 @@ class TextConflict(ResponseModel):
     how: str
 
 
-class Refusal(ResponseModel):
+class RefusalResponse(ResponseModel):
     """Why a request was refused. A provider's failure is under `error` alone."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)

@@ -92,7 +92,7 @@ class StoredMessageResponse(StoredMessageFields):
     tool_calls: list[Json]
 
 
-class StoredMessageHit(RelevanceResponse):
+class StoredMessageHitResponse(RelevanceResponse):
     """A message that a search found, and the text by which it was found."""
 
     embedded_text: str

@@ -4,7 +4,7 @@ from fastapi import Response
 from pydantic import Field, SecretStr
 
 from ricordo.api.call import Call, Here, answer
-from ricordo.api.models.base import Note, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid, NotFound
@@ -69,7 +69,7 @@ async def list_remotes(here: Here, user_id: str) -> Response:
     return answer([RemoteResponse.of(remote) for remote in await here.store.read(read)])
 
 
-@router.post("/{remote_id}/follow", response_model=Note)
+@router.post("/{remote_id}/follow", response_model=NoteResponse)
 async def sync(here: Here, user_id: str, remote_id: str) -> Response:
     """Sync the remote and the memory now, also where nothing changed in the memory."""
 
@@ -82,7 +82,7 @@ async def sync(here: Here, user_id: str, remote_id: str) -> Response:
     return answer({"message": "The remote is brought up to date in the background."})
 
 
-@router.delete("/{remote_id}", response_model=Note)
+@router.delete("/{remote_id}", response_model=NoteResponse)
 async def remove(here: Here, user_id: str, remote_id: str) -> Response:
     """Remove a remote. What is there stays there."""
     await here.store.write(lambda tx: queries.remove(tx, _find(tx, here, user_id, remote_id)))

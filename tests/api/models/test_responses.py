@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.archives import ArchiveResponse, FoundPassageResponse, PassageHit, PassageResponse
+from ricordo.api.models.archives import ArchiveResponse, FoundPassageResponse, PassageHitResponse, PassageResponse
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.models.blocks import BlockResponse
 from ricordo.api.models.context import ContextResponse
@@ -36,7 +36,7 @@ from ricordo.api.models.runs import (
     StopReasonResponse,
     UsageResponse,
 )
-from ricordo.api.models.search import FoundMessageResponse, StoredMessageHit
+from ricordo.api.models.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.domain.agent import AgentState
 from ricordo.domain.job import Job, JobStatus
@@ -152,12 +152,12 @@ def answers() -> Iterator[tuple[type[ResponseModel], Json]]:
         yield EmbeddingModelResponse, EmbeddingModelResponse.from_model(info)
     passage = make.passage(make.archive(), "Tea.", tags=("b", "a"), metadata={"n": 1})
     yield PassageResponse, PassageResponse.from_passage(passage)
-    yield PassageHit, PassageHit.from_hit(passage, WHY)
+    yield PassageHitResponse, PassageHitResponse.from_hit(passage, WHY)
     yield FoundPassageResponse, FoundPassageResponse.from_hit(passage, WHY)
     yield ArchiveResponse, ArchiveResponse.from_archive(make.archive(), EMBEDDING)
     yield ArchiveResponse, ArchiveResponse.from_archive(make.archive(), None)
     yield FoundMessageResponse, FoundMessageResponse.from_hit(make.message(AGENT), WHY)
-    yield StoredMessageHit, StoredMessageHit.from_hit(make.call(AGENT, "look"), WHY)
+    yield StoredMessageHitResponse, StoredMessageHitResponse.from_hit(make.call(AGENT, "look"), WHY)
     yield ContextResponse, ContextResponse.from_overview(overview(STATE, WINDOW, TOOLS))
     yield from _answers_of_runs()
     yield from _answers_of_memory()
@@ -288,43 +288,6 @@ def test_tools_and_rules_have_their_names_on_the_wire() -> None:
     }
 
 
-def test_what_was_found_has_its_relevance() -> None:
-    passage = make.passage(make.archive(), "Tea.")
-    hit = PassageHit.from_hit(passage, WHY)
-    assert (hit["timestamp"], hit["content"], hit["relevance"]) == ("2026-01-01T00:00:00+00:00", "Tea.", WHY_ANSWER)
-    found = FoundPassageResponse.from_hit(passage, WHY)
-    assert (found["passage"]["text"], found["score"], found["metadata"]) == ("Tea.", 0.5, WHY_ANSWER)
-    said = FoundMessageResponse.from_hit(make.call(AGENT, "send_message", '{"message": "Good morning"}'), WHY)
-    assert (said["message_type"], said["content"]) == ("assistant_message", "Good morning")
-    parts = (ReasoningPart("Hm."), TextPart("Let me look."), ToolCallPart("call-1", "roll_dice", "{}"))
-    stored = StoredMessageHit.from_hit(make.message(AGENT, role="assistant", parts=parts, model="m"), WHY)
-    assert (stored["embedded_text"], stored["rrf_score"], stored["fts_rank"]) == ("Let me look.", 0.5, 2)
-    assert stored["message"]["content"] == [{"type": "text", "text": "Let me look."}]
-    assert stored["message"]["tool_calls"] == [{"name": "roll_dice", "arguments": "{}", "tool_call_id": "call-1"}]
-
-
-def test_runs_and_steps_show_errors_tokens_and_times() -> None:
-    run = make.run(AGENT, metadata={"n": 1}, error={"type": "llm_error"}, ended_at=START + 1_500_000, duration_ns=7)
-    made = RunResponse.from_run(run)
-    assert made["metadata"] == {"run_type": "send_message", "n": 1, "error": {"type": "llm_error"}}
-    assert (made["completed_at"], made["total_duration_ns"]) == ("2026-01-01T00:00:01.500000Z", 7)
-    assert RunResponse.from_run(make.run(AGENT))["request_config"] is None
-    step = make.step(run, usage=FULL, error={"type": "llm_error"}, model_ns=3, tools_ns=4, step_ns=9)
-    made = StepResponse.from_step(step)
-    assert (made["prompt_tokens"], made["completion_tokens"], made["total_tokens"]) == (100, 20, 120)
-    assert made["prompt_tokens_details"] == {"cached_tokens": 60, "cache_creation_tokens": 5}
-    assert made["completion_tokens_details"] == {"reasoning_tokens": 7}
-    assert (made["error_type"], made["error_data"]) == ("llm_error", {"type": "llm_error"})
-    assert (made["provider_name"], made["model_handle"]) == ("scripted", "scripted/model")
-    assert StepResponse.from_step(make.step(run))["prompt_tokens_details"] is None
-    times = StepMetricsResponse.from_step(step)
-    assert times["step_start_ns"] == times["llm_request_start_ns"] == START * 1000
-    assert (times["llm_request_ns"], times["tool_execution_ns"], times["step_ns"]) == (3, 4, 9)
-    usage = UsageResponse.from_usage(FULL, 2, ["run-1"], 120)
-    assert (usage["cached_input_tokens"], usage["step_count"], usage["context_tokens"]) == (60, 2, 120)
-    assert StopReasonResponse.from_reason(None)["stop_reason"] == "error"
-
-
 def test_jobs_are_shown_by_the_statuses_that_clients_know() -> None:
     assert set(STATUSES) == set(get_args(WireStatus))
     assert {kept for statuses in STATUSES.values() for kept in statuses} == set(get_args(JobStatus))
@@ -378,3 +341,14 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
     assert made["context_window_size_max"] == BARE.agent.context_window
     assert (made["tool_usage_rules"], made["directories"], made["summary_memory"]) == (None, None, None)
     assert (made["num_messages"], made["core_memory"]) == (1, "")
+
+
+def test_a_found_message_holds_what_the_agent_said_also_by_its_tool_and_a_stored_one_all_of_it() -> None:
+    said = FoundMessageResponse.from_hit(make.call(AGENT, "send_message", '{"message": "Good morning"}'), WHY)
+    assert (said["message_type"], said["content"]) == ("assistant_message", "Good morning")
+    parts = (ReasoningPart("Hm."), TextPart("Let me look."), ToolCallPart("call-1", "roll_dice", "{}"))
+    stored = StoredMessageHitResponse.from_hit(make.message(AGENT, role="assistant", parts=parts, model="m"), WHY)
+    assert (stored["embedded_text"], stored["rrf_score"], stored["fts_rank"]) == ("Let me look.", 0.5, 2)
+    assert stored["message"]["content"] == [{"type": "text", "text": "Let me look."}]
+    assert stored["message"]["tool_calls"] == [{"name": "roll_dice", "arguments": "{}", "tool_call_id": "call-1"}]
+    assert StopReasonResponse.from_reason(None)["stop_reason"] == "error"
