@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from ricordo.api.models import agents, turns
 from ricordo.background.callbacks import signature, signing_key
-from ricordo.cli.listing import listed_settings
+from ricordo.cli.settings_list import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS

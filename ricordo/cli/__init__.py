@@ -1,6 +1,6 @@
-"""The command line. Here stand the commands and their options; what they do is in the modules beside this one.
+"""The command line: commands and their options. Other modules of this folder and of features do the work.
 
-Those are imported by the command that needs them, so that `ricordo --help` answers at once.
+A command imports what it needs when it runs, so that `ricordo --help` is fast.
 """
 
 import gc
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 class PlainErrors(TyperGroup):
-    """Ends a command with a sentence instead of a traceback, where the sentence says it all."""
+    """Ends a command that failed with the sentence of a RicordoError instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -39,18 +39,16 @@ class PlainErrors(TyperGroup):
 app = typer.Typer(
     cls=PlainErrors,
     help="Ricordo: AI agents whose memory belongs to the people it is about.",
-    epilog="Every setting is listed by: ricordo settings",
+    epilog="List all settings with: ricordo settings",
     no_args_is_help=True,
     add_completion=False,
-    # Rich help would cost twice the time of everything else here.
+    # Rich help would take twice the time of everything else here.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-memory = typer.Typer(
-    help="What is remembered: how good it is, where it is followed, how it is forgotten.", no_args_is_help=True
-)
+memory = typer.Typer(help="Users' memory: audit, remotes, erasure.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
 search = typer.Typer(help="The search index.", no_args_is_help=True)
 app.add_typer(search, name="search")
@@ -65,12 +63,12 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def prepare(
     version: bool = typer.Option(  # noqa: ARG001 - answered by its callback
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version and leave."
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
     """Ricordo: AI agents whose memory belongs to the people it is about."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        # A terminal that cannot show a sign gets a question mark, not the end of the program.
+        # A terminal that cannot show a character gets a question mark instead of an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
@@ -79,18 +77,18 @@ def prepare(
 def run_server(
     host: str | None = typer.Option(None, help="Address to listen on.  [127.0.0.1]"),
     port: int | None = typer.Option(None, help="Port to listen on; 0 takes a free one.  [8283]"),
-    data_dir: Path | None = typer.Option(None, help="Folder for everything that is kept.  [~/.ricordo]"),
-    database_url: str | None = typer.Option(None, help="Where the database is.  [ricordo.db in the data folder]"),
+    data_dir: Path | None = typer.Option(None, help="Folder for all data.  [~/.ricordo]"),
+    database_url: str | None = typer.Option(None, help="Address of the database.  [ricordo.db in the data folder]"),
 ) -> None:
     """Start the server."""
-    # Modules are no garbage: to look through them again and again takes a sixth of the start. `serve` switches it on.
+    # The collector would examine the imported modules again and again, a sixth of the start. `serve` switches it on.
     gc.disable()
     from ricordo.settings import load_settings
 
     settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
-    from ricordo.cli.listening import listening
+    from ricordo.cli.sockets import listening
 
-    # Before the slow imports: who cannot have the port hears it at once.
+    # Before the slow imports, so that a port in use is reported at once.
     with listening(settings.host, settings.port) as sockets:
         from ricordo.cli.serve import serve
 
@@ -99,11 +97,11 @@ def run_server(
 
 @app.command("chat")
 def run_chat(
-    agent: str | None = typer.Option(None, help="Name or id of the agent.  [ricordo, made at first use]"),
-    model: str | None = typer.Option(None, help="Handle of the model that the agent shall use from now on."),
+    agent: str | None = typer.Option(None, help="Name or id of the agent.  [ricordo, created at first use]"),
+    model: str | None = typer.Option(None, help="Handle of the model to give the agent."),
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
-    """Talk with an agent. Without a running server, one is started just for this chat."""
+    """Talk with an agent. If no server is running, one is started for this chat."""
     from ricordo.cli.chat import chat
 
     all_answered = chat(agent=agent, model=model, server=server)
@@ -112,17 +110,17 @@ def run_chat(
 
 @app.command("doctor")
 def run_doctor(
-    what: str | None = typer.Argument(None, help="models: ask the models, and see which of them can run an agent."),
-    model: str | None = typer.Option(None, help="Handle of one model to ask, as openai/gpt-4.1."),
+    what: str | None = typer.Argument(None, help="models: try the models, and show which can run an agent."),
+    model: str | None = typer.Option(None, help="Handle of one model to try, such as openai/gpt-4.1."),
     repair: bool = typer.Option(
         False, "--repair", help="Repair conversations whose agents could not answer. Stop the server first."
     ),
 ) -> None:
-    """Check this installation, and say what is wrong."""
+    """Check this installation and report problems."""
     if what not in (None, "models"):
-        raise typer.BadParameter(f"{what} is nothing to check. Leave it out, or say: ricordo doctor models")
+        raise typer.BadParameter(f"{what} cannot be checked. Leave it out, or use: ricordo doctor models")
     if repair and (what or model):
-        raise typer.BadParameter("--repair repairs conversations and calls no model. Give it alone.")
+        raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
     if repair:
         from ricordo.cli.repair import repair_database
 
@@ -142,8 +140,8 @@ def run_doctor(
 
 @app.command("settings")
 def list_settings() -> None:
-    """List every setting, what it is now and what it means."""
-    from ricordo.cli.listing import show_settings
+    """List all settings with their current values and descriptions."""
+    from ricordo.cli.settings_list import show_settings
 
     is_valid = show_settings()
     raise typer.Exit(0 if is_valid else 1)
@@ -151,13 +149,13 @@ def list_settings() -> None:
 
 @search.command("reindex")
 def rebuild_index(
-    vectors_only: bool = typer.Option(False, "--vectors-only", help="Leave the words; make only the vectors anew."),
-    space: list[str] = typer.Option([], help="Id of an agent or archive, as often as wanted.  [all]"),
+    vectors_only: bool = typer.Option(False, "--vectors-only", help="Rebuild only the vectors, not the words."),
+    partition: list[str] = typer.Option([], help="Id of an agent or archive; can be repeated.  [all]"),
 ) -> None:
-    """Build the search index anew from what is kept. Searches go on with the old one until the new one is ready."""
+    """Rebuild the search index from messages and passages. Searches use the old one until the new one is ready."""
     from ricordo.cli.search import reindex
 
-    is_whole = reindex(space, vectors_only=vectors_only)
+    is_whole = reindex(partition, vectors_only=vectors_only)
     raise typer.Exit(0 if is_whole else 1)
 
 

@@ -1,4 +1,4 @@
-"""An answer as its events come in: words and reasoning as they are said, and a tool's work as one quiet line."""
+"""Shows an answer from its events: text and reasoning as they arrive, each tool call as one dim line."""
 
 import json
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from typing import Any
 from ricordo.cli.client import Json
 from ricordo.cli.screen import Screen, shortened
 
-# How a turn may end that leaves the question unanswered, and what to say of it.
+# Stop reasons of turns without an answer, and what to print.
 _ENDS = {
-    "max_steps": "It took too many steps, so it stopped. Say “go on” to let it continue.",
-    "max_tokens_exceeded": "The answer was cut off at the model's limit. Say “go on” to let it continue.",
+    "max_steps": "It stopped after too many steps. Say “go on” to continue.",
+    "max_tokens_exceeded": "The answer reached the model's limit. Say “go on” to continue.",
     "cancelled": "Stopped.",
     "no_tool_call": "The model did not answer in the form that this agent needs.",
     "invalid_tool_call": "The model called a tool in a way that cannot be read.",
@@ -28,7 +28,7 @@ class Answer:
         self._is_failed = False
 
     def show(self, events: Iterable[Json]) -> bool:
-        """Show every event; tells whether the turn ended well."""
+        """Show every event; returns whether the turn succeeded."""
         try:
             for event in events:
                 self._show(event)
@@ -75,7 +75,7 @@ class Answer:
         if isinstance(calls, list):
             self._calls |= {call["tool_call_id"]: (call["name"], call["arguments"]) for call in calls}
             return
-        # A piece of a call: its name comes first, its arguments bit by bit.
+        # A piece of a call: first its name, then its arguments in parts.
         name, arguments = self._calls.get(calls["tool_call_id"], ("", ""))
         self._calls[calls["tool_call_id"]] = (name or calls.get("name", ""), arguments + calls.get("arguments", ""))
 

@@ -1,4 +1,4 @@
-"""A server inside this process, on a free port of this machine, for as long as a chat needs it."""
+"""A server in a thread of this process, on a free port of this machine, for the duration of a chat."""
 
 import asyncio
 import socket
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ricordo.app import create_app
-from ricordo.cli.listening import address_of, listening
 from ricordo.cli.serve import Server
+from ricordo.cli.sockets import address_of, listening
 from ricordo.errors import Conflict
 from ricordo.logs import set_up_logs
 from ricordo.settings import ProviderSettings, Settings
@@ -16,8 +16,8 @@ from ricordo.settings import ProviderSettings, Settings
 
 @contextmanager
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
-    """The address of a server that stops on leaving. Raises what kept it from starting, as Conflict for a folder in use."""
-    # A chat shows what the agent says; of the server's own account only what went wrong belongs there.
+    """Run a server and yield its address. Raises its error if it cannot start, such as Conflict for a folder in use."""
+    # Only errors of the server are shown in a chat.
     set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
     with listening("127.0.0.1", 0) as sockets:
         port = sockets[0].getsockname()[1]
@@ -31,7 +31,7 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
 
 
 class _Running:
-    """A server in a thread of its own."""
+    """A server in its own thread."""
 
     def __init__(self, settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
         self._sockets = sockets
@@ -42,7 +42,7 @@ class _Running:
         self._thread = threading.Thread(target=self._live, name="server")
 
     def begin(self) -> None:
-        """Return when it answers, or raise why it does not."""
+        """Return when it answers; raises its error if it cannot start."""
         self._thread.start()
         self._is_settled.wait()
         if isinstance(self._failure, Conflict):
@@ -51,7 +51,7 @@ class _Running:
             raise self._failure
 
     def end(self) -> None:
-        """Let it end well."""
+        """Stop it."""
         self._server.should_exit = True
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""`ricordo chat`: a talk with an agent over HTTP, on a terminal or through a pipe."""
+"""`ricordo chat`: a conversation with an agent over HTTP, on a terminal or through a pipe."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ FIRST_AGENT = "ricordo"
 
 
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
-    """Talk until the person leaves; tells whether everything said was answered. Raises RicordoError where it cannot begin."""
+    """Chat until the user leaves; returns whether every message was answered. Raises RicordoError if it cannot start."""
     settings, providers = load_settings()
     window = screen()
     with _server(settings, providers, server, window) as client:
@@ -44,7 +44,7 @@ def _talk(chat: Chat) -> bool:
 
 
 def _take(chat: Chat, line: str) -> bool:
-    """Do what one line asks for; tells whether it went well. What goes wrong ends the line, not the chat."""
+    """Handle one line; returns whether it succeeded. An error ends the line, not the chat."""
     try:
         if line.startswith("/") and not line.startswith("//"):
             run_command(chat, line)
@@ -60,7 +60,7 @@ def _say(chat: Chat, text: str) -> bool:
     try:
         return Answer(chat.screen).show(events)
     except KeyboardInterrupt:
-        # The agent works on when its reader leaves; only this stops it.
+        # A turn continues when its reader leaves; only this stops it.
         chat.client.cancel(chat.agent["id"])
         chat.screen.complain("Stopped.")
         if not chat.screen.is_live:
@@ -86,7 +86,7 @@ def _server(settings: Settings, providers: ProviderSettings, address: str | None
     # Slow to load, and needed only where no server runs.
     from ricordo.cli.background import background_server
 
-    window.quietly("No server is running, so one is started just for this chat.")
+    window.quietly("No server is running, so one is started for this chat.")
     with background_server(settings, providers) as own:
         client = Client(own, key_of(settings))
         try:

@@ -1,4 +1,4 @@
-"""A small HTTP client for what `ricordo chat` needs of a server. Errors come back as ours, with the server's own sentence."""
+"""A small HTTP client of a running server. Errors are RicordoErrors with the server's own sentence."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,50 +7,50 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from ricordo.cli.listening import address_of
+from ricordo.cli.sockets import address_of
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.settings import Settings
 
 Json = dict[str, Any]
-# A silent stream still pings, so a minute without a byte means that nobody is there any more.
+# A silent stream still pings, so two minutes without data mean that the server is gone.
 _TIMEOUT = httpx2.Timeout(120, connect=5)
-# A proxy named in the environment is for the world outside, never for a server on this machine.
+# A proxy in the environment is never used for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 
 class Client:
-    """Speaks to one server."""
+    """A client of one server."""
 
     def __init__(self, address: str, key: str | None = None) -> None:
         self.address = address.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         if not self.address.startswith(("http://", "https://")):
-            raise Invalid(f'"{address}" is no address of a server. Write it as http://host:8283.')
+            raise Invalid(f'"{address}" is not an address of a server. Write it as http://host:8283.')
         try:
             self._http = httpx2.Client(
                 base_url=self.address, headers=headers, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
             )
         except httpx2.InvalidURL as error:
-            raise Invalid(f'"{address}" is no address of a server: {error}.') from None
+            raise Invalid(f'"{address}" is not an address of a server: {error}.') from None
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
     def version(self) -> str | None:
-        """The version of the server that answers here; None without one. Raises Invalid where something else answers."""
+        """Return the version of the server; None without one. Raises Invalid if something else answers."""
         try:
             response = self._http.get("/v1/health/", timeout=2)
         except httpx2.TransportError:
             return None
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
-            raise Invalid(f"{self.address} cannot be asked: {error}. Write an address as http://host:8283.") from None
+            raise Invalid(f"{self.address} cannot be called: {error}. Write an address as http://host:8283.") from None
         if response.status_code != 200 or _detail(response, "status") != "ok":
             raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
         return str(_detail(response, "version"))
 
     def agents(self, name: str | None = None) -> list[Json]:
-        """All agents, or those with this name, the oldest first."""
+        """Return all agents, or those with this name, oldest first."""
         found: list[Json] = []
         query: dict[str, Any] = {"limit": 100, "order": "asc"} | ({"name": name} if name is not None else {})
         while page := self.ask("GET", "/v1/agents/", query=query):
@@ -59,11 +59,11 @@ class Client:
         return found
 
     def agent(self, agent_id: str) -> Json:
-        """One agent, with its blocks."""
+        """Return one agent with its blocks."""
         return self.object("GET", f"/v1/agents/{agent_id}")
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
-        """Make an agent with these blocks."""
+        """Create an agent with these blocks."""
         body: Json = {"name": name, "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks]}
         return self.object("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
 
@@ -72,15 +72,15 @@ class Client:
         return self.object("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
 
     def models(self) -> list[str]:
-        """The handles of all models."""
+        """Return the handles of all models."""
         return [str(model["handle"]) for model in self.ask("GET", "/v1/models/")]
 
     def queue(self) -> Json:
-        """How the queue of jobs stands."""
+        """Return the state of the job queue."""
         return self.object("GET", "/v1/jobs/queue")
 
     def search(self, agent_id: str, words: str) -> list[Json]:
-        """The archived passages that fit, best first."""
+        """Return the matching passages, best first."""
         answer = self.object("GET", f"/v1/agents/{agent_id}/archival-memory/search", query={"query": words})
         return list(answer["results"])
 
@@ -89,11 +89,11 @@ class Client:
         self.ask("PATCH", f"/v1/agents/{agent_id}/reset-messages")
 
     def cancel(self, agent_id: str) -> None:
-        """Stop what the agent is doing."""
+        """Cancel the agent's turns."""
         self.ask("POST", f"/v1/agents/{agent_id}/messages/cancel", body={})
 
     def send(self, agent_id: str, text: str) -> Iterator[Json]:
-        """Say something, and yield the events of the answer token by token. Leaving early does not stop the agent."""
+        """Send a message and yield the events of the answer, token by token. Leaving early does not stop the agent."""
         body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
         try:
             with self._http.stream("POST", f"/v1/agents/{agent_id}/messages/stream", json=body) as response:
@@ -128,22 +128,22 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
             if line == "data: [DONE]":
                 return
             yield json.loads(line.removeprefix("data: "))
-    raise Unavailable("The server ended the answer too early. What was said is kept; ask again.")
+    raise Unavailable("The server ended the answer too early. Your message is stored; ask again.")
 
 
 C = TypeVar("C", bound=Client)
 
 
 def key_of(settings: Settings) -> str | None:
-    """The key that this machine's server wants, if it wants one."""
+    """Return the key of the configured server, if it has one."""
     return settings.api_key.get_secret_value() if settings.api_key else None
 
 
 @contextmanager
 def running_server(kind: type[C], settings: Settings, address: str | None = None) -> Iterator[C | None]:
-    """A client of the server that runs, at `address` or where the settings say; None where there is none by the settings.
+    """Yield a client of the server at `address` or of the settings; None if no server of the settings runs.
 
-    Raises Unavailable where no server answers at `address`.
+    Raises Unavailable if no server answers at `address`.
     """
     client = kind(address or address_of(settings.host, settings.port), key_of(settings))
     try:
@@ -164,7 +164,7 @@ def refusal(response: httpx2.Response) -> RicordoError:
     sentence = rest if code.isupper() and rest else text
     match status:
         case 401:
-            return Forbidden("This server wants a key. Set RICORDO_API_KEY to the one it was started with.")
+            return Forbidden("This server requires a key. Set RICORDO_API_KEY to the one it was started with.")
         case 403:
             return Forbidden(sentence)
         case 404:

@@ -16,7 +16,7 @@ DEFAULT_BLOCKS = {
 
 @dataclass(slots=True)
 class Chat:
-    """A chat under way: with which agent, on which screen."""
+    """A running chat: its agent and its screen."""
 
     client: Client
     screen: Screen
@@ -25,7 +25,7 @@ class Chat:
 
 
 class Command(NamedTuple):
-    """A slash command: what stands behind its name, what it does, and the function that does it."""
+    """A slash command: its argument, its description, and its function."""
 
     argument: str
     meaning: str
@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 
 def find_agent(client: Client, name_or_id: str) -> Json:
-    """The agent with this id, else the oldest with this name. Raises NotFound with what to do."""
+    """Return the agent with this id, else the oldest with this name. Raises NotFound."""
     if name_or_id.startswith("agent-"):
         try:
             return client.agent(name_or_id)
@@ -41,15 +41,15 @@ def find_agent(client: Client, name_or_id: str) -> Json:
             pass  # a name may begin like an id
     if named := client.agents(name_or_id):
         return named[0]
-    raise NotFound(f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} makes it.')
+    raise NotFound(f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.')
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Do what a line that begins with a slash asks for. Raises Invalid for one that does not exist."""
+    """Run a slash command. Raises Invalid for an unknown one."""
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name.lower())
     if command is None:
-        raise Invalid(f"There is no /{name}. /help lists what there is; // begins a message with a slash.")
+        raise Invalid(f"There is no /{name}. /help lists the commands; // begins a message with a slash.")
     argument = argument.strip()
     if command.argument.isupper() and not argument:
         raise Invalid(f"/{name} needs more: /{name} {command.argument}")
@@ -75,7 +75,7 @@ def _agent(chat: Chat, name_or_id: str) -> None:
 
 def _new(chat: Chat, name: str) -> None:
     chat.agent = chat.client.create_agent(name, DEFAULT_BLOCKS)
-    chat.screen.tell(f"Made {name} ({chat.agent['model']}). You talk with it now.")
+    chat.screen.tell(f"Created {name} ({chat.agent['model']}). You talk with it now.")
 
 
 def _blocks(chat: Chat, _argument: str) -> None:
@@ -96,7 +96,7 @@ def _block(chat: Chat, label: str) -> None:
 def _model(chat: Chat, handle: str) -> None:
     if handle:
         chat.agent = chat.client.change_model(chat.agent["id"], handle)
-        chat.screen.tell(f"{chat.agent['name']} uses {chat.agent['model']} from now on.")
+        chat.screen.tell(f"{chat.agent['name']} now uses {chat.agent['model']}.")
         return
     current = chat.client.agent(chat.agent["id"])["model"]
     for known in sorted({current, *chat.client.models()}):
@@ -118,7 +118,7 @@ def _reset(chat: Chat, argument: str) -> None:
     if argument.lower() != "yes" and not chat.screen.confirm(question):
         return
     chat.client.reset(chat.agent["id"])
-    chat.screen.tell(f"{name} begins anew, with its memory as it was.")
+    chat.screen.tell(f"The messages of {name} are deleted. Its memory is unchanged.")
 
 
 def _quit(chat: Chat, _argument: str) -> None:
@@ -131,13 +131,13 @@ def _read_blocks(chat: Chat) -> list[Json]:
 
 COMMANDS = {
     "help": Command("", "this list", _help),
-    "agents": Command("", "every agent; * is the one you talk with", _agents),
+    "agents": Command("", "list the agents; * is the current one", _agents),
     "agent": Command("NAME", "talk with another agent, by name or id", _agent),
-    "new": Command("NAME", "make an agent and talk with it", _new),
-    "blocks": Command("", "what it keeps in view, and how full it is", _blocks),
+    "new": Command("NAME", "create an agent and talk with it", _new),
+    "blocks": Command("", "list its memory blocks and their sizes", _blocks),
     "block": Command("LABEL", "read one block", _block),
-    "model": Command("[handle]", "list the models, or give it another", _model),
+    "model": Command("[handle]", "list the models, or change its model", _model),
     "search": Command("WORDS", "search its archive", _search),
-    "reset": Command("", "delete its messages and begin anew (asks first)", _reset),
+    "reset": Command("", "delete its messages (asks first)", _reset),
     "quit": Command("", "leave", _quit),
 }

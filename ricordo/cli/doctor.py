@@ -1,4 +1,4 @@
-"""`ricordo doctor`: what this installation stands on, and what is wrong with it. It changes nothing and shows no key."""
+"""`ricordo doctor`: the state of this installation and its problems. It changes nothing and shows no key."""
 
 import asyncio
 import importlib.util
@@ -16,9 +16,9 @@ from ricordo import __version__
 from ricordo.api.models.jobs import QueueResponse
 from ricordo.app import open_models
 from ricordo.cli.client import Client, Json, running_server
-from ricordo.cli.listening import address_of
-from ricordo.cli.listing import listed_providers
 from ricordo.cli.repair import examine_all
+from ricordo.cli.settings_list import listed_providers
+from ricordo.cli.sockets import address_of
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features import FEATURES
@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, one finding after the other."""
+    """Check everything, and yield one finding after the other."""
     yield Finding("version", __version__)
     yield Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     try:
@@ -79,7 +79,7 @@ def examine() -> Iterator[Finding]:
 
 
 def show(findings: Iterator[Finding]) -> bool:
-    """Print the findings as they come; tells whether nothing is wrong."""
+    """Print the findings as they come; returns whether nothing is wrong."""
     faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.verdict:<8}", fg=_COLOURS[finding.verdict])
@@ -96,7 +96,7 @@ def show(findings: Iterator[Finding]) -> bool:
 def _data_folder(folder: Path) -> Finding:
     if folder.exists() and not folder.is_dir():
         return Finding("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.", "wrong")
-    # What is not there yet will be made below the nearest folder that is.
+    # A missing folder will be created below the nearest one that exists.
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         return Finding("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.", "wrong")
@@ -107,18 +107,18 @@ def _data_folder(folder: Path) -> Finding:
 
 
 def _remote_folders(settings: Settings) -> Iterator[Finding]:
-    """What is odd about folders that the operator named: one that is not there would be made when a remote is first followed."""
+    """Warn of remote folders that are missing, not writable, or inside the data folder."""
     data = settings.data_dir
     for folder in settings.folders_of_remotes if settings.remote_folders else ():
         if not folder.is_dir():
             yield Finding(
-                "remote folder", f"{folder} is not there. Make it, or mend RICORDO_REMOTE_FOLDERS.", "warning"
+                "remote folder", f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.", "warning"
             )
         elif not os.access(folder, os.W_OK | os.X_OK):
-            yield Finding("remote folder", f"{folder} cannot be written, so nothing can follow there.", "warning")
+            yield Finding("remote folder", f"{folder} cannot be written, so remotes there cannot be synced.", "warning")
         elif folder in (data, *data.parents) or (data in folder.parents and folder != data / "remotes"):
-            text = f"{folder} has to do with the data folder {data}: a remote could be in what is Ricordo's own there."
-            yield Finding("remote folder", f"{text} Name a folder of its own.", "warning")
+            text = f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's own files."
+            yield Finding("remote folder", f"{text} Choose a separate folder.", "warning")
 
 
 def _database(settings: Settings, database: DatabaseState) -> Finding:
@@ -170,7 +170,6 @@ def _conversations(settings: Settings, database: DatabaseState) -> Iterator[Find
         "warning",
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
-        # The words are of what was done; here nothing was.
         yield Finding(
             "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning"
         )
@@ -200,7 +199,7 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    text = f"{waiting}, {queue['running']} running, {queue['failed']} failed of late"
+    text = f"{waiting}, {queue['running']} running, {queue['failed']} failed recently"
     yield Finding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
@@ -208,7 +207,7 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
 
 
 def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bool]:
-    """The queue of jobs, where there is one to be read, and whether a server is there to do them."""
+    """Return the job queue, if it can be read, and whether a server runs the jobs."""
     if isinstance(database, InUse):
         return _asked_queue(settings), True
     if not _is_current(database):
@@ -219,7 +218,7 @@ def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bo
 
 
 def _asked_queue(settings: Settings) -> Json | None:
-    """The queue as the running server tells it; None where no server is found, which `database` tells already."""
+    """Return the queue of the running server; None if none is found."""
     with running_server(Client, settings) as client:
         return client.queue() if client else None
 
@@ -254,7 +253,7 @@ def _local_models(settings: Settings, handles: list[str]) -> Finding:
 
 
 def _small_windows(infos: list[ModelInfo]) -> list[Finding]:
-    """A warning for models whose window at Ollama is too small for an agent, and how to widen it."""
+    """Warn of Ollama models whose window is too small for an agent."""
     small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
     if not small:
         return []
@@ -269,7 +268,7 @@ async def _default_model(settings: Settings, models: Models) -> Finding:
     except RicordoError as error:
         return Finding("default model", str(error), "wrong")
     if handle == LIBRARIAN:
-        return Finding("default model", f"{handle}: built in, files and finds, no language model")
+        return Finding("default model", f"{handle}: built in, stores and finds, not a language model")
     source = "by RICORDO_MODEL" if settings.model else "found on this machine"
     return Finding("default model", f"{handle}, {source}")
 
@@ -292,7 +291,7 @@ def _size(count: float) -> str:
 async def _embedding(models: Models) -> Finding:
     handle = models.embedders.default_handle()
     if handle is None:
-        return Finding("embedding", "none: search goes by words alone (RICORDO_EMBEDDING)")
+        return Finding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
     try:
         await models.embedders.require(handle)
     except RicordoError as error:

@@ -1,4 +1,4 @@
-"""How far a long command is: one line that changes on a terminal, a line now and then in a pipe."""
+"""Progress of a long command: one changing line on a terminal, a line every few seconds in a pipe."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _EVERY_LIVE = 0.1
 
 
 class Progress:
-    """Shows how many of how many are done, of one thing after another."""
+    """Shows how much of the work is done."""
 
     def __init__(self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_live = sys.stdout.isatty() if is_live is None else is_live
@@ -20,7 +20,7 @@ class Progress:
         self._is_open = False
 
     def show(self, what: str, done: int, total: int) -> None:
-        """So many of so many: shown where it is the end, or some time after what was shown before."""
+        """Show the progress if it is complete, or some time after the last line."""
         is_end, now = done >= total, self._clock()
         if not is_end and now - self._shown_at < (_EVERY_LIVE if self._is_live else _EVERY):
             return
@@ -34,7 +34,7 @@ class Progress:
             typer.echo(line)
 
     def end(self) -> None:
-        """End the line that was changing, so that what follows has its own."""
+        """End the changing line."""
         if self._is_open:
             typer.echo()
             self._is_open = False

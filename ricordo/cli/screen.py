@@ -1,4 +1,4 @@
-"""What a person sees of a chat: colours and live tokens on a terminal, nothing but the answers in a pipe."""
+"""The output of a chat: colours and live tokens on a terminal, only the answers in a pipe."""
 
 import sys
 from collections.abc import Callable
@@ -10,42 +10,42 @@ _WIDEST_FIELD = 48
 
 
 def screen() -> "Screen":
-    """The screen for where this program's input and output are."""
+    """Return the screen for this program's input and output."""
     return Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Screen()
 
 
 class Screen:
-    """A pipe: one question a line in, one answer out; all that is not an answer goes to the other channel, or nowhere."""
+    """A pipe: a message a line in, an answer out; everything else goes to standard error, or is dropped."""
 
     is_live = False
 
     def ask(self) -> str | None:
-        """The next line that was said; None at the end."""
+        """Return the next line; None at the end."""
         line = sys.stdin.readline()
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
-        """Whether the person agrees; nobody is there to ask."""
+        """Return False: nobody can be asked."""
         self.complain(f"{question} Nobody can be asked here, so nothing was done.")
         return False
 
     def say(self, text: str) -> None:
-        """Words of the answer."""
+        """Print text of the answer."""
         sys.stdout.write(printable(text))
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Words of the reasoning."""
+        """Print reasoning."""
 
     def quietly(self, text: str) -> None:
-        """A line about what happens besides."""
+        """Print a secondary line."""
 
     def tell(self, text: str) -> None:
-        """A line that a command asked for."""
+        """Print the output of a command."""
         typer.echo(printable(text))
 
     def complain(self, text: str) -> None:
-        """A line about what went wrong."""
+        """Print an error."""
         typer.echo(printable(text), err=True)
 
     def end_line(self) -> None:
@@ -55,7 +55,7 @@ class Screen:
 
 
 class Terminal(Screen):
-    """A terminal with a person before it."""
+    """An interactive terminal."""
 
     is_live = True
 
@@ -65,11 +65,11 @@ class Terminal(Screen):
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._read: Callable[[str], str] = input
         with suppress(ImportError):
-            # Being imported gives `input` its history and its keys; Windows has its own.
+            # Importing it gives `input` history and editing keys; Windows has its own.
             import readline  # noqa: F401
 
     def ask(self) -> str | None:
-        """The next line that was typed; None at Ctrl-D."""
+        """Return the next line; None at Ctrl-D."""
         try:
             return self._read("› ")
         except EOFError:
@@ -77,7 +77,7 @@ class Terminal(Screen):
             return None
 
     def confirm(self, question: str) -> bool:
-        """Whether the person says yes; anything else is no."""
+        """Return whether the user answers yes."""
         try:
             return self._read(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
@@ -85,37 +85,37 @@ class Terminal(Screen):
             return False
 
     def say(self, text: str) -> None:
-        """Words of the answer, as they come."""
+        """Print text of the answer as it arrives."""
         self._write(text, None)
 
     def think(self, text: str) -> None:
-        """Words of the reasoning, dim."""
+        """Print reasoning, dim."""
         self._write(text, "dim italic")
 
     def quietly(self, text: str) -> None:
-        """A dim line."""
+        """Print a dim line."""
         self._console.print(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
 
     def tell(self, text: str) -> None:
-        """A line that a command asked for."""
+        """Print the output of a command."""
         self._console.print(printable(text), style="cyan")
 
     def complain(self, text: str) -> None:
-        """A red line."""
+        """Print a red line."""
         self._console.print(printable(text), style="red")
 
     def _write(self, text: str, style: str | None) -> None:
-        # The terminal wraps: rich sees only pieces of a line, and would break words that come in two.
+        # The terminal wraps lines: rich sees only pieces, and would break words.
         self._console.print(printable(text), style=style, end="", soft_wrap=True)
         self._console.file.flush()
 
 
 def printable(text: str) -> str:
-    """The text without what would steer a terminal: an answer may hold anything."""
+    """Remove control characters, which could control the terminal."""
     return "".join(character for character in text if character in "\n\t" or character.isprintable())
 
 
 def shortened(text: str, width: int = _WIDEST_FIELD) -> str:
-    """The text on one line, cut to a width."""
+    """Return the text on one line, cut to a width."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

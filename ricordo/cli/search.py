@@ -1,4 +1,4 @@
-"""`ricordo search reindex`: builds the search index anew. Jobs do the work, so the next server finishes what a kill interrupts."""
+"""`ricordo search reindex`: rebuilds the search index. Jobs do the work, so the next server finishes an interrupted rebuild."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,22 @@ _LOOK_EVERY = 0.2  # seconds
 _ASKED_AT_ONCE = 100
 
 
-def reindex(spaces: Sequence[str], *, vectors_only: bool) -> bool:
-    """Build these spaces anew, or all; tells whether each one was. Raises Conflict where a server has the file, NotFound."""
-    return asyncio.run(_reindex(spaces, vectors_only=vectors_only))
+def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
+    """Rebuild these partitions, or all; returns whether each was. Raises Conflict if a server has the file open, NotFound."""
+    return asyncio.run(_reindex(partitions, vectors_only=vectors_only))
 
 
-async def _reindex(spaces: Sequence[str], *, vectors_only: bool) -> bool:
+async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     settings, providers = load_settings()
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(f"There is no database at {settings.database_path}, so there is nothing to index.")
     set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
     async with open_runtime(settings, providers) as runtime:
         if vectors_only and runtime.models.embedders.default_handle() is None:
-            raise NotFound("There is no embedding model to make vectors with. Name one in RICORDO_EMBEDDING.")
-        wanted = await _wanted(runtime.store, spaces)
+            raise NotFound("There is no embedding model. Name one in RICORDO_EMBEDDING.")
+        wanted = await _wanted(runtime.store, partitions)
         documents = await _count(runtime.store, wanted)
-        typer.echo(f"{sum(documents.values()):,} documents in {len(wanted):,} spaces of {address(settings)}")
+        typer.echo(f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of {address(settings)}")
         is_whole = True
         watch = _Watch(runtime.store, documents)
         try:
@@ -43,19 +43,21 @@ async def _reindex(spaces: Sequence[str], *, vectors_only: bool) -> bool:
         finally:
             watch.progress.end()
     typer.echo(
-        "The index is new." if is_whole else "Where it failed, the old index serves on. Mend the cause, then repeat."
+        "The index is rebuilt."
+        if is_whole
+        else "Where it failed, the old index stays in use. Correct the cause, then repeat."
     )
     return is_whole
 
 
-async def _wanted(store: Store, spaces: Sequence[str]) -> list[tuple[str, str]]:
-    """The spaces, by their owners and those's organisations."""
+async def _wanted(store: Store, partitions: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the partitions by owner, with the organization of each."""
     wanted: list[tuple[str, str]] = []
     after = ""
     while found := await store.read(lambda tx, after=after: rebuild.some_owners(tx, after)):  # type: ignore[misc]
-        wanted += [one for one in found if not spaces or one[0] in spaces]
+        wanted += [one for one in found if not partitions or one[0] in partitions]
         after = found[-1][0]
-    if missing := set(spaces) - {owner_id for owner_id, _ in wanted}:
+    if missing := set(partitions) - {owner_id for owner_id, _ in wanted}:
         raise NotFound(f"No agent and no archive has this id: {', '.join(sorted(missing))}.")
     return wanted
 
@@ -65,7 +67,7 @@ async def _count(store: Store, wanted: Sequence[tuple[str, str]]) -> dict[str, i
 
 
 class _Watch:
-    """Has spaces built, and shows how far that is. `documents` says how many each one has."""
+    """Rebuilds partitions and shows the progress. `documents` is the number of documents of each."""
 
     def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
         self.progress = Progress()
@@ -74,11 +76,11 @@ class _Watch:
         self._done = 0
         self._told: set[str] = set()
 
-    async def build(self, spaces: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
-        """Tells whether each of these was built."""
+    async def build(self, partitions: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
+        """Rebuild these partitions; returns whether each was."""
 
         def ask(tx: Transaction) -> list[Job]:
-            return [rebuild.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in spaces]
+            return [rebuild.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in partitions]
 
         ids = [job.id for job in await self._store.write(ask)]
         while True:
@@ -87,7 +89,7 @@ class _Watch:
             if all(job.status in ENDED for job in found):
                 break
             await asyncio.sleep(_LOOK_EVERY)
-        self._done += sum(self._documents[owner_id] for owner_id, _ in spaces)
+        self._done += sum(self._documents[owner_id] for owner_id, _ in partitions)
         return len(found) == len(ids) and all(job.status == "done" for job in found)
 
     def _show(self, found: Sequence[Job]) -> None:
@@ -97,7 +99,7 @@ class _Watch:
             if job.error and job.status != "done" and job.id not in self._told:
                 self._told.add(job.id)
                 self.progress.end()
-                again = "" if job.status in ENDED else " It is tried again."
+                again = "" if job.status in ENDED else " It is retried."
                 typer.echo(f"{job.payload['owner_id']}: {job.error['message']}{again}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""`ricordo serve`: runs the app under uvicorn, says where it is, and ends without cutting off who is being answered."""
+"""`ricordo serve`: runs the app under uvicorn, prints its address, and lets running turns finish at shutdown."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.app import create_app, finish_turns
-from ricordo.cli.listening import EVERY_ADDRESS, address_of
+from ricordo.cli.sockets import EVERY_ADDRESS, address_of
 from ricordo.errors import RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
 from ricordo.llm.registry import LIBRARIAN
@@ -26,22 +26,21 @@ from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 
 log = logging.getLogger(__name__)
-# When the turns have ended, their streams need only a moment to say so.
+# After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
 _DEFAULT_PORT = 8283
 
 
 def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
-    """Run the server on these sockets until it is told to stop. Raises RicordoError where it cannot start."""
+    """Run the server on these sockets until it is stopped. Raises RicordoError if it cannot start."""
     set_up_logs(settings.log_level, settings.log_format)
     port = sockets[0].getsockname()[1]
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)
         server = Server(app, settings, announce=lambda runtime: _announce(runtime, port))
-        # What was imported stays: the collector, which the command switched off while it came in, need not look at it again.
+        # The command switched the collector off during imports; it need not examine what was imported.
         gc.freeze()
         gc.enable()
-        # No other task of this program may start a loop: the runner is the whole of its life.
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.live(sockets))
     except RicordoError:
@@ -52,7 +51,7 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
 
 
 class Server(uvicorn.Server):
-    """uvicorn with the app's own opening and closing around it, so that what fails there is an error of ours and no log line."""
+    """uvicorn with the app's start and stop around it, so that their failures are raised instead of logged."""
 
     def __init__(self, app: FastAPI, settings: Settings, *, announce: Callable[[Runtime], None] | None = None) -> None:
         entry: ASGIApp = RequestLog(app) if settings.log_level == "debug" else app
@@ -64,7 +63,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 ws="none",
                 server_header=False,
-                # Whoever is told to be the caller by a proxy on this machine; no setting of uvicorn's widens that.
+                # Trust the client address only from a proxy on this machine.
                 forwarded_allow_ips=["127.0.0.1", "::1"],
                 timeout_graceful_shutdown=_STREAMS_SECONDS,
             )
@@ -79,22 +78,22 @@ class Server(uvicorn.Server):
             await self.serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, and say so."""
+        """Start answering, and announce it."""
         await super().startup(sockets)
         if self._announce:
             self._announcing = asyncio.create_task(self._say_where(self._announce))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no new turn, let the running ones end within the grace, then close every connection."""
+        """Refuse new turns, let running ones finish within the grace, then close every connection."""
         if self._announcing:
             self._announcing.cancel()
-        # The app would do this too, but only once the turns' streams are closed, which wait for them.
+        # The app does this too, but only after the streams are closed, which wait for the turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the server well, and that is success; uvicorn would raise them again afterwards."""
+        """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -106,19 +105,19 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def _say_where(self, announce: Callable[[Runtime], None]) -> None:
-        # The line names the model, and the app is looking for model servers just now.
+        # The line names the model, and the app is still looking for model servers.
         await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
         announce(self._app.state.runtime)
 
 
 class RequestLog:
-    """One line a request, at debug: no query string, as that may hold what somebody searches for."""
+    """Logs a line for each request at level debug, without the query string, which may hold a search."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, then write its line."""
+        """Pass the request on, then log it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

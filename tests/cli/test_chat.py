@@ -333,7 +333,7 @@ def test_an_address_without_a_server_is_told() -> None:
         with pytest.raises(Unavailable, match="does not answer"):
             client.agents()
     for wrong in ("127.0.0.1:8283", "http://host:port"):
-        with pytest.raises(Invalid, match="is no address of a server"):
+        with pytest.raises(Invalid, match="is not an address of a server"):
             Client(wrong)
 
 

@@ -73,8 +73,8 @@ def test_folders_for_remotes_that_are_missing_or_not_only_for_them_are_warned_of
     told = [(one.verdict, one.text) for one in examine() if one.name == "remote folder"]
 
     assert [verdict for verdict, _ in told] == ["warning"] * 4
-    assert "missing is not there" in told[0][1]
-    assert all("Name a folder of its own" in text for _, text in told[1:])
+    assert "missing does not exist" in told[0][1]
+    assert all("Choose a separate folder" in text for _, text in told[1:])
 
 
 def test_a_model_that_nobody_has_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def _port(server: ServerInThread) -> str:
 async def test_the_jobs_of_a_database_at_rest_are_counted(data: Path) -> None:
     await _with_a_failed_job(data)
     found = await _in_thread()
-    assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed of late")
+    assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed recently")
     assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
 
 
@@ -162,7 +162,7 @@ async def test_the_jobs_of_a_running_server_are_asked_for(data: Path, monkeypatc
         assert (await _in_thread())["jobs"][0] == "warning"  # a server says nothing without its key
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await _in_thread()
-    assert found["jobs"][1].endswith("0 running, 1 failed of late")
+    assert found["jobs"][1].endswith("0 running, 1 failed recently")
     assert "The service is down." in found["job error"][1]
 
 
@@ -175,7 +175,7 @@ async def test_the_jobs_of_a_postgresql_at_rest_are_counted_and_left_alone(
         await _fail_a_job(open_postgres(url, backups=data))
         before = postgres_rows(url)
         found = await _in_thread()
-        assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed of late")
+        assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed recently")
         assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
         assert postgres_rows(url) == before
     finally:

@@ -64,14 +64,14 @@ def at(shell: Shell, url: str | None = None) -> Settings:
 def test_a_lost_index_is_built_anew(shell: Shell) -> None:
     ids = fill_and_damage(at(shell))
     assert found_in(at(shell), ids) == [0, 0]
-    one = shell.run("search", "reindex", "--space", ids[1], **WORDS_ALONE)
+    one = shell.run("search", "reindex", "--partition", ids[1], **WORDS_ALONE)
     assert one.returncode == 0, one.stderr
-    assert "1 documents in 1 spaces" in one.stdout
+    assert "1 documents in 1 partitions" in one.stdout
     assert found_in(at(shell), ids) == [0, 1]
     every = shell.run("search", "reindex", **WORDS_ALONE)
     assert every.returncode == 0, every.stderr
     assert "indexed: 2 of 2\n" in every.stdout
-    assert "The index is new." in every.stdout
+    assert "The index is rebuilt." in every.stdout
     assert found_in(at(shell), ids) == [1, 1]
 
 
@@ -98,7 +98,7 @@ def test_a_running_server_on_sqlite_is_to_be_stopped_first(shell: Shell) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--space", "agent-nobody"], "No agent and no archive has this id: agent-nobody"),
+        (["--partition", "agent-nobody"], "No agent and no archive has this id: agent-nobody"),
         (["--vectors-only"], "There is no embedding model"),
     ],
 )

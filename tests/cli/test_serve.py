@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from ricordo.app import create_app
 from ricordo.cli import app
-from ricordo.cli.listening import listening
 from ricordo.cli.serve import Server
+from ricordo.cli.sockets import listening
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings
@@ -36,7 +36,7 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         port = serving.address.rpartition(":")[2]
         taken = new_shell.run("serve", "--port", port)
         assert (taken.returncode, taken.stdout) == (2, "")
-        assert taken.stderr.startswith(f"ricordo: Port {port} of 127.0.0.1 is taken")
+        assert taken.stderr.startswith(f"ricordo: Port {port} of 127.0.0.1 is in use")
         assert len(taken.stderr.splitlines()) == 1
         # In this process, where what is slow to import is there already.
         in_use = CliRunner().invoke(app, ["serve", "--port", "0"], env=environment(new_shell.data))

@@ -1,4 +1,4 @@
-"""`ricordo settings`: every setting with its variable, default, current value and sentence. Works where some are wrong, too."""
+"""`ricordo settings`: all settings with variable, default, current value and description, even if some are invalid."""
 
 import os
 import re
@@ -19,8 +19,8 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One setting; `value` is None where it is not set, and never holds a secret."""
+class ListedSetting:
+    """One setting; `value` is None if it is not set, and never holds a secret."""
 
     variable: str
     default: str
@@ -29,14 +29,14 @@ class Listed:
 
 
 def show_settings() -> bool:
-    """Print them all; tells whether the current ones are valid, and says on the other channel what is not."""
-    typer.echo("An option of `ricordo serve` counts before the environment, the environment before a file .env here.\n")
+    """Print all settings; returns whether they are valid, and prints what is not to standard error."""
+    typer.echo("An option of `ricordo serve` overrides the environment, which overrides a file .env in this folder.\n")
     for setting in listed_settings():
         _show(setting)
-    typer.echo("Providers of models, by their usual variables. None is called that is not set.\n")
+    typer.echo("Model providers. A provider without its variable is never called.\n")
     for provider in listed_providers():
         _show(provider)
-    typer.echo("Services that can keep vectors. One is called only for what chose it.\n")
+    typer.echo("Vector databases. One is called only for archives that use it.\n")
     for service in _by_their_variables(VectorSettings):
         _show(service)
     try:
@@ -47,17 +47,17 @@ def show_settings() -> bool:
     return True
 
 
-def listed_settings() -> list[Listed]:
-    """Ricordo's own settings."""
+def listed_settings() -> list[ListedSetting]:
+    """Return Ricordo's own settings."""
     return [_listed(PREFIX + name.upper(), field) for name, field in Settings.model_fields.items()]
 
 
-def listed_providers() -> list[Listed]:
-    """The providers' variables; one with two names is listed by the name that is set."""
+def listed_providers() -> list[ListedSetting]:
+    """Return the providers' variables; one with two names is listed by the name that is set."""
     return list(_by_their_variables(ProviderSettings))
 
 
-def _by_their_variables(settings: type[BaseSettings]) -> Iterator[Listed]:
+def _by_their_variables(settings: type[BaseSettings]) -> Iterator[ListedSetting]:
     given = _given()
     for name, field in settings.model_fields.items():
         alias = field.validation_alias
@@ -66,24 +66,24 @@ def _by_their_variables(settings: type[BaseSettings]) -> Iterator[Listed]:
         yield _listed(variable, field)
 
 
-def _listed(variable: str, field: FieldInfo) -> Listed:
+def _listed(variable: str, field: FieldInfo) -> ListedSetting:
     value = _given().get(variable)
     if value is not None:
         is_secret = SecretStr in (field.annotation, *get_args(field.annotation))
         value = "(set, not shown)" if is_secret else _PASSWORD.sub("…@", value)
     default = "" if field.default is None else str(field.default)
-    return Listed(
+    return ListedSetting(
         variable, default.lower() if isinstance(field.default, bool) else default, value, field.description or ""
     )
 
 
 def _given() -> dict[str, str]:
-    """What is set in the environment or in `.env`, by variable in capitals; empty counts as not set."""
+    """Return what is set in the environment or in `.env`, by variable in capitals; empty values are ignored."""
     given = {name.upper(): value for name, value in dotenv_values(".env").items() if value}
     return given | {name.upper(): value for name, value in os.environ.items() if value}
 
 
-def _show(setting: Listed) -> None:
+def _show(setting: ListedSetting) -> None:
     current = "not set" if setting.value is None else setting.value
     if setting.default:
         current = f"{setting.default} (default)" if setting.value is None else f"{current} (default: {setting.default})"

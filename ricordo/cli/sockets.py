@@ -1,4 +1,4 @@
-"""Where a server listens, and how its address is written."""
+"""The sockets that a server listens on, and its address as a URL."""
 
 import errno
 import socket
@@ -11,14 +11,14 @@ EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 def address_of(host: str, port: int) -> str:
-    """The address to call a server by that listens on this host."""
+    """Return the URL of a server that listens on this host."""
     name = "127.0.0.1" if host in EVERY_ADDRESS else host
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Sockets that listen on every address the host stands for, all on one port, until leaving. Raises Unavailable."""
+    """Open sockets for every address of the host, on one port, and close them at the end. Raises Unavailable."""
     with ExitStack() as opened:
         sockets: list[socket.socket] = []
         absent: OSError | None = None
@@ -29,7 +29,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise Unavailable(_why_not(error, host, wanted)) from None
-                # "localhost" may stand for an IPv6 address that this machine has not.
+                # "localhost" may name an IPv6 address that this machine does not have.
                 absent = error
         if absent and not sockets:
             raise Unavailable(_why_not(absent, host, port))
@@ -48,11 +48,11 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
-                f"Port {port} of {host} is taken, perhaps by another Ricordo. "
+                f"Port {port} of {host} is in use, perhaps by another Ricordo. "
                 "Stop that one, or choose another port by --port or RICORDO_PORT."
             )
         case errno.EACCES:
             return f"This user may not listen on port {port}. Choose one above 1023 by --port or RICORDO_PORT."
         case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine. Choose another by --host or RICORDO_HOST."
+            return f"{host} is not an address of this machine. Choose another by --host or RICORDO_HOST."
     return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."

@@ -4,14 +4,14 @@ import socket
 
 import pytest
 
-from ricordo.cli.listening import address_of, listening
+from ricordo.cli.sockets import address_of, listening
 from ricordo.errors import Unavailable
 
 
 @pytest.mark.parametrize(
     ("host", "sentence"),
     [
-        ("192.0.2.1", "192.0.2.1 is no address of this machine"),
+        ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
         ("nowhere.invalid", 'The host "nowhere.invalid" is unknown'),
     ],
 )
@@ -23,7 +23,7 @@ def test_a_host_that_is_not_here_is_refused_in_a_sentence(host: str, sentence: s
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"Port {port} of 127.0.0.1 is taken"), listening("127.0.0.1", port):
+        with pytest.raises(Unavailable, match=f"Port {port} of 127.0.0.1 is in use"), listening("127.0.0.1", port):
             pass
 
 
