@@ -93,7 +93,9 @@ async def list_messages(
         if conversation is None or conversation.agent_id != agent_id:
             raise NotFound(f"Conversation with ID {conversation_id} not found")
         keeps = _keeps_some(view)
-        return messages.page_of_kept(tx, here.scope, page, keeps, conversation_id=thread)
+        return messages.page_of_kept(
+            lambda reading: messages.page(tx, here.scope, reading, conversation_id=thread), page, keeps
+        )
 
     return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
 

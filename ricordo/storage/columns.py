@@ -12,6 +12,7 @@ import all of it at every start.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -29,6 +30,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    UniqueConstraint,
     false,
     text,
 )
@@ -86,6 +88,16 @@ class PackedId(TypeDecorator[str]):
 def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> Table:
     """Return a table, in which erasure does this with each column that does not say otherwise."""
     return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
+
+
+def tags_table(
+    name: str, parent: str, *more: Column[Any], by: Sequence[str] = (), erasure: Erasure = "delete"
+) -> Table:
+    """Return the tags of the rows of another table; they are found by the columns `by`, the tag, and their row."""
+    row = reference(f"{parent.removesuffix('s')}_id", parent)
+    tag: Column[str] = Column("tag", String, nullable=False)
+    constraints = (UniqueConstraint(row.name, "tag"), Index(f"{name}_by_tag", *by, "tag", row.name))
+    return table(name, row, *more, tag, *constraints, erasure=erasure)
 
 
 def seq() -> Column[int]:

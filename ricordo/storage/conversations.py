@@ -1,7 +1,8 @@
-"""Conversations: each agent has a default one, whose id follows from the agent's, and as many threads beside it as are wanted.
+"""Conversations: each agent has a default one, whose id follows from the agent's, and as many others as are wanted.
 
-A fork shares what was said in its parent up to `forked_seq`, and what that one shares with its own parent: its history is read
-from several threads, its lineage. A deleted thread (`deleted_at`) stays as long as forks share its messages, found by nobody.
+A fork shares the messages of its origin up to `forked_seq`, and what that one shares with its own origin: its history is read from
+several conversations, its lineage. A deleted conversation (`deleted_at`) is found by no query, and stays while forks share its
+messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ def _lineage() -> Any:
 
 _LINEAGE = _lineage()
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
-# A thread in which nothing was said yet has its place by when it was made; one that never ran stands behind all that did.
+# One without messages is ordered by its creation; one that never ran comes after all that did.
 _PLACES: dict[OrderBy, ColumnElement[Any]] = {
     "created_at": conversations.c.created_at,
     "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),
@@ -73,7 +74,7 @@ _PLACES: dict[OrderBy, ColumnElement[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ThreadFilter:
-    """Which threads are listed: of an agent, archived or not, with a piece of text in their summary; None means any."""
+    """Which conversations are listed: of an agent, archived or not, with a piece of text in their summary; None means any."""
 
     agent_id: str | None = None
     is_archived: bool | None = None
@@ -83,7 +84,7 @@ class ThreadFilter:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one thread holds of a history: messages with a seq up to `newest` (None: all), without `prompt_id`, another's prompt."""
+    """What one conversation holds of a history: messages with a seq up to `newest` (None: all), without `prompt_id`, its prompt."""
 
     conversation_id: str
     newest: int | None = None
@@ -91,13 +92,13 @@ class Span:
 
 
 def default_id(agent_id: str) -> str:
-    """The id of the agent's default thread. It follows from the agent's, so a lease can be taken before anything is read."""
+    """Return the id of the agent's default conversation, which follows from the agent's: no read comes before the lease."""
     return "conv-" + agent_id.removeprefix("agent-")
 
 
 def lock(tx: Transaction, id: str) -> None:
-    """Let no run begin in the thread, and nobody change it, until this transaction ends."""
-    # A run refers to its thread, and PostgreSQL lets no row refer to one that is held in this way.
+    """Lock the conversation until this transaction ends; no run begins in it meanwhile."""
+    # A run refers to its conversation, and PostgreSQL lets no row refer to one that is locked in this way.
     tx.lock(_LOCK, {"id": id})
 
 
@@ -150,19 +151,19 @@ def change(tx: Transaction, id: str, **values: Any) -> None:
 
 
 def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> None:
-    """Note from what the thread's system message was made, where it was made outside of a turn."""
+    """Note from what the system message was made, where it was made outside of a turn."""
     values = {"conversation_id": conversation_id, "new_prompt_key": prompt_key, "new_updated_at": tx.clock.now()}
     tx.run(_PROMPT_KEY, values)
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
-    """The forks that share messages of this thread, deleted ones with forks of their own among them: up to which seq, by id."""
+    """Return up to which seq each fork shares messages of this conversation, by id; deleted forks too."""
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
 
 
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
-    """Where the history of the thread is found, its own part first; one statement, and none where it is no fork."""
+    """Return where the conversation's history is found, its own part first; one statement, and none where it is no fork."""
     spans = [Span(conversation.id)]
     if conversation.forked_from is None:
         return tuple(spans)
@@ -176,12 +177,12 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
 
 
 def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, int], ...]:
-    """What the thread shares with those it was forked from: their ids, each with the seq of the last message that is shared."""
+    """Return the ids of its origins, each with the seq of the last message that is shared."""
     return tuple((span.conversation_id, span.newest or 0) for span in lineage(tx, conversation)[1:])
 
 
 def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int:
-    """How many messages of its history, up to this seq, a fork of the thread would share: all but system prompts."""
+    """Return how many messages of its history, up to this seq, a fork would share: all but system prompts."""
     own = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
     total = 0
     for span in (own, *lineage(tx, conversation)[1:]):
@@ -191,7 +192,7 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> int:
-    """The greatest seq among the thread's own messages, 0 where it has none."""
+    """Return the greatest seq among the conversation's own messages, 0 where it has none."""
     return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
 
 
@@ -202,24 +203,19 @@ def page_of_history(
     wanted: Page,
     keeps: Callable[[Message], bool] = lambda _message: True,
 ) -> list[Message]:
-    """One page of what was said in the thread, what it shares with those it was forked from included; see `page_of_kept`."""
+    """Return one page of the conversation's messages, those that it shares with its origins included; see `page_of_kept`."""
     spans = lineage(tx, conversation)
-    if len(spans) == 1:
-        return messages.page_of_kept(tx, scope, wanted, keeps, conversation_id=conversation.id)
-    is_backwards = bool(wanted.before and not wanted.after)
-    kept: list[Message] = []
-    reading = wanted
-    while True:
-        read = messages.by_numbers(tx, _numbers_on(tx, spans, reading))
-        fitting = [message for message in read if keeps(message)]
-        kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
-        if len(kept) >= wanted.limit or len(read) < reading.limit:
-            return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
-        reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
+
+    def read_messages(reading: Page) -> list[Message]:
+        if len(spans) == 1:
+            return messages.page(tx, scope, reading, conversation_id=conversation.id)
+        return messages.by_numbers(tx, _numbers_on(tx, spans, reading))
+
+    return messages.page_of_kept(read_messages, wanted, keeps)
 
 
 def waiting_of_agent(tx: Transaction, agent_id: str) -> list[str]:
-    """The ids of the agent's threads whose last turn ended with calls that wait for an answer."""
+    """Return the ids of the agent's conversations whose last turn ended with calls that wait for an answer."""
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id})]
 
 
@@ -273,7 +269,7 @@ def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> 
 
 
 def _numbers_on(tx: Transaction, spans: Sequence[Span], wanted: Page) -> list[int]:
-    """The seqs of the messages on the page: the best of all spans are among the best of each, which its index gives in order."""
+    """Return the seqs of the messages on the page: the first of all spans are among the first of each."""
     placed: list[tuple[int, int]] = []
     for span in spans:
         statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))

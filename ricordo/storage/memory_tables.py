@@ -16,7 +16,6 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     ScalarSelect,
-    String,
     Table,
     Text,
     UniqueConstraint,
@@ -38,6 +37,7 @@ from ricordo.storage.columns import (
     string,
     strings,
     table,
+    tags_table,
     timestamps,
 )
 
@@ -82,14 +82,7 @@ blocks = table(
     Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )
-blocks_tags = table(
-    "blocks_tags",
-    reference("block_id", "blocks"),
-    Column("tag", String, nullable=False),
-    UniqueConstraint("block_id", "tag"),
-    Index("blocks_tags_by_tag", "tag", "block_id"),
-    erasure="delete",
-)
+blocks_tags = tags_table("blocks_tags", "blocks")
 agents_blocks = table(
     "agents_blocks",
     seq(),

@@ -60,16 +60,16 @@ def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> lis
 
 
 def page_of_kept(
-    tx: Transaction, scope: Scope, wanted: Page, keeps: Callable[[Message], bool], **equal: str
+    read_messages: Callable[[Page], list[Message]], wanted: Page, keeps: Callable[[Message], bool]
 ) -> list[Message]:
     """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
+    is_backwards = bool(wanted.before and not wanted.after)
     kept: list[Message] = []
     reading = wanted
     while True:
-        read = page(tx, scope, reading, **equal)
-        found = [message for message in read if keeps(message)]
-        is_backwards = bool(wanted.before and not wanted.after)
-        kept = [*found, *kept] if is_backwards else [*kept, *found]
+        read = read_messages(reading)
+        fitting = [message for message in read if keeps(message)]
+        kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
         if len(kept) >= wanted.limit or len(read) < reading.limit:
             return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
         reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)

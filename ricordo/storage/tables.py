@@ -9,9 +9,7 @@ since an id of 42 letters in each row and each index would be a third of all tha
 """
 
 from sqlalchemy import (
-    Column,
     Index,
-    String,
     UniqueConstraint,
 )
 
@@ -31,6 +29,7 @@ from ricordo.storage.columns import (
     string,
     strings,
     table,
+    tags_table,
     timestamps,
     usage,
 )
@@ -70,14 +69,7 @@ agents = table(
     Index("agents_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )
-agents_tags = table(
-    "agents_tags",
-    reference("agent_id", "agents"),
-    Column("tag", String, nullable=False),
-    UniqueConstraint("agent_id", "tag"),
-    Index("agents_tags_by_tag", "tag", "agent_id"),
-    erasure="delete",
-)
+agents_tags = tags_table("agents_tags", "agents")
 
 conversations = table(
     "conversations",
@@ -198,15 +190,7 @@ passages = table(
     erasure="delete",
     sqlite_autoincrement=True,
 )
-passages_tags = table(
-    "passages_tags",
-    reference("passage_id", "passages"),
-    reference("archive_id", "archives"),
-    Column("tag", String, nullable=False),
-    UniqueConstraint("passage_id", "tag"),
-    Index("passages_tags_by_tag", "archive_id", "tag", "passage_id"),
-    erasure="delete",
-)
+passages_tags = tags_table("passages_tags", "passages", reference("archive_id", "archives"), by=["archive_id"])
 
 # Providers that an organization added itself; `secret` holds what is not to be read, encrypted.
 providers = table(
