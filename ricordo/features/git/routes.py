@@ -1,6 +1,6 @@
 """`git clone`, `fetch` and `push` of a user's memory, by git's smart HTTP protocol at `/users/{user_id}/memory.git`.
 
-What is read comes from a repository that is made of the database (see memory/repository.py); what is pushed goes into the database.
+What is read comes from a repository that is made of the database (see repository.py); what is pushed goes into the database.
 Everything that blocks runs in a thread, and what is sent or answered in large is kept on disk meanwhile.
 """
 

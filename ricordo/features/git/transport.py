@@ -4,13 +4,17 @@ A server is connected to only where all machines behind its name are public (unl
 address that was checked, and redirects are not followed.
 """
 
+import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import chain
 from pathlib import Path
-from socket import SHUT_RDWR
+from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,8 +26,6 @@ from ricordo.features.remotes.service import PRIVATE, RemoteMoved, require_folde
 from ricordo.llm.addresses import connect, require_callable
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from dulwich.client import GitClient
 
 T = TypeVar("T")
@@ -137,27 +139,18 @@ def push(
 
 def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
     """What a client of the repository answers, its errors in our words."""
-    from dulwich.client import HTTPUnauthorized, LocalGitClient, Urllib3HttpGitClient
+    from dulwich.client import HTTPUnauthorized, LocalGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 
     address.require_usable()
     try:
         if address.is_folder:
             return ask(LocalGitClient(), address.address)
-        url = urlsplit(address.address)
-        with closing(_pool(address)) as pool:
-            client = Urllib3HttpGitClient(
-                f"{url.scheme}://{url.netloc}",
-                pool_manager=pool,
-                username=address.username if address.password else None,
-                password=address.password,
-                timeout=_TIMEOUT,
-                quiet=True,
-            )
+        with closing(_Connections(address)) as connections:
             try:
-                return ask(client, url.path)
+                return ask(_http_client(address, connections), urlsplit(address.address).path)
             except Exception as error:
-                if pool.is_over:
+                if connections.is_over:
                     raise Unavailable(
                         f"The remote took longer than {_LONGEST:g} seconds. It is tried again."
                     ) from error
@@ -166,67 +159,79 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
         raise Forbidden("The remote wants another name or token. Give it anew.") from error
     except NotGitRepository as error:
         raise Unavailable("There is no git repository at the remote. Make one there, empty.") from error
-    except (GitProtocolError, HangupException, OSError, ValueError, AssertionError) as error:
+    except (GitProtocolError, HangupException, HTTPException, OSError, ValueError, AssertionError) as error:
         raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
 
 
-def _pool(address: GitAddress) -> Any:
-    import urllib3
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+class _Connections:
+    """The connections of one exchange, each to an IP address that was checked; they are shut down where it takes too long."""
 
-    class Checked(HTTPConnection):
-        """Connects to the IP address that was checked, whatever its name means a moment later."""
+    def __init__(self, address: GitAddress) -> None:
+        self.is_over = False
+        self._allow_private = address.allow_private
+        self._sockets: list[socket] = []
+        self._answers: list[HTTPResponse] = []
+        self._timer = threading.Timer(_LONGEST, self._break_off)
+        self._timer.daemon = True
+        self._timer.start()
 
-        def connect(self) -> None:
-            super().connect()
-            pool.sockets.append(self.sock)  # with TLS another than the one below, which it took the place of
+    def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
+        """The answer to a GET, or to a POST where there is data."""
+        parts = urlsplit(url)
+        is_tls, host = parts.scheme == "https", parts.hostname or ""
+        connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
+        opened = connect(host, connection.port, _CONNECT, allow_private=self._allow_private, setting=PRIVATE)
+        self._sockets.append(opened)
+        opened.settimeout(_TIMEOUT)
+        if is_tls:
+            opened = ssl.create_default_context().wrap_socket(opened, server_hostname=host)
+            self._sockets.append(opened)
+        connection.sock = opened
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        connection.request("GET" if data is None else "POST", path, data, dict(headers))
+        answer = connection.getresponse()
+        self._answers.append(answer)
+        return answer
 
-        def _new_conn(self) -> "socket":
-            opened = connect(self.host, self.port, _CONNECT, allow_private=address.allow_private, setting=PRIVATE)
-            pool.sockets.append(opened)
-            return opened
+    def close(self) -> None:
+        """Close all connections, also of answers that were not read to their end."""
+        self._timer.cancel()
+        for answer in self._answers:
+            answer.close()
+        for opened in self._sockets:
+            opened.close()
 
-    class CheckedTls(Checked, HTTPSConnection):
-        """The same, and then TLS with the name."""
+    def _break_off(self) -> None:
+        self.is_over = True
+        for opened in list(self._sockets):
+            with suppress(OSError):
+                opened.shutdown(SHUT_RDWR)
 
-    class Plain(HTTPConnectionPool):
-        ConnectionCls = Checked
 
-    class Tls(HTTPSConnectionPool):
-        ConnectionCls = CheckedTls
+def _http_client(address: GitAddress, connections: _Connections) -> "GitClient":
+    from dulwich.client import AbstractHttpGitClient, HTTPUnauthorized
+    from dulwich.errors import GitProtocolError, NotGitRepository
 
-    class Pool(urllib3.PoolManager):
+    usual = {"User-Agent": "git/ricordo", "Pragma": "no-cache"}
+    if address.password:
+        token = b64encode(f"{address.username}:{address.password}".encode()).decode()
+        usual["Authorization"] = f"Basic {token}"
+
+    class CheckedClient(AbstractHttpGitClient):
         """Follows no redirect, which would lead to an address that was not checked, and uses no proxy."""
 
-        def __init__(self) -> None:
-            super().__init__(headers={"User-Agent": "git/ricordo"})
-            self.pool_classes_by_scheme = {"http": Plain, "https": Tls}
-            self.answers: list[Any] = []
-            self.sockets: list[Any] = []
-            self.is_over = False
-            self.timer = threading.Timer(_LONGEST, self.break_off)
-            self.timer.daemon = True
-            self.timer.start()
+        def _http_request(
+            self, url: str, headers: Any = None, data: Any = None, raise_for_status: bool = True
+        ) -> tuple[Any, Callable[[int], bytes]]:
+            answer: Any = connections.ask(url, {**usual, **(headers or {})}, data)
+            if raise_for_status and answer.status != HTTPStatus.OK:
+                if answer.status == HTTPStatus.UNAUTHORIZED:
+                    raise HTTPUnauthorized(None, url)
+                if answer.status == HTTPStatus.NOT_FOUND:
+                    raise NotGitRepository
+                raise GitProtocolError(f"unexpected status {answer.status}")
+            answer.content_type, answer.redirect_location = answer.headers.get("Content-Type"), ""
+            return answer, answer.read
 
-        def break_off(self) -> None:
-            """Shut the connections down, so that reads and writes on them end: the exchange took too long."""
-            self.is_over = True
-            for opened in list(self.sockets):
-                with suppress(OSError, AttributeError):
-                    opened.shutdown(SHUT_RDWR)
-
-        def request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
-            answer = super().request(method, url, *arguments, **{**options, "redirect": False, "retries": False})
-            self.answers.append(answer)
-            return answer
-
-        def close(self) -> None:
-            """Close every connection, also of answers that were not read to their end."""
-            self.timer.cancel()
-            for answer in self.answers:
-                answer.close()
-            self.clear()
-
-    pool = Pool()
-    return pool
+    url = urlsplit(address.address)
+    return CheckedClient(f"{url.scheme}://{url.netloc}", quiet=True)
