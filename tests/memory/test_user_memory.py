@@ -1,6 +1,10 @@
-"""An owner and her memory: what a put, a delete, a restore and a rename come to, also where others write at the same time."""
+"""A user's own memory: a put, a delete, a restore and a rename, also where others write at the same time.
+
+Any sequence of them is compared with a plain model in `test_history.py`.
+"""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +36,11 @@ async def put(store: SqliteStore, label: str, text: str, who: str = "ada", by: A
     return await store.write(work)
 
 
+async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Do this to Ada's memory."""
+    return await store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options))
+
+
 async def owned_of(store: SqliteStore, who: str = "ada") -> UserMemory:
     return await store.read(lambda tx: user_memory.open_memory(tx, Scope(), who))
 
@@ -42,8 +51,7 @@ async def history_of(store: SqliteStore, label: str | None = None) -> list[Block
 
 
 async def found(store: SqliteStore, label: str) -> Block | None:
-    owned = await owned_of(store)
-    return await store.read(lambda tx: user_memory.find(tx, owned, label))
+    return await do(store, user_memory.find, label)
 
 
 async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteStore) -> None:
@@ -57,18 +65,17 @@ async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteS
         "Name: Ada\n",
         owned.chain.id,
     )
-    assert await store.read(lambda tx: user_memory.listed(tx, owned)) == (block,)
+    assert await do(store, user_memory.listed) == (block,)
     (first,) = await history_of(store, "human")
     assert (first.id, first.reason, first.author) == (block.head, "Begin", ADA)
 
 
 async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(store: SqliteStore) -> None:
     await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
-    owned = await owned_of(store)
-    assert await store.read(lambda tx: user_memory.listed(tx, owned)) == ()
+    assert await do(store, user_memory.listed) == ()
     assert await history_of(store) == []
     with pytest.raises(NotFound, match="Write a block first"):
-        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
+        await do(store, user_memory.delete, "human", ADA)
     with pytest.raises(NotFound, match='no user "bob"'):
         await owned_of(store, "bob")
     assert await store.read(lambda tx: tx.all(chains.select())) == []
@@ -77,7 +84,7 @@ async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_
 async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(store: SqliteStore) -> None:
     await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
     owned = await owned_of(store)
-    listed = await store.read(lambda tx: user_memory.listed(tx, owned))
+    listed = await do(store, user_memory.listed)
     assert {block.label: block.value for block in listed} == {f"block {number}": str(number) for number in range(10)}
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
     assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2  # the local user is the other
@@ -135,11 +142,10 @@ async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
 async def test_a_delete_that_names_an_older_version_is_refused(store: SqliteStore) -> None:
     first = await put(store, "human", "one")
     second = await put(store, "human", "two")
-    owned = await owned_of(store)
     with pytest.raises(Stale):
-        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, expected=(first.head or b"").hex()))
+        await do(store, user_memory.delete, "human", ADA, expected=(first.head or b"").hex())
     assert await found(store, "human") == second
-    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, expected=(second.head or b"").hex()))
+    await do(store, user_memory.delete, "human", ADA, expected=(second.head or b"").hex())
     assert await found(store, "human") is None
 
 
@@ -148,54 +154,38 @@ async def test_a_deleted_block_comes_back_with_its_id_its_settings_and_its_histo
         store, "human", "one", title="You", policy="guarded", limit=50, schema_ref="tutor/human", course="maths"
     )
     await put(store, "human", "two")
-    owned = await owned_of(store)
-    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA, message="Away"))
+    await do(store, user_memory.delete, "human", ADA, message="Away")
     assert await found(store, "human") is None
     with pytest.raises(NotFound, match='no memory block "human"'):
-        await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
-    restored = await store.write(
-        lambda tx: user_memory.restore(tx, owned, "human", (block.head or b"").hex()[:10], ADA)
-    )
+        await do(store, user_memory.delete, "human", ADA)
+    restored = await do(store, user_memory.restore, "human", (block.head or b"").hex()[:10], ADA)
     kept = ("id", "title", "policy", "limit", "schema_ref", "course")
     assert restored.value == "one"
     assert [getattr(restored, name) for name in kept] == [getattr(block, name) for name in kept]
     reasons = [version.reason for version in await history_of(store, "human")]
     assert reasons == [f"Restore human as of {(block.head or b'').hex()[:12]}", "Away", "Edit human", "Make human"]
     assert restored == await found(store, "human")
+    with pytest.raises(NotFound, match="no version"):
+        await do(store, user_memory.restore, "human", "f" * 40, ADA)
 
 
 async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(store: SqliteStore) -> None:
     block = await put(store, "human", "one", title="You")
-    owned = await owned_of(store)
     first = (block.head or b"").hex()
-    await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
-    await store.write(lambda tx: user_memory.restore(tx, owned, "human", first, ADA))
-    await store.write(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
-    again = await store.write(lambda tx: user_memory.restore(tx, owned, "human", first, ADA))
+    await do(store, user_memory.delete, "human", ADA)
+    await do(store, user_memory.restore, "human", first, ADA)
+    await do(store, user_memory.rename, "human", "profile", ADA)
+    again = await do(store, user_memory.restore, "human", first, ADA)
     profile = await found(store, "profile")
     assert profile
     assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
 
 
-async def test_a_restore_of_the_text_that_is_there_makes_no_version_and_of_none_is_refused(store: SqliteStore) -> None:
-    block = await put(store, "human", "one")
-    other = await put(store, "other", "x")
-    await put(store, "late", "y")
-    owned = await owned_of(store)
-    same = await store.write(lambda tx: user_memory.restore(tx, owned, "human", (other.head or b"").hex(), ADA))
-    assert same == block
-    with pytest.raises(NotFound, match='no memory block "late" at version'):
-        await store.write(lambda tx: user_memory.restore(tx, owned, "late", (block.head or b"").hex(), ADA))
-    with pytest.raises(NotFound, match="no version"):
-        await store.write(lambda tx: user_memory.restore(tx, owned, "human", "f" * 40, ADA))
-    assert len(await history_of(store)) == 3
-
-
 async def test_a_renamed_block_keeps_history_and_proposals_and_can_be_restored(store: SqliteStore) -> None:
     block = await put(store, "human", "one\n")
     owned = await owned_of(store)
-    proposal = await store.write(lambda tx: user_memory.propose_edit(tx, owned, "human", "one", "three", TUTOR))
-    renamed = await store.write(lambda tx: user_memory.rename(tx, owned, "human", "courses/me", ADA))
+    proposal = await do(store, user_memory.propose_edit, "human", "one", "three", TUTOR)
+    renamed = await do(store, user_memory.rename, "human", "courses/me", ADA)
     assert (renamed.id, renamed.label) == (block.id, "courses/me")
     await put(store, "human", "another")
     assert [one.label for one in await history_of(store, "courses/me")] == ["courses/me", "human"]
@@ -205,12 +195,12 @@ async def test_a_renamed_block_keeps_history_and_proposals_and_can_be_restored(s
     assert isinstance(approved, approval.Approved)
     assert approved.block
     assert (approved.block.label, approved.block.value) == ("courses/me", "three\n")
-    back = await store.write(lambda tx: user_memory.restore(tx, owned, "courses/me", (block.head or b"").hex(), ADA))
+    back = await do(store, user_memory.restore, "courses/me", (block.head or b"").hex(), ADA)
     assert back.value == "one\n"
     with pytest.raises(Conflict, match='memory block "human" already'):
-        await store.write(lambda tx: user_memory.rename(tx, owned, "courses/me", "human", ADA))
+        await do(store, user_memory.rename, "courses/me", "human", ADA)
     with pytest.raises(Invalid, match="cannot be used"):
-        await store.write(lambda tx: user_memory.rename(tx, owned, "human", "a/history", ADA))
+        await do(store, user_memory.rename, "human", "a/history", ADA)
 
 
 async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
@@ -255,9 +245,8 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
     with pytest.raises(Forbidden, match="Only the owner"):
         await put(store, "human", "z", by=TUTOR, policy="guarded")
     await put(store, "human", "y", policy="guarded")
-    owned = await owned_of(store)
     with pytest.raises(Forbidden):
-        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"policy": "direct"}, TUTOR))
+        await do(store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR)
     block = await found(store, "human")
     assert block
     assert (block.value, block.policy) == ("y", "guarded")
@@ -265,15 +254,12 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
 
 async def test_settings_change_without_a_version_and_can_be_emptied(store: SqliteStore) -> None:
     block = await put(store, "human", "x" * 20, title="You", course="maths")
-    owned = await owned_of(store)
-    changed = await store.write(
-        lambda tx: user_memory.change_settings(tx, owned, "human", {"course": None, "policy": "explicit"}, ADA)
-    )
+    changed = await do(store, user_memory.change_settings, "human", {"course": None, "policy": "explicit"}, ADA)
     assert (changed.course, changed.policy, changed.title, changed.head) == (None, "explicit", "You", block.head)
     with pytest.raises(TooLong):
-        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"limit": 10}, ADA))
+        await do(store, user_memory.change_settings, "human", {"limit": 10}, ADA)
     with pytest.raises(Invalid, match='"value" is no setting'):
-        await store.write(lambda tx: user_memory.change_settings(tx, owned, "human", {"value": "x"}, ADA))
+        await do(store, user_memory.change_settings, "human", {"value": "x"}, ADA)
     assert await found(store, "human") == changed
 
 
@@ -283,7 +269,7 @@ async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> N
 
     async def propose(old: str, new: str, label: str = "human", **options: Any) -> Any:
         given = ProposalOptions(**options)
-        return await store.write(lambda tx: user_memory.propose_edit(tx, owned, label, old, new, TUTOR, given))
+        return await do(store, user_memory.propose_edit, label, old, new, TUTOR, given)
 
     for old, new, message in (
         ("coffee", "x", "does not stand"),
@@ -332,11 +318,10 @@ async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:
     mine = await put(store, "human", "mine")
     await put(store, "human", "yours", "bob")
     assert await found(store, "human") == mine
-    owned = await owned_of(store)
     bobs = await owned_of(store, "bob")
     (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
     with pytest.raises(NotFound):
-        await store.write(lambda tx: user_memory.restore(tx, owned, "human", theirs.id.hex(), ADA))
+        await do(store, user_memory.restore, "human", theirs.id.hex(), ADA)
 
 
 async def test_a_put_reaches_agents_with_the_block_and_a_write_from_before_it_is_seen_as_stale(
