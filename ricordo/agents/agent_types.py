@@ -1,16 +1,16 @@
 """What a type of agent is: its prompt, its way of talking, the tools and rules it gets, and the messages it begins with."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import orjson
 
 from ricordo.agents.request import NewMessage
-from ricordo.domain.agent import Agent, AgentType
+from ricordo.domain.agent import AgentState, AgentType, Conversation
 from ricordo.domain.clock import Clock
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
 from ricordo.prompt.packaging import local_time, login_event
@@ -92,74 +92,45 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where first messages are put: an agent's thread, at the moment that the clock tells."""
-
-    agent: Agent
-    conversation_id: str
-    clock: Clock
-
-
-def initial_messages(beginning: Beginning, tool_names: Collection[str], provider: str) -> list[Message]:
-    """The messages of a new thread after its system message, as the agent's type wants them.
+def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
+    """The messages of a new conversation after its system message, as the agent's type wants them.
 
     `provider` is the model's. An agent that cannot call `send_message` does not begin with a call of it.
     """
-    agent = beginning.agent
-    begins = traits_of(agent.agent_type).begins
+    begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
         return []
-    if begins == "login" or SPEECH not in tool_names:
-        return [_login(beginning)]
-    thought = ReasoningPart(FIRST_THOUGHT, native=False)
+    event = login_event(local_time(clock.now(), state.agent.timezone))
+    login = state.conversation.new_message("user", (event,), clock.now())
+    if begins == "login" or all(tool.name != SPEECH for tool in state.tools):
+        return [login]
+    spoken = _spoken(state.conversation, clock, FIRST_WORDS, ReasoningPart(FIRST_THOUGHT, native=False))
     if provider in _LOGIN_FIRST:
-        return [_login(beginning), *_spoken(beginning, FIRST_WORDS, (thought,))]
-    return [*_spoken(beginning, FIRST_WORDS, (thought,)), _login(beginning)]
+        return [login, *spoken]
+    return [*spoken, replace(login, created_at=clock.now())]
 
 
-def given_messages(beginning: Beginning, given: Sequence[NewMessage]) -> list[Message]:
+def given_messages(state: AgentState, clock: Clock, given: Sequence[NewMessage]) -> list[Message]:
     """A client's own first messages, in the place of `initial_messages`.
 
     What the assistant says in them is a call of `send_message` for an agent that speaks by calls.
     """
-    speaks_by_calls = traits_of(beginning.agent.agent_type).style == "heartbeat"
+    speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
     made: list[Message] = []
     for item in given:
         if item.role == "assistant" and speaks_by_calls:
             words = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
-            made += _spoken(beginning, words)
+            made += _spoken(state.conversation, clock, words)
         else:
-            made.append(_message(beginning, item.role, item.parts, item))
+            made.append(item.signed(state.conversation.new_message(item.role, item.parts, clock.now())))
     return made
 
 
-def _login(beginning: Beginning) -> Message:
-    time = local_time(beginning.clock.now(), beginning.agent.timezone)
-    return _message(beginning, "user", (login_event(time),))
-
-
-def _spoken(beginning: Beginning, words: str, thoughts: tuple[Part, ...] = ()) -> list[Message]:
+def _spoken(conversation: Conversation, clock: Clock, words: str, *thoughts: Part) -> list[Message]:
     call_id = new_id("call")
     call = ToolCallPart(call_id, SPEECH, orjson.dumps({"message": words}).decode())
+    result = ToolReturnPart(call_id, SPEECH, "success", SENT)
     return [
-        _message(beginning, "assistant", (*thoughts, call)),
-        _message(beginning, "tool", (ToolReturnPart(call_id, SPEECH, "success", SENT),)),
+        conversation.new_message("assistant", (*thoughts, call), clock.now()),
+        conversation.new_message("tool", (result,), clock.now()),
     ]
-
-
-def _message(beginning: Beginning, role: Role, parts: tuple[Part, ...], given: NewMessage | None = None) -> Message:
-    agent = beginning.agent
-    return Message(
-        id=new_id("message"),
-        agent_id=agent.id,
-        conversation_id=beginning.conversation_id,
-        role=role,
-        parts=parts,
-        created_at=beginning.clock.now(),
-        organization_id=agent.organization_id,
-        otid=given.otid if given else None,
-        name=given.name if given else None,
-        sender_id=given.sender_id if given else None,
-        group_id=given.group_id if given else None,
-    )

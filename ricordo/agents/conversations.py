@@ -248,15 +248,7 @@ def system_message(
 ) -> tuple[Message, str]:
     """A system message for the conversation, not yet stored, and the key that tells later from what it was made."""
     prompt = _prompt(tx, runtime, state, recall_count)
-    message = Message(
-        id=new_id("message"),
-        agent_id=state.agent.id,
-        conversation_id=state.conversation.id,
-        role="system",
-        parts=(TextPart(prompt.text),),
-        created_at=tx.clock.now(),
-        organization_id=state.agent.organization_id,
-    )
+    message = state.conversation.new_message("system", (TextPart(prompt.text),), tx.clock.now())
     return message, prompt.key
 
 

@@ -6,12 +6,11 @@ turns have theirs; with an otid on each message a repeat stores only what is mis
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_moment, zone
-from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, NotFound
@@ -120,18 +119,9 @@ def _is_same(message: Message, item: PastMessage) -> bool:
 
 
 def _message(item: PastMessage, created_at: int, conversation: Conversation, scope: Scope) -> Message:
-    return Message(
-        id=new_id("message"),
-        agent_id=conversation.agent_id,
-        conversation_id=conversation.id,
-        role=item.role,
-        parts=tuple(TextPart(text) for text in item.texts),
-        created_at=created_at,
-        organization_id=conversation.organization_id,
-        user_id=scope.subject_id or conversation.user_id,
-        otid=item.otid,
-        name=item.name,
-    )
+    message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
+    user_id = scope.subject_id or conversation.user_id
+    return replace(message, user_id=user_id, otid=item.otid, name=item.name)
 
 
 def _require_different_otids(past: Sequence[PastMessage]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents import deletion
-from ricordo.agents.agent_types import Beginning, base_rules, given_messages, initial_messages, traits_of
+from ricordo.agents.agent_types import base_rules, given_messages, initial_messages, traits_of
 from ricordo.agents.conversations import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.request import NewMessage
@@ -175,11 +175,20 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     attached = (*made, *shared)
     _require_different_labels(attached)
     given = _wanted_tools(tx, scope, spec)
-    conversation = replace(_default_thread(tx, agent), user_id=require_subject(tx, scope, spec.user))
+    conversation = Conversation(
+        id=conversations.default_id(agent.id),
+        organization_id=agent.organization_id,
+        agent_id=agent.id,
+        is_default=True,
+        user_id=require_subject(tx, scope, spec.user),
+        created_by=agent.created_by,
+        created_at=agent.created_at,
+        updated_at=tx.clock.now(),
+    )
     agent = replace(agent, tool_rules=_rules(spec, given))
     seen = _with_users(tx, scope, conversation.user_id, agent, attached)
     state = AgentState(agent, conversation, seen, given, (), tuple(sorted(set(spec.tags))))
-    begun, key = _beginning(tx, runtime, state, spec)
+    begun, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)
     conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
     state = replace(state, conversation=conversation)
@@ -229,26 +238,13 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     )
 
 
-def _default_thread(tx: Transaction, agent: Agent) -> Conversation:
-    return Conversation(
-        id=conversations.default_id(agent.id),
-        organization_id=agent.organization_id,
-        agent_id=agent.id,
-        is_default=True,
-        created_by=agent.created_by,
-        created_at=agent.created_at,
-        updated_at=tx.clock.now(),
-    )
-
-
-def _beginning(tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec) -> tuple[list[Message], str]:
-    """The first messages of a thread, the system message first, and the key that tells from what that was made."""
+def _first_messages(tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec) -> tuple[list[Message], str]:
+    """The first messages of a conversation, the system message first, and the key that tells from what that was made."""
     system, key = system_message(tx, runtime, state)
-    place = Beginning(state.agent, state.conversation.id, tx.clock)
     if spec.beginning is not None:
-        return [system, *given_messages(place, spec.beginning)], key
+        return [system, *given_messages(state, tx.clock, spec.beginning)], key
     provider = runtime.organization_providers.known(state.agent.organization_id).get(state.agent.model).info.provider
-    return [system, *initial_messages(place, {tool.name for tool in state.tools}, provider)], key
+    return [system, *initial_messages(state, tx.clock, provider)], key
 
 
 def _require_different_labels(attached: Sequence[Block]) -> None:
@@ -277,18 +273,14 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tu
     state = agents.load_whole(tx, scope, agent_id)
     conversation = state.conversation
     conversations.lock(tx, conversation.id)
-    _require_idle(tx, conversation.id)
+    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
+        raise Busy(open_runs[0].id)
     # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
-    begun, key = _beginning(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
+    begun, key = _first_messages(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
     insert_messages(tx, begun)
     window = [message.id for message in begun]
     conversations.begin_anew(tx, conversation.id, window, key)
     emptied = replace(conversation, window=tuple(window), prompt_key=key, message_count=len(window))
     return replace(state, conversation=emptied), newest
-
-
-def _require_idle(tx: Transaction, conversation_id: str) -> None:
-    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
-        raise Busy(open_runs[0].id)

@@ -29,6 +29,10 @@ class NewMessage:
     sender_id: str | None = None
     group_id: str | None = None
 
+    def signed(self, message: Message) -> Message:
+        """The stored message, with who sent this one."""
+        return replace(message, otid=self.otid, name=self.name, sender_id=self.sender_id, group_id=self.group_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

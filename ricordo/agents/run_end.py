@@ -16,7 +16,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message
-from ricordo.domain.run import Run, StopReason, status_after
+from ricordo.domain.run import Run, StopReason
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -45,14 +45,7 @@ def close_run(
     if held is None or held.ended_at is not None:
         return None
     now = tx.clock.now()
-    ended = replace(
-        held,
-        status=status_after(reason),
-        stop_reason=reason,
-        error=error,
-        ended_at=now,
-        duration_ns=(now - run.created_at) * 1000,
-    )
+    ended = held.ended(reason, now, error)
     runs.end(tx, ended)
     if failed:
         keep_failed(tx, failed)

@@ -21,7 +21,7 @@ from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import unique
 from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply
-from ricordo.domain.run import Run, Step, StopReason, Trace, status_after
+from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
@@ -218,10 +218,7 @@ def _counted(run: Run, step: StepDraft, reply: ModelReply | None) -> Run:
 def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:
     """The run with its lease renewed, and ended where there is a reason."""
     run = replace(run, lease_expires_at=now + LEASE)
-    if stop is None:
-        return run
-    duration = (now - run.created_at) * 1000
-    return replace(run, status=status_after(stop), stop_reason=stop, ended_at=now, duration_ns=duration)
+    return run if stop is None else run.ended(stop, now)
 
 
 def _assistant_message(

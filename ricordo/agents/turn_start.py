@@ -219,11 +219,4 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
 
 
 def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message:
-    return replace(
-        run.new_message(item.role, item.parts, now),
-        otid=item.otid,
-        name=item.name,
-        sender_id=item.sender_id,
-        group_id=item.group_id,
-        is_untrusted=is_untrusted,
-    )
+    return replace(item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted)

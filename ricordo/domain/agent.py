@@ -1,10 +1,12 @@
 """Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.block import Block
-from ricordo.domain.message import Message
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.passage import Archive
 from ricordo.domain.tool import Tool, ToolRule
@@ -113,6 +115,18 @@ class Conversation:
     deleted_at: int | None = None
     forked_from: str | None = None
     forked_seq: int | None = None
+
+    def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
+        """A message of this conversation that no run brings, not yet stored."""
+        return Message(
+            id=new_id("message"),
+            agent_id=self.agent_id,
+            conversation_id=self.id,
+            role=role,
+            parts=tuple(parts),
+            created_at=created_at,
+            organization_id=self.organization_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)

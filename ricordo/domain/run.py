@@ -1,7 +1,7 @@
 """Runs and steps: one run a turn, one step a model call with the tools it asked for."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.ids import new_id
@@ -65,6 +65,11 @@ class Run:
     callback: dict[str, Any] = field(default_factory=dict)
     # What the window took after it, in tokens, as its last step's usage tells; no column of its own.
     context_tokens: int | None = None
+
+    def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
+        """The run, stopped for this reason."""
+        status, duration = status_after(reason), (now - self.created_at) * 1000
+        return replace(self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration)
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None) -> Message:
         """A message that this run brings, not yet stored."""
