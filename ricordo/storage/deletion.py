@@ -34,6 +34,7 @@ BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
 # Whoever deletes purges the rows as well; the job finds work only where that was interrupted.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
+_VALUES = each(bindparam("values", type_=_JSON))
 
 
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
@@ -112,7 +113,7 @@ def purge(
         if purge(tx, child, referring, [getattr(row, referred) for row in rows], before, counts):
             return True
     before(tx, table.name, rows)
-    counts[table.name] += tx.run(_delete(table), [{"old_seq": row.seq} for row in rows])
+    counts[table.name] += tx.run(_delete(table), {"values": [row.seq for row in rows]})
     return True
 
 
@@ -193,13 +194,12 @@ def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool])
 def _find(table: Table, column: str) -> Any:
     """The portion of rows with one of some values, with what identifies them and what they refer to."""
     wanted = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
-    some = select(*wanted).where(table.c[column].op("IN")(each(bindparam("values", type_=_JSON))))
-    return some.limit(_PORTIONS.get(table.name, PORTION))
+    return select(*wanted).where(table.c[column].op("IN")(_VALUES)).limit(_PORTIONS.get(table.name, PORTION))
 
 
 @cache
 def _delete(table: Table) -> Any:
-    return delete(table).where(table.c.seq == bindparam("old_seq"))
+    return delete(table).where(table.c.seq.op("IN")(_VALUES))
 
 
 @cache

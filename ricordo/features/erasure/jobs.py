@@ -57,7 +57,7 @@ class ErasureWork:
             await self._erase_agents()
             await self._cover_rest()
             for owner_id in sorted(self.erasure.partitions):
-                await self._merge(owner_id)
+                await self._flush(owner_id)
             await self._erase_files()
             await self._erase_user()
         if self.erasure.finished_at is None:
@@ -162,10 +162,10 @@ class ErasureWork:
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
-    async def _merge(self, owner_id: str) -> None:
-        """Take the user's words out of this partition, as the job that merges it does: never beside one that builds it anew.
+    async def _flush(self, owner_id: str) -> None:
+        """Take the user's words out of this partition, as the job that flushes it does: never beside one that builds it anew.
 
-        What comes to an outside index later than this, no merge removes there, so what is being embedded is waited for.
+        What comes to an outside index later than this, no flush removes there, so what is being embedded is waited for.
         """
         claimed: list[Job] = []
 
@@ -174,7 +174,7 @@ class ErasureWork:
 
         async def is_claimed() -> bool:
             with suppress(Collision):
-                job = await self._store.write(lambda tx: queries.claim_merge(tx, self.erasure, owner_id))
+                job = await self._store.write(lambda tx: queries.claim_flush(tx, self.erasure, owner_id))
                 claimed.extend([job] if job else [])
             return bool(claimed)
 
@@ -218,7 +218,9 @@ class ErasureWork:
         found: list[Any] = []
         after, is_more = 0, True
         while is_more:
-            rows, is_more = await self._store.read(partial(queries.some, wanted=wanted, after=after, keeps=keeps))
+            rows, is_more = await self._store.read(
+                partial(queries.find_portion, wanted=wanted, after=after, keeps=keeps)
+            )
             found += rows
             after += queries.AT_ONCE
         return found

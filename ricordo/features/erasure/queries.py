@@ -123,7 +123,7 @@ def proposals_of(user_id: str) -> Select[Any]:
     return found.where(is_own, proposals.c.status != "approved")
 
 
-def some(
+def find_portion(
     tx: Transaction, wanted: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
 ) -> tuple[list[Any], bool]:
     """The wanted rows among the next AT_ONCE behind this `seq` that `keeps` is true of, and whether there are rows behind those."""
@@ -357,8 +357,8 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
     return len(left)
 
 
-def claim_merge(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
-    """Claim the job that merges this partition of the index; None while somebody else is at work on it."""
+def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
+    """Claim the job that flushes this partition of the index; None while somebody else is at work on it."""
     write_buffer.add_flush_job(tx, erasure.partitions[owner_id], owner_id, erasure.organization_id)
     is_it = (jobs.c.kind == write_buffer.FLUSH) & (jobs.c.key == owner_id) & (jobs.c.status == "waiting")
     row = tx.first(select(jobs.c.id).where(is_it))

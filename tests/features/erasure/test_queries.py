@@ -57,7 +57,7 @@ async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_pro
     done = Erasure(
         id="receipt-1", user_id=BOB.id, organization_id=LOCAL_ORGANIZATION, subject="", names=[], asked_at=""
     )
-    found, _ = await store.read(lambda tx: queries.some(tx, queries.proposals_of(BOB.id)))
+    found, _ = await store.read(lambda tx: queries.find_portion(tx, queries.proposals_of(BOB.id)))
     await store.write(lambda tx: queries.purge_proposals(tx, done, found))
     assert done.removed == {"proposals": 2, "blobs": 1}
     assert await store.read(lambda tx: blobs.read(tx, chain.id, theirs)) == THEIRS

@@ -78,7 +78,7 @@ class World:
     def user_id(self, name: str) -> str:
         return self.server.read(lambda tx: users.require(tx, SCOPE, name)).id
 
-    def merge(self, agent_id: str) -> None:
+    def flush(self, agent_id: str) -> None:
         runtime = self.server.runtime
         job = Job(FLUSH, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
         self.server.run(runtime.indexing.flush(job, lambda _done, _total: None))
@@ -221,7 +221,7 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     was_there = before_her.exists()
     ada(world)
     ask_about_ada(world)
-    world.merge(world.ids["shared"])
+    world.flush(world.ids["shared"])
     world.say(world.ids["bob"], "It is me, Bob.", "Hello Bob.")
     with_her = backed_up(world, "with")
     going, staying = beside(world)
