@@ -80,31 +80,22 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
         archived=True,
         last_message_at=moment,
     )
-    assert (changed.summary, changed.description, changed.model, changed.api_model_settings) == (
-        None,
-        "Coffee",
-        None,
-        None,
-    )
-    assert changed.context_window_limit is None
-    assert changed.archived
-    assert changed.archived_at
+    assert (changed.summary, changed.description, changed.context_window_limit) == (None, "Coffee", None)
+    assert (changed.model, changed.api_model_settings) == (None, None)
+    assert (changed.archived, changed.archived_at is not None) == (True, True)
     assert changed.last_message_at == moment
     assert not client.conversations.update(made.id, archived=False).archived
+    # Settings without a model are tagged by the agent's model.
+    own = client.conversations.create(agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5})
+    assert own.api_model_settings is not None
+    assert own.api_model_settings.model_dump(exclude_unset=True) == {"provider_type": "openai", "temperature": 0.5}
+    wire = http.get(f"/v1/conversations/{own.id}").json()
+    assert (wire["model"], wire["context_window_limit"], wire["user_id"]) == (None, None, None)
 
     client.conversations.delete(made.id)
     for gone in (client.conversations.retrieve, client.conversations.delete, client.conversations.fork):
         with pytest.raises(NotFoundError, match=f"NOT_FOUND: Conversation with ID {made.id} not found"):
             gone(made.id)
-
-
-def test_settings_without_a_model_are_tagged_by_the_agents_model(client: StrictLetta, agent: AgentState) -> None:
-    made = client.conversations.create(
-        agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5}
-    )
-    assert made.api_model_settings is not None
-    assert made.api_model_settings.model_dump(exclude_unset=True) == {"provider_type": "openai", "temperature": 0.5}
-    assert (made.model, made.context_window_limit) == (None, None)
 
 
 def test_a_thread_that_cannot_be_is_refused_with_what_to_do(http: httpx2.Client, agent: AgentState) -> None:
@@ -360,26 +351,12 @@ def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_i
     assert "Ada Lovelace" in http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
 
 
-def test_a_thread_of_nobody_in_particular_sees_the_agents_memory_alone(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    made = client.conversations.create(agent_id=agent.id)
-
-    assert http.get(f"/v1/conversations/{made.id}").json()["user_id"] is None
-
-
-@pytest.mark.parametrize(
-    ("user", "status"),
-    [("", 422), ("a/b", 400), ("user-00000000-0000-4000-8000-00000000dead", 404), (5, 422), ("x" * 300, 422)],
-)
-def test_a_user_who_cannot_be_makes_no_thread(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, user: object, status: int
-) -> None:
+def test_a_user_who_cannot_be_makes_no_thread(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
     before = server.rows()
-
-    for path in (f"/v1/conversations/?agent_id={agent.id}", "/v1/agents/"):
-        assert http.post(path, json={"user_id": user, "model": MODEL}).status_code == status
-
+    nobody = "user-00000000-0000-4000-8000-00000000dead"
+    for user, status in (("", 422), ("a/b", 400), (nobody, 404), (5, 422), ("x" * 300, 422)):
+        for path in (f"/v1/conversations/?agent_id={agent.id}", "/v1/agents/"):
+            assert http.post(path, json={"user_id": user, "model": MODEL}).status_code == status, (user, path)
     assert server.rows() == before
 
 
