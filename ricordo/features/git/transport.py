@@ -127,7 +127,9 @@ def push(
                 # What others have there, and we do not, says nothing of what they lack.
                 known, lacking = ({id for id in ids if id in here.object_store} for ids in (have, want))
                 count, records = here.generate_pack_data(known, lacking, **options)
-                return count + len(extra), chain(records, packed(extra))
+                # Strict servers refuse a pack that holds an object twice.
+                more = packed([one for one in extra if one.id.hex().encode() not in here.object_store])
+                return count + len(more), chain(records, more)
 
             result = client.send_pack(path.encode(), update, pack)
         if refused := {name: message for name, message in (result.ref_status or {}).items() if message}:

@@ -15,6 +15,7 @@ from dulwich.web import make_wsgi_chain
 
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.git import transport
+from ricordo.features.git.objects import git_object
 from ricordo.features.git.transport import GitAddress
 from ricordo.features.remotes.service import RemoteMoved
 from ricordo.llm import addresses
@@ -99,6 +100,21 @@ def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, s
     git(here, "reset", "-q", "--hard", "HEAD~1")
     assert transport.fetch(place, tip(bare), here)[:4] == b"PACK"
     assert all(asked.endswith(" Basic YWRhOmEtdG9rZW4=") for asked in app.asked)
+
+
+def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+    """A server that checks what it gets (receive.fsckObjects) refuses the whole pack then."""
+    text, new = git_object("blob", b"1"), git_object("blob", b"2")
+    tree = git_object("tree", b"100644 a.md\0" + text.id + b"100644 b.md\0" + new.id)
+    who = b"Ada <ada@home> 1767225600 +0000"
+    body = b"tree %s\nparent %s\nauthor %s\ncommitter %s\n\nx\n"
+    made = git_object("commit", body % (tree.id.hex().encode(), tip(here).hex().encode(), who, who))
+    assert git(here, "rev-parse", "main:a.md") == text.id.hex()
+    wanted: dict[bytes, bytes | None] = {MAIN: tip(here), b"refs/heads/agent/x": made.id}
+    transport.push(GitAddress(elsewhere[1], allow_private=True), here, {}, wanted, [text, new, tree, made])
+    for pack in (bare / "objects" / "pack").glob("*.pack"):
+        git(bare, "index-pack", "--strict", str(pack))
+    assert (fsck(bare), git(bare, "show", "agent/x:b.md")) == ("", "2")
 
 
 def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
