@@ -125,10 +125,11 @@ def push(
 
             def pack(have: Collection[Any], want: Collection[Any], **options: Any) -> Any:
                 # What others have there, and we do not, says nothing of what they lack.
-                known, lacking = ({id for id in ids if id in here.object_store} for ids in (have, want))
+                store: Any = here.object_store
+                known, lacking = ({id for id in ids if id in store} for ids in (have, want))
                 count, records = here.generate_pack_data(known, lacking, **options)
                 # Strict servers refuse a pack that holds an object twice.
-                more = packed([one for one in extra if one.id.hex().encode() not in here.object_store])
+                more = packed([one for one in extra if one.id.hex().encode() not in store])
                 return count + len(more), chain(records, more)
 
             result = client.send_pack(path.encode(), update, pack)
