@@ -1,13 +1,19 @@
-"""What is kept of an error, when a job is tried again, and which handlers a server may have."""
+"""What is kept of an error, when a job is tried again, which handlers a server may have, and which come by themselves."""
 
 import random
 
 import pytest
 
-from ricordo.background.handlers import Handlers, describe, is_final, retry_after
+from ricordo.background.handlers import Handlers, Schedule, describe, is_final, retry_after
 from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.storage import jobs
+from ricordo.storage.paging import Page
+from ricordo.storage.sqlite import SqliteStore
+from tests.support.clock import START
 
 
 async def nothing(_runtime: object, _job: Job, _report: Report) -> None:
@@ -30,27 +36,22 @@ def test_what_is_wrong_for_good_is_not_tried_again() -> None:
     assert not is_final(ValueError("x"))
 
 
-@pytest.mark.parametrize(
-    ("message", "kept"),
-    [
-        ("401 for sk-proj-0123456789abc", "401 for [secret removed: api key]"),
-        (
-            "postgresql://ricordo:secret@db/ricordo refused",
-            "postgresql://[secret removed: password]@db/ricordo refused",
-        ),
-        ("GET /x?api_key=abc&page=2", "GET /x?api_key=[secret removed: credential]&page=2"),
-        ("Authorization: Bearer abc.defg", "Authorization: Bearer [secret removed: credential]"),
-        ("two\nlines", "two lines"),
-        ("x" * 1000, "x" * 400),
-    ],
-)
-def test_an_error_is_kept_short_and_without_its_secrets(message: str, kept: str) -> None:
-    assert describe(ValueError(message)) == {"type": "ValueError", "message": kept}
+_ERRORS = [
+    ("401 for sk-proj-0123456789abc", "401 for [secret removed: api key]"),
+    (
+        "postgresql://ricordo:secret@db/ricordo refused",
+        "postgresql://[secret removed: password]@db/ricordo refused",
+    ),
+    ("GET /x?api_key=abc&page=2", "GET /x?api_key=[secret removed: credential]&page=2"),
+    ("Authorization: Bearer abc.defg", "Authorization: Bearer [secret removed: credential]"),
+    ("two\nlines", "two lines"),
+    ("x" * 1000, "x" * 400),
+]
 
 
-def test_two_handlers_of_one_kind_are_refused() -> None:
-    with pytest.raises(Invalid, match="two handlers"):
-        Handlers([JobHandler("a", nothing), JobHandler("a", nothing)])
+def test_an_error_is_kept_short_and_without_its_secrets() -> None:
+    for message, kept in _ERRORS:
+        assert describe(ValueError(message)) == {"type": "ValueError", "message": kept}
 
 
 def test_a_period_of_less_than_a_second_is_refused() -> None:
@@ -64,3 +65,39 @@ def test_handlers_are_found_by_kind() -> None:
     assert handlers.get("a") is once
     assert handlers.get("c") is None
     assert handlers.periodic() == [often]
+
+
+SWEEP = JobHandler("sweep", nothing, every_seconds=10)
+
+
+async def test_servers_whose_clocks_differ_add_one_job_a_period(store: SqliteStore, scope: Scope) -> None:
+    servers = [(Schedule([SWEEP]), skew * SECOND) for skew in (0, -3, 4)]
+    for second in range(0, 40):
+        for schedule, skew in servers:
+            wanted = schedule.due(START + second * SECOND + skew)
+            await store.write(lambda tx, schedule=schedule, wanted=wanted: schedule.add(tx, wanted))
+            schedule.added(wanted)
+        for job in await store.write(lambda tx: jobs.claim(tx, "me", 9)):
+            await store.write(lambda tx, job=job: jobs.finish(tx, job))
+    slots = [job.payload["slot"] for job in await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))]
+    assert len(slots) == len(set(slots))
+    assert 5 <= len(slots) <= 6
+
+
+async def test_a_period_waits_for_the_one_before(store: SqliteStore, scope: Scope) -> None:
+    schedule = Schedule([SWEEP])
+    for second in (0, 10, 20):
+        wanted = schedule.due(START + second * SECOND)
+        await store.write(lambda tx, wanted=wanted: schedule.add(tx, wanted))
+        schedule.added(wanted)
+    assert len(await store.read(lambda tx: jobs.page(tx, scope, Page()))) == 1
+
+
+def test_what_could_not_be_stored_is_asked_for_again() -> None:
+    schedule = Schedule([SWEEP])
+    first = schedule.due(START)
+    assert schedule.due(START) == first
+    assert is_id(first[0].id, "job")
+    schedule.added(first)
+    assert schedule.due(START) == []
+    assert [job.payload["slot"] for job in schedule.due(START + 10 * SECOND)] == [first[0].payload["slot"] + 1]

@@ -13,20 +13,20 @@ from ricordo.background.handlers import Handlers
 from ricordo.background.upkeep import HANDLERS
 from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import LeaseLost
 from ricordo.memory.recall import Recall
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.write_buffer import FLUSH
-from ricordo.storage import jobs
+from ricordo.storage import jobs, run_events, runs
 from ricordo.storage.search_tables import search_buffer, search_partitions
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.store import SqlStore, Store, Transaction
 from ricordo.storage.tables import jobs as jobs_table
 from tests.conftest import BOTH
 from tests.support import make
-from tests.support.clock import ManualClock
+from tests.support.clock import START, ManualClock
 from tests.support.jobs import add, runtime_on
 
 DATABASES = BOTH
@@ -167,3 +167,24 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     assert await two.notes() == {"note of late", *(f"note {n}" for n in range(NOTES))}
     assert isinstance(merge.exception(), LeaseLost)
     assert len(await two.store.read(lambda tx: tx.all(select(search_buffer.c.seq)))) == 1
+
+
+async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
+    store: SqlStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    run = make.run((await make.stored_agent(store)).agent)
+
+    def work(tx: Transaction) -> None:
+        runs.open_run(tx, run)
+        run_events.append(tx, run.id, 1, ["event"] * 501)
+        runs.end(tx, replace(run, status="completed", ended_at=START + 1_000_000))
+
+    await store.write(work)
+    handler = next(one for one in HANDLERS if one.kind == "run_events")
+    left = []
+    for hours in (2.9, 0.2):
+        clock.advance(hours * 3600)
+        await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), lambda *_: None)
+        left.append(len(await store.read(lambda tx: run_events.of_run(tx, run.id))))
+    assert left == [501, 0]
+    assert handler.every_seconds

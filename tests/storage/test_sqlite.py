@@ -1,14 +1,12 @@
 """The SQLite store: units of work, many callers at once, one server a folder, permissions, survival of a kill."""
 
 import asyncio
-import logging
 import os
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,14 +15,13 @@ from sqlalchemy import func, select, text
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.errors import Conflict, Unavailable
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, messages
 from ricordo.storage.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import messages as messages_table
 from tests.support import make
-from tests.support.clock import ManualClock
 from tests.support.statements import count_statements
 
 DATABASES = ("sqlite",)
@@ -35,49 +32,11 @@ def count_messages(tx: Transaction) -> int:
     return int(tx.all(select(func.count()).select_from(messages_table))[0][0])
 
 
-async def test_a_unit_that_raises_leaves_nothing(store: SqliteStore, scope: Scope) -> None:
-    agent = make.agent()
-
-    def work(tx: Transaction) -> None:
-        agents.insert_one(tx, agent, ["tea"])
-        assert agents.count(tx, scope) == 1
-        raise LookupError("something else went wrong")
-
-    with pytest.raises(LookupError, match="something else"):
-        await store.write(work)
-    assert await store.read(lambda tx: (agents.count(tx, scope), make.tags_in_use(tx))) == (0, [])
-
-
-async def test_the_writer_goes_on_after_a_unit_that_failed(store: SqliteStore, scope: Scope) -> None:
-    def work(tx: Transaction) -> None:
-        tx.connection.execute(text("SELECT * FROM no_such_table"))
-
-    for _ in range(3):
-        with pytest.raises(Exception, match="no such table"):
-            await store.write(work)
-    await make.stored_agent(store)
-    assert await store.read(lambda tx: agents.count(tx, scope)) == 1
-
-
 async def test_a_foreign_key_is_enforced(store: SqliteStore) -> None:
     orphan = make.message(make.agent())
     with pytest.raises(Exception, match="FOREIGN KEY"):
         await store.write(lambda tx: insert_messages(tx, [orphan]))
     assert await store.read(count_messages) == 0
-
-
-async def test_a_read_sees_one_moment_while_others_write(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    loop = asyncio.get_running_loop()
-
-    def look_twice(tx: Transaction) -> tuple[int, int]:
-        before = count_messages(tx)
-        written = asyncio.run_coroutine_threadsafe(make.stored_messages(store, make.message(agent)), loop)
-        written.result(timeout=10)
-        return before, count_messages(tx)
-
-    assert await store.read(look_twice) == (1, 1)
-    assert await store.read(count_messages) == 2
 
 
 async def test_a_write_that_reads_first_never_loses_another_writers_update(store: SqliteStore, scope: Scope) -> None:
@@ -196,38 +155,6 @@ async def test_full_durability_makes_sqlite_sync_every_commit(tmp_path: Path) ->
     assert found == [1, 2]
 
 
-async def test_close_waits_for_units_that_run(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path / "ricordo.db")
-    agent = (await make.stored_agent(store)).agent
-    loop_entered = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def slow(tx: Transaction) -> None:
-        loop.call_soon_threadsafe(loop_entered.set)
-        time.sleep(0.05)
-        insert_messages(tx, [make.message(agent)])
-
-    writing = asyncio.create_task(store.write(slow))
-    await loop_entered.wait()
-    await store.close()
-    await writing
-    store = open_sqlite(tmp_path / "ricordo.db")
-    assert await store.read(count_messages) == 2
-    await store.close()
-
-
-async def test_a_slow_write_is_logged_with_its_name(store: SqliteStore, caplog: pytest.LogCaptureFixture) -> None:
-    def quick(tx: Transaction) -> None: ...
-    def slow(tx: Transaction) -> None:
-        time.sleep(0.11)
-
-    with caplog.at_level(logging.WARNING, "ricordo.storage.store"):
-        await store.write(quick)
-        assert not caplog.records
-        await store.write(slow)
-    assert "slow" in str(caplog.records[0].__dict__["work"])
-
-
 async def test_statements_are_counted_at_the_cursor(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     said = [make.message(agent, str(number)) for number in range(20)]
@@ -286,16 +213,6 @@ async def test_what_was_acknowledged_survives_a_kill_of_the_process(tmp_path: Pa
     assert len(acknowledged) >= 40
     assert [one.id for one in kept] == acknowledged
     assert sound == "ok"
-
-
-async def test_an_unknown_agent_is_not_found_and_the_store_goes_on(store: SqliteStore, scope: Scope) -> None:
-    with pytest.raises(NotFound, match="Agent with ID agent-x not found"):
-        await store.read(lambda tx: agents.load(tx, scope, "agent-x"))
-    assert await store.read(lambda tx: agents.count(tx, scope)) == 0
-
-
-def test_times_in_a_transaction_come_from_the_stores_clock(store: SqliteStore, clock: ManualClock) -> None:
-    assert store.clock is clock
 
 
 async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: SqliteStore) -> None:

@@ -1,4 +1,4 @@
-"""Reading beside a server: the same data, no lock, no write, no migration."""
+"""Reading a database beside a server: the same data, no lock, no write, no migration."""
 
 from pathlib import Path
 

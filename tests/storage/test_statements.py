@@ -115,25 +115,12 @@ async def test_one_statement_stores_many_rows_and_the_database_numbers_them_in_t
 
 
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize(
-    "bad",
-    [{"number": 2**63}, {"number": -(2**63) - 1}, {"words": "half of \ud83d"}],
-    ids=["too large", "too small", "half a character"],
-)
-async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept(
-    store: PostgresStore, bad: dict[str, Any]
-) -> None:
-    rows = [{"number": 1, "words": "fine"}, {"number": 2, "words": "fine", **bad}]
-    with pytest.raises(Invalid):
-        await store.write(lambda tx: tx.run(insert(things), rows))
+async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept(store: PostgresStore) -> None:
+    for bad in ({"number": 2**63}, {"number": -(2**63) - 1}, {"words": "half of \ud83d"}, {"words": "a\0b"}):
+        rows = [{"number": 1, "words": "fine"}, {"number": 2, "words": "fine", **bad}]
+        with pytest.raises(Invalid):
+            await store.write(lambda tx, rows=rows: tx.run(insert(things), rows))  # type: ignore[misc]
     assert await store.read(lambda tx: tx.connection.execute(_ALL).all()) == []
-
-
-@pytest.mark.usefixtures("tables")
-async def test_a_nul_in_one_of_many_texts_is_refused(store: PostgresStore) -> None:
-    rows = [{"words": "fine"}, {"words": "a\0b"}]
-    with pytest.raises(Invalid, match="NUL"):
-        await store.write(lambda tx: tx.run(insert(things), rows))
 
 
 @pytest.mark.usefixtures("tables")
