@@ -1,19 +1,29 @@
 """Ending runs from outside: what was said enters the window, open calls get a result, and each run ends once."""
 
+import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from ricordo.agents.run_end import close_all, close_run, heal
+from ricordo.agents.run_end import CALLBACK, HANDLER, callback_job, close_all, close_expired_runs, close_run, heal
+from ricordo.agents.turn_start import LEASE
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
 from ricordo.domain.message import CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.run import Run, StopReason
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import agents, conversations, jobs, messages, runs
+from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
-from tests.agents.stage import Stage, roles
+from tests.agents.stage import Stage, roles, soon
 from tests.support import make
 from tests.support.clock import ManualClock
 
+DATABASES = ("sqlite", "postgresql")
 ERROR = {"type": "interrupted", "message": "Gone."}
 
 
@@ -147,3 +157,81 @@ async def test_what_a_turn_summed_up_does_not_come_back_when_it_fails(stage: Sta
     closed = await stage.thread(agent)
     assert list(closed.window) == window
     assert closed.message_count == len(await stage.history(agent))
+
+
+# Runs that a dead server left open.
+
+
+async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_there(
+    stage: Stage, agent: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn, gate = await stage.asked(agent, "Are you there?", line="Late.")
+    ours = stage.runtime.live.copy()
+    clock.advance(LEASE / SECOND + 1)
+    assert await close_expired_runs(stage.runtime) == 0
+
+    stage.runtime.live.clear()  # as another server sees it
+    with caplog.at_level(logging.WARNING):
+        assert await close_expired_runs(stage.runtime) == 1
+    assert "left open" in caplog.text
+    (run,) = await stage.runs(agent)
+    assert (run.status, (run.error or {})["type"]) == ("failed", "interrupted")
+    assert await close_expired_runs(stage.runtime) == 0
+
+    stage.runtime.live.update(ours)
+    gate.open()
+    await soon(turn.wait())
+    await stage.require_sound(agent)
+
+
+async def test_the_sweep_comes_by_itself_and_within_a_lease(stage: Stage) -> None:
+    assert HANDLER.every_seconds is not None
+    assert HANDLER.every_seconds < LEASE / SECOND
+    state = await make.stored_agent(stage.store)
+    await HANDLER.run(stage.runtime, None, lambda _done, _total: None)  # type: ignore[arg-type]
+    assert (await stage.store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))).agent.id == state.agent.id
+
+
+# Callbacks.
+
+
+URL = "https://example.com/done"
+
+
+async def added(stage: Stage) -> list[Job]:
+    return await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(), kind=CALLBACK))
+
+
+@pytest.mark.parametrize(
+    "lines", [("Done.",), (call("conversation_search", query="x"), "Done."), (ModelError("llm_timeout", "No."),)]
+)
+async def test_the_end_of_a_run_brings_one_job_however_it_ends(stage: Stage, lines: tuple[Any, ...]) -> None:
+    stage.lines += lines
+    answer = await stage.say(await stage.agent(), callback={"url": URL})
+
+    (job,) = await added(stage)
+
+    assert answer.run.callback == {"url": URL}
+    assert (job.payload, job.key) == ({"run_id": answer.run.id}, f"callback:{answer.run.id}")
+
+
+async def test_a_cancelled_run_brings_it_too_and_a_running_one_does_not(stage: Stage) -> None:
+    turn, _gate = await stage.asked(await stage.agent(), callback={"url": URL}, line="Too late.")
+    assert await added(stage) == []
+
+    await turn.cancel()
+
+    assert len(await added(stage)) == 1
+
+
+async def test_nobody_is_told_who_did_not_ask(stage: Stage) -> None:
+    stage.lines.append("Done.")
+    await stage.say(await stage.agent())
+    assert await added(stage) == []
+
+
+def test_there_is_a_job_for_an_ended_run_with_an_address_alone() -> None:
+    run = make.run(make.agent(), callback={"url": URL})
+    assert callback_job(run) is None
+    assert callback_job(replace(run, ended_at=7)) is not None
+    assert callback_job(replace(run, ended_at=7, callback={})) is None

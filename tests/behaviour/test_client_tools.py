@@ -77,18 +77,6 @@ def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> N
     assert [text for _, text in returns(answer)] == ["4", "clicked", "heads"]
 
 
-def test_a_client_that_approves_its_own_tool_without_a_result_is_told_so(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says(calls(("click", {"what": "OK"})))
-    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
-    scene.says("Hm.")
-    answer = scene.send(agent, decides((call_id, True)), client_tools=[CLICK])
-    ((status, text),) = returns(answer)
-    assert status == "error"
-    assert "client" in text
-    require_free(scene, agent)
-
-
 def test_a_client_can_refuse_to_run_its_tool(scene: Scene) -> None:
     agent = scene.agent()
     scene.says(calls(("click", {"what": "OK"})))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.step_decisions import AFTER_FAILURE, REMINDER, REQUESTED
+from ricordo.agents.step_decisions import REMINDER, REQUESTED
 from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, roles, said, speech, stopped, tools_of
 
 TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"])
@@ -70,17 +70,6 @@ def test_without_a_heartbeat_a_call_ends_the_turn(scene: Scene) -> None:
     assert (kinds(answer), stopped(answer)) == (["tool_call", "tool_return"], "end_turn")
 
 
-def test_a_failed_call_gives_control_back_without_being_asked(scene: Scene) -> None:
-    agent = scene.agent("send_message", "stumble", agent_type="memgpt_v2_agent")
-    scene.says(calls(("stumble", {})), speech("I fell over."))
-
-    answer = scene.send(agent, "Walk.")
-
-    assert [status for status, _ in returns(answer)] == ["error", "success"]
-    assert user_texts(scene.asked[-1])[-1]["reason"].endswith(AFTER_FAILURE)
-    assert said(answer) == ["I fell over."]
-
-
 def test_a_rule_gives_control_back_without_being_asked(scene: Scene) -> None:
     rules = [{"type": "continue_loop", "tool_name": "roll"}]
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=rules)
@@ -103,18 +92,6 @@ def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: S
     assert said(answer)[-1] == "Hello there!"
 
 
-def test_an_agent_that_will_not_call_a_tool_is_stopped(scene: Scene) -> None:
-    agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
-    scene.says(*["Hello there."] * IGNORED, *["I said hello."] * IGNORED, speech("Yes."))
-
-    answer = scene.send(agent, "Hello.")
-
-    assert stopped(answer) == "no_tool_call"
-    run = scene.http.get(f"/v1/runs/{answer['usage']['run_ids'][0]}").json()
-    assert run["status"] == "failed"
-    assert said(scene.send(agent, "Are you there?")) == ["Yes."]
-
-
 def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
     scene.says(*["Hm."] * IGNORED, calls(("roll", MORE)), *["Six."] * IGNORED, speech("Six!"))
@@ -123,17 +100,6 @@ def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
 
     assert stopped(answer) == "tool_rule"
     assert said(answer)[-1] == "Six!"
-
-
-@pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "react_agent", "workflow_agent"])
-def test_an_agent_without_any_tool_speaks_plainly(scene: Scene, agent_type: str) -> None:
-    agent = scene.agent(agent_type=agent_type)
-    scene.says("Good morning.")
-
-    answer = scene.send(agent, "Hello.")
-
-    assert (said(answer), stopped(answer)) == (["Good morning."], "end_turn")
-    assert "tools" not in scene.asked[-1]
 
 
 def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(scene: Scene) -> None:

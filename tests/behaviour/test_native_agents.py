@@ -3,7 +3,7 @@
 import json
 
 from tests.behaviour.scene import CLAUDE, Scene, calls, kinds, returns, roles, said, stopped, tools_of
-from tests.support.model_server import Answer, claude, completion
+from tests.support.model_server import Answer, claude
 
 THINKING = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
 REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
@@ -64,22 +64,6 @@ def test_an_agent_can_change_between_the_two_and_go_on(scene: Scene) -> None:
 
     assert said(answer) == ["Six, I said."]
     assert roles(scene.asked[-1]) == "system user assistant tool assistant user"
-
-
-def test_a_turn_ends_at_its_limit_of_steps_and_the_next_message_goes_on(scene: Scene) -> None:
-    agent = scene.agent("roll")
-    scene.says(calls(("roll", {})), calls(("roll", {})), "Twelve.")
-
-    answer = scene.send(agent, "Roll.", max_steps=2)
-
-    assert (stopped(answer), answer["usage"]["step_count"]) == ("max_steps", 2)
-    assert said(scene.send(agent, "And?")) == ["Twelve."]
-
-
-def test_an_answer_cut_off_at_its_length_says_so(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says(completion("Once upon", finish="length"))
-    assert stopped(scene.send(agent, "Tell me a story.")) == "max_tokens_exceeded"
 
 
 def test_a_response_format_goes_to_the_provider_of_an_agent_that_speaks_plainly(scene: Scene) -> None:
