@@ -165,21 +165,19 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
 
 
-async def test_a_filter_counts_before_the_limit_of_the_index_too(index: PgVectorIndex, asked: list[str]) -> None:
+async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
+    index: PgVectorIndex, asked: list[str]
+) -> None:
     await index.upsert("archive-1", "model", records(3000))
     assert await index.build("archive-1", "model", 8)
-    wanted = VectorFilter(start=1500)  # half of them: those are found on the way through the index
-    assert min(await documents(index, wanted=wanted)) >= 1500
-    assert len(await documents(index, wanted=wanted)) == 10
-    assert asked == ["near", "near"]
-
-
-async def test_where_a_filter_admits_few_they_are_compared_exactly(index: PgVectorIndex, asked: list[str]) -> None:
-    await index.upsert("archive-1", "model", records(3000))
-    assert await index.build("archive-1", "model", 8)
-    for wanted in (VectorFilter(tags=("rare",)), VectorFilter(tags=("rare",), all_tags=True), VectorFilter(start=2991)):
-        assert sorted(await documents(index, wanted=wanted)) == list(range(2991, 3001))
-    assert asked == ["exact"] * 3
+    half = await documents(index, wanted=VectorFilter(start=1500))  # these are found on the way through the index
+    assert len(half) == 10
+    assert min(half) >= 1500
+    assert asked == ["near"]
+    for few in (VectorFilter(tags=("rare",)), VectorFilter(tags=("rare",), all_tags=True), VectorFilter(start=2991)):
+        assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
+    assert len(set(await documents(index, limit=700))) == 700
+    assert asked == ["near"] + ["exact"] * 4
 
 
 async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
@@ -190,14 +188,6 @@ async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
     monkeypatch.setattr(pgvector, "_ENOUGH", 0)  # as where PostgreSQL expects more than there are
     assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(range(591, 601))
     assert asked == ["near", "exact"]
-
-
-async def test_more_than_an_index_gives_at_once_is_found_exactly(index: PgVectorIndex, asked: list[str]) -> None:
-    await index.upsert("archive-1", "model", records(600))
-    assert await index.build("archive-1", "model", 8)
-    assert sorted(await documents(index, limit=501)) == sorted(set(await documents(index, limit=501)))
-    assert len(await documents(index, limit=700)) == 600
-    assert set(asked) == {"exact"}
 
 
 async def test_what_comes_and_goes_after_the_build_is_found_and_found_no_more(index: PgVectorIndex) -> None:
@@ -221,15 +211,13 @@ async def test_too_few_vectors_get_no_index_and_a_second_build_changes_nothing(i
     assert run("SELECT relfilenode FROM pg_class WHERE relname ^@ 'search_pgvector_'") == [number]
 
 
-@pytest.mark.parametrize(
-    "partition", ["it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"]
-)
-async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex, partition: str) -> None:
-    await index.upsert(partition, partition, records(50))
-    assert await index.build(partition, partition, 8)
-    assert (await index.search(partition, partition, unit(3), 10, ANY))[0][0] == 3
-    await index.drop(partition, partition)
-    assert indexes() == {}
+async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex) -> None:
+    for name in ("it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"):
+        await index.upsert(name, name, records(50))
+        assert await index.build(name, name, 8)
+        assert (await index.search(name, name, unit(3), 10, ANY))[0][0] == 3
+        await index.drop(name, name)
+        assert indexes() == {}
     assert run("SELECT count(*) FROM agents") == [(0,)]
 
 
@@ -414,31 +402,20 @@ async def test_without_the_extension_the_database_works_and_it_is_had_once_someb
     await store.close()
 
 
-async def test_an_extension_that_is_too_old_is_not_used_and_the_log_says_what_to_do(
+async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_log_says_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = server().new_database()
-    server().run("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'", name_in(url))
-    store = open_postgres(url, connections=1, backups=tmp_path)
-    with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
-        assert await index_of(store) == {}
-    assert "pgvector 0.7.4 is too old" in caplog.text
-    await store.close()
-    server().drop(url)
-
-
-async def test_an_extension_out_of_reach_keeps_nobody_from_starting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = server().new_database(empty=True)
-    server().run("CREATE SCHEMA apart", name_in(url))
-    server().run("CREATE EXTENSION vector SCHEMA apart", name_in(url))
-    store = open_postgres(url, connections=1, backups=tmp_path)
-    with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
-        assert await index_of(store) == {}
-    assert "lies in a schema of the search path" in caplog.text
-    await store.close()
-    server().drop(url)
+    old, apart = server().new_database(), server().new_database(empty=True)
+    server().run("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'", name_in(old))
+    server().run("CREATE SCHEMA apart", name_in(apart))
+    server().run("CREATE EXTENSION vector SCHEMA apart", name_in(apart))
+    for url, said in ((old, "pgvector 0.7.4 is too old"), (apart, "lies in a schema of the search path")):
+        store = open_postgres(url, connections=1, backups=tmp_path)
+        with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
+            assert await index_of(store) == {}
+        assert said in caplog.text
+        await store.close()
+        server().drop(url)
 
 
 async def test_on_postgresql_with_the_extension_it_is_there_at_once_and_on_sqlite_never(
