@@ -14,9 +14,7 @@ from ricordo.api.models.base import RefusalResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.features.formats import routes as exporting
 from ricordo.memory import user_memory
-from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions
 from ricordo.storage.store import Transaction
 from tests.api.fits import require_fits
@@ -193,13 +191,11 @@ def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) 
     put(http, ada, "student", "One")
     read = http.get(address)
     etag, version = read.headers["etag"], read.json()["version"]
-    markdown = http.get(address, params={"format": "markdown"}).headers["etag"]
-    assert etag != markdown
 
     changed = http.put(address, json={"body": "Two"}, headers={"if-match": etag})
     assert (changed.status_code, changed.headers["etag"] != etag) == (200, True)
     weak = f"W/{changed.headers['etag']}"
-    for stale in (etag, markdown, f'"{version}"', f'{weak}, "other"', weak, "nonsense", ""):
+    for stale in (etag, f'"{version}"', f'{weak}, "other"', weak, "nonsense", ""):
         for method in ("PUT", "PATCH", "DELETE"):
             body = {} if method == "DELETE" else {"json": {"body": "Three", "title": "T"}}
             answer = http.request(method, address, headers={"if-match": stale}, **body)
@@ -230,7 +226,6 @@ def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(h
     propose(http, ada, "student", "One", "Two")
     # What waits is part of what is shown.
     assert http.get(address, headers={"if-none-match": etag}).json()["pending"] == 1
-    assert http.get(address, params={"format": "toml"}, headers={"if-none-match": etag}).status_code == 200
 
 
 def test_a_version_in_the_body_merges_what_others_wrote_and_tells_all_texts_where_it_cannot(
@@ -253,53 +248,11 @@ def test_a_version_in_the_body_merges_what_others_wrote_and_tells_all_texts_wher
     assert put(http, ada, "student", "Settled", version=merged["version"])["body"] == "Settled"
 
 
-def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client, ada: str) -> None:
-    put(http, ada, "student", "## Name\n\nAda")
-    address = f"/users/{ada}/blocks/student"
-
-    markdown = http.get(address, params={"format": "markdown"})
-    assert markdown.headers["content-type"] == "text/markdown; charset=utf-8"
-    assert markdown.text == "---\nblock: student\n---\n## Name\n\nAda\n"
-    sent = markdown.text.replace("Ada", "Ada Lovelace").encode()
-    headers = {"content-type": "text/markdown; charset=utf-8", "if-match": markdown.headers["etag"]}
-    changed = ok(http.put(address, content=sent, headers=headers, params={"message": "By hand"}))
-    assert changed["body"] == "## Name\n\nAda Lovelace"
-    assert get(http, ada, "student/history")[0]["message"] == "By hand"
-
-    toml = http.get(address, params={"format": "toml"})
-    assert toml.headers["content-type"] == "application/toml; charset=utf-8"
-    again = ok(http.put(address, content=toml.content, headers={"content-type": "application/toml"}))
-    assert again["version"] == changed["version"]
-
-
-def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
-    http: httpx2.Client, server: ServerInThread, ada: str
-) -> None:
-    folder = server.settings.data_dir / FOLDER
-    folder.mkdir(exist_ok=True)
-    (folder / "pupil.toml").write_text('[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n')
-    put(http, ada, "student", "", schema_ref="pupil")
-    address, toml = f"/users/{ada}/blocks/student", {"content-type": "application/toml"}
-
-    ok(http.put(address, content=b'name = "Ada"\nlikes = ["tea", "proofs"]\n', headers=toml))
-
-    assert get(http, ada, "student")["body"].split() == ["##", "Name", "Ada", "##", "Likes", "-", "tea", "-", "proofs"]
-    assert 'likes = ["tea", "proofs"]' in http.get(address, params={"format": "toml"}).text
-    assert "Line 2" in refused(http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400)
-    # A block may name a schema that only another system has.
-    ok(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}))
-    assert "Ada" in http.get(address, params={"format": "markdown"}).text
-
-
 UNREADABLE: list[tuple[bytes, str, int, str]] = [
     (b"{", "application/json", 422, "JSON decode error"),
     (b"{}", "application/json", 422, "body"),
     (b'{"body": "a\\u0000"}', "application/json", 422, "NUL"),
-    (b"\xff", "text/markdown", 400, "UTF-8"),
-    (b"a\x00", "text/markdown", 422, "NUL"),
-    (b"---\nblock: other\n---\nText\n", "text/markdown", 400, '"other"'),
-    (b"body = ", "application/toml", 400, "Line 1"),
-    (b"Text", "text/html", 422, "text/markdown"),
+    (b"Text", "text/html", 422, "Use application/json"),
     (b'{"body": "", "limit": 0}', "application/json", 400, "limit"),
 ]
 
@@ -354,7 +307,7 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
 
 ROUTES = sorted(
     (method, route.path)
-    for router in (exporting.router, proposals.router, users.router)
+    for router in (proposals.router, users.router)
     for route in router.routes
     if isinstance(route, APIRoute) and route.include_in_schema
     for method in route.methods

@@ -1,7 +1,7 @@
-"""Every write path of the product goes through the one door: its policy is asked, a version is made, secrets stay outside.
+"""Every write of memory, in the core and in features, goes through one door: the policy decides, a version is made, secrets stay out.
 
-Who adds a way to write memory adds it to `AGENTS_PATHS`, `OWNERS_PATHS` or `tests.api.ways`. Which functions lead to the door, and
-what the tables are written by, is found in the source.
+A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or `tests.features.ways`. Which functions lead to the door, and
+what writes the tables, is found in the source.
 """
 
 import ast
@@ -28,7 +28,7 @@ from ricordo.storage.memory_tables import commits, is_in_chain
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.store import Transaction
-from tests.api.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
+from tests.features.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
 from tests.support.reaching import Graph, package, sources
 from tests.support.serving import MODEL, ServerInThread
 

@@ -1,0 +1,81 @@
+"""A user's blocks over HTTP in Markdown and in TOML."""
+
+import httpx2
+import pytest
+
+from ricordo.domain.ids import new_id
+from ricordo.memory.schemas import FOLDER
+from tests.api.memory import get, ok, put, refused
+from tests.support.serving import ServerInThread
+
+
+@pytest.fixture
+def ada() -> str:
+    """A user who is not there yet."""
+    return new_id("ada")
+
+
+def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "## Name\n\nAda")
+    address = f"/users/{ada}/blocks/student"
+
+    markdown = http.get(address, params={"format": "markdown"})
+    assert markdown.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert markdown.text == "---\nblock: student\n---\n## Name\n\nAda\n"
+    sent = markdown.text.replace("Ada", "Ada Lovelace").encode()
+    headers = {"content-type": "text/markdown; charset=utf-8", "if-match": markdown.headers["etag"]}
+    changed = ok(http.put(address, content=sent, headers=headers, params={"message": "By hand"}))
+    assert changed["body"] == "## Name\n\nAda Lovelace"
+    assert get(http, ada, "student/history")[0]["message"] == "By hand"
+
+    toml = http.get(address, params={"format": "toml"})
+    assert toml.headers["content-type"] == "application/toml; charset=utf-8"
+    again = ok(http.put(address, content=toml.content, headers={"content-type": "application/toml"}))
+    assert again["version"] == changed["version"]
+
+
+def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "pupil.toml").write_text('[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n')
+    put(http, ada, "student", "", schema_ref="pupil")
+    address, toml = f"/users/{ada}/blocks/student", {"content-type": "application/toml"}
+
+    ok(http.put(address, content=b'name = "Ada"\nlikes = ["tea", "proofs"]\n', headers=toml))
+
+    assert get(http, ada, "student")["body"].split() == ["##", "Name", "Ada", "##", "Likes", "-", "tea", "-", "proofs"]
+    assert 'likes = ["tea", "proofs"]' in http.get(address, params={"format": "toml"}).text
+    assert "Line 2" in refused(http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400)
+    # A block may name a schema that only another system has.
+    ok(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}))
+    assert "Ada" in http.get(address, params={"format": "markdown"}).text
+
+
+def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", "One")
+    address = f"/users/{ada}/blocks/student"
+    tags = {name: http.get(address, params={"format": name}).headers["etag"] for name in ("json", "markdown", "toml")}
+    assert len(set(tags.values())) == 3
+    assert http.get(address, params={"format": "toml"}, headers={"if-none-match": tags["json"]}).status_code == 200
+    ok(http.put(address, json={"body": "Two"}, headers={"if-match": tags["markdown"]}))
+    refused(http.put(address, json={"body": "Three"}, headers={"if-match": tags["toml"]}), 412)
+
+
+def test_what_cannot_be_read_is_refused_and_nothing_is_made(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    before = server.rows()
+    for content, media_type, status, said in (
+        (b"\xff", "text/markdown", 400, "UTF-8"),
+        (b"a\x00", "text/markdown", 422, "NUL"),
+        (b"---\nblock: other\n---\nText\n", "text/markdown", 400, '"other"'),
+        (b"body = ", "application/toml", 400, "Line 1"),
+        (b"Text", "text/html", 422, "text/markdown"),
+    ):
+        headers = {"content-type": media_type}
+        answer = http.put(f"/users/{ada}/blocks/student", content=content, headers=headers)
+        assert said in refused(answer, status), content
+    assert http.get(f"/users/{ada}/export").status_code == 404
+    assert server.rows() == before
