@@ -2,9 +2,10 @@
 
 import asyncio
 
+import httpx2
 import pytest
 
-from ricordo.llm.connections import Connections
+from ricordo.llm.connections import Connections, PublicConnections
 from tests.support.model_server import ModelServer
 
 
@@ -46,3 +47,22 @@ async def test_one_connection_serves_calls_in_turn() -> None:
             await asyncio.sleep(0)
         assert server.connections == 1
         await connections.close()
+
+
+async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before_anything_is_sent() -> None:
+    behind = {"one.example": ["127.0.0.1"], "two.example": ["1.1.1.1", "10.0.0.1"], "none.example": []}
+
+    async def lookup(host: str, _port: int) -> list[str]:
+        if host == "nobody.example":
+            raise OSError("unknown")
+        return behind[host]
+
+    async with ModelServer() as server:
+        for host in behind:
+            connections = PublicConnections(1, lookup)
+            with pytest.raises(httpx2.UnsupportedProtocol, match="no public address"):
+                await connections.client().get(f"http://{host}:{server.port}/")
+            with pytest.raises(httpx2.ConnectError):
+                await connections.client().get("http://nobody.example/")
+            assert server.connections == 0
+            await connections.close()

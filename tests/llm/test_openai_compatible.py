@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import (
     ModelInfo,
     ModelReply,
@@ -16,15 +15,14 @@ from ricordo.domain.model import (
     ReasoningChunk,
     Restarted,
     TextChunk,
-    ToolCallChunk,
 )
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.connections import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
-from tests.support.model_server import Answer, ModelServer, completion, event, stream, tool_call
+from tests.llm.talk import WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.model_server import Answer, ModelServer, completion, event, stream
 
 
 @pytest.fixture
@@ -129,31 +127,6 @@ async def test_everything_that_can_be_asked_for_reaches_the_server(
     }
 
 
-async def test_parallel_calls_come_in_order(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(
-        completion(None, [tool_call("get_weather", '{"city":"Rome"}', "call_a"), tool_call("get_time", "{}", "call_b")])
-    )
-    reply = await whole_reply(model, ask("x", tools=[WEATHER, CLOCK]))
-    assert reply.parts == (
-        ToolCallPart("call_a", "get_weather", '{"city":"Rome"}'),
-        ToolCallPart("call_b", "get_time", "{}"),
-    )
-    assert reply.finish == "tool_calls"
-
-
-async def test_reasoning_is_kept_apart(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(completion("4", reasoning_content="2 and 2"))
-    assert (await whole_reply(model, ask("x"))).parts == (ReasoningPart("2 and 2"), TextPart("4"))
-
-
-async def test_a_call_written_as_text_becomes_a_call(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(completion('```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'))
-    reply = await whole_reply(model, ask("x", tools=[WEATHER]))
-    assert [(call.name, call.arguments) for call in reply.parts if isinstance(call, ToolCallPart)] == [
-        ("get_weather", '{"city":"Rome"}')
-    ]
-
-
 async def test_usage_is_estimated_where_none_is_reported(model: OpenAICompatibleModel, server: ModelServer) -> None:
     server.push(completion("one two three", usage=None))
     usage = (await whole_reply(model, ask("Hello"))).usage
@@ -183,39 +156,6 @@ async def test_a_stream_without_usage_is_estimated(model: OpenAICompatibleModel,
     server.push(stream({"content": "one two three"}))
     _, reply = await collect(model, ask("x", stream=True))
     assert reply.usage.completion_tokens == 4
-
-
-async def test_parallel_calls_are_streamed_by_index(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    def piece(index: int, arguments: str, **first: str) -> dict[str, Any]:
-        function = {"arguments": arguments} | ({"name": first["name"]} if first else {})
-        return {"tool_calls": [{"index": index, "function": function} | ({"id": first["id"]} if first else {})]}
-
-    server.push(
-        stream(
-            piece(0, "", id="call_a", name="get_weather"),
-            piece(0, '{"city":'),
-            piece(1, "", id="call_b", name="get_time"),
-            piece(0, '"Rome"}'),
-            piece(1, "{}"),
-            finish="tool_calls",
-        )
-    )
-    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
-    assert reply.parts == (
-        ToolCallPart("call_a", "get_weather", '{"city":"Rome"}'),
-        ToolCallPart("call_b", "get_time", "{}"),
-    )
-    assert chunks[0] == ToolCallChunk(0, "", "call_a", "get_weather")
-    assert ToolCallChunk(1, "", "call_b", "get_time") in chunks
-    assert "".join(c.arguments for c in chunks if isinstance(c, ToolCallChunk) and c.index == 0) == '{"city":"Rome"}'
-
-
-async def test_a_thought_in_tags_is_streamed_as_reasoning(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(stream({"content": "<thi"}, {"content": "nk>a b"}, {"content": " c</th"}, {"content": "ink>\n\nDone."}))
-    chunks, reply = await collect(model, ask("x", stream=True))
-    assert "".join(c.text for c in chunks if isinstance(c, ReasoningChunk)) == "a b c"
-    assert "".join(c.text for c in chunks if isinstance(c, TextChunk)) == "Done."
-    assert reply.parts == (ReasoningPart("a b c", native=False), TextPart("Done."))
 
 
 async def test_a_stream_that_breaks_off_is_made_again(
@@ -254,13 +194,6 @@ async def test_an_error_in_an_answer_of_status_200_is_an_error(
     server.push(Answer({"error": {"message": "slow down", "code": 429}}), completion("later"))
     assert (await whole_reply(model, ask("x"))).parts == (TextPart("later"),)
     assert len(waits) == 1
-
-
-async def test_a_server_that_does_not_stream_is_understood(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(completion("whole"))
-    chunks, reply = await collect(model, ask("x", stream=True))
-    assert chunks == [TextChunk("whole")]
-    assert reply.parts == (TextPart("whole"),)
 
 
 @pytest.mark.parametrize(
@@ -338,11 +271,6 @@ async def test_an_empty_answer_is_asked_for_twice_and_then_fails(
         await whole_reply(model, ask("x"))
     assert caught.value.kind == "llm_empty_response"
     assert len(server.requests) == 2
-
-
-async def test_a_length_stop_is_kept(model: OpenAICompatibleModel, server: ModelServer) -> None:
-    server.push(completion("half a", finish="length"))
-    assert (await whole_reply(model, ask("x"))).finish == "length"
 
 
 async def test_connections_are_kept_alive_after_answers_streams_and_errors(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.message import ImagePart, ReasoningPart, ToolCallPart
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect, dialect_of
@@ -126,25 +126,12 @@ def test_mistral_gets_no_field_and_no_id_that_it_refuses() -> None:
     assert body["messages"][2]["tool_call_id"] == call_id
 
 
-def test_mistrals_pieces_of_thought_and_text_are_read() -> None:
-    content = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Yes."}]
-    reply = to_reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}, ask("x"))
-    assert reply.parts == (ReasoningPart("hm"), TextPart("Yes."))
-
-
 def test_calls_without_an_id_get_one_and_arguments_may_be_an_object() -> None:
     message = {"content": None, "tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}
     part = to_reply({"choices": [{"message": message, "finish_reason": "tool_calls"}]}, ask("x")).parts[0]
     assert isinstance(part, ToolCallPart)
     assert part.call_id.startswith("call_")
     assert part.arguments == '{"city":"Rome"}'
-
-
-def test_the_old_single_function_call_is_read() -> None:
-    message = {"content": None, "function_call": {"name": "get_time", "arguments": "{}"}}
-    reply = to_reply({"choices": [{"message": message, "finish_reason": "function_call"}]}, ask("x"))
-    assert isinstance(reply.parts[0], ToolCallPart)
-    assert reply.finish == "tool_calls"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from ricordo.domain.model import (
     ModelReply,
     ModelSettings,
     ReasoningChunk,
-    Restarted,
     TextChunk,
     ToolCallChunk,
 )
@@ -25,7 +24,7 @@ from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.connections import Connections
 from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
-from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
+from tests.support.model_server import Answer, ModelServer, claude, claude_stream
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
 REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
@@ -193,26 +192,6 @@ async def test_a_stream_brings_thought_text_and_calls_in_pieces(model: ChatModel
     assert server.requests[0].body["stream"] is True
 
 
-async def test_a_stream_that_breaks_off_is_made_again(model: ChatModel, server: ModelServer, waits: Waits) -> None:
-    server.push(
-        replace(claude_stream(TEXT, stop=None), breaks_off=True), claude_stream(TEXT, stop=None), claude_stream(TEXT)
-    )
-    chunks, reply = await collect(model, ask("x", stream=True))
-    assert chunks.count(Restarted()) == 2
-    assert chunks[-2:] == [TextChunk("I l"), TextChunk("ook.")]
-    assert reply.parts == (TextPart("I look."),)
-    assert len(waits) == 2
-
-
-async def test_an_error_inside_a_stream_is_an_error(model: ChatModel, server: ModelServer, waits: Waits) -> None:
-    overloaded = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error")
-    server.push(claude_stream(TEXT, stop=None, tail=(overloaded,)), claude_stream(TEXT))
-    chunks, reply = await collect(model, ask("x", stream=True))
-    assert Restarted() in chunks
-    assert reply.parts == (TextPart("I look."),)
-    assert len(waits) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "message", "expected", "calls"),
     [
@@ -243,17 +222,6 @@ async def test_each_error_has_its_kind_and_only_our_retries_count(
         await collect(model, ask("x", stream=streamed))
     assert caught.value.kind == expected
     assert len(server.requests) == calls
-
-
-async def test_a_rate_limit_is_waited_out_as_the_server_asks(
-    model: ChatModel, server: ModelServer, waits: Waits
-) -> None:
-    limited = Answer(
-        {"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}, 429, {"retry-after": "9"}
-    )
-    server.push(limited, claude(TEXT))
-    assert (await whole_reply(model, ask("x"))).parts == (TextPart("I look."),)
-    assert waits == [9]
 
 
 async def test_silence_is_a_time_out(server: ModelServer) -> None:

@@ -8,7 +8,7 @@ from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.chat import chunks_of, whole_reply
 from ricordo.llm.scripted import ScriptedModel, call
 from tests.llm.talk import ask, collect
 
@@ -78,3 +78,23 @@ async def test_a_delay_holds_the_answer_back() -> None:
 def test_its_handle_is_scripted() -> None:
     info = ScriptedModel([], name="slow", context_window=4_000).info
     assert (info.handle, info.provider, info.name, info.context_window) == ("scripted/slow", "scripted", "slow", 4_000)
+
+
+REPLY = ModelReply(
+    (ReasoningPart("a b"), TextPart(" c\nd "), ToolCallPart("1", "x", "{}"), ToolCallPart("2", "y", "{}"), TextPart(""))
+)
+
+
+def test_each_part_is_one_chunk_and_calls_are_numbered() -> None:
+    assert list(chunks_of(REPLY)) == [
+        ReasoningChunk("a b"),
+        TextChunk(" c\nd "),
+        ToolCallChunk(0, "{}", "1", "x"),
+        ToolCallChunk(1, "{}", "2", "y"),
+    ]
+
+
+def test_words_lose_none_of_their_spaces() -> None:
+    chunks = list(chunks_of(REPLY, by_word=True))
+    assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == " c\nd "
+    assert len(chunks) == 7

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.embedded import HANDLE, TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder
+from ricordo.llm.embedding.embedded import HANDLE, TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder, pooled
 from tests.support.sharing import LOAD
 
 
@@ -176,3 +177,23 @@ def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> No
         [sys.executable, "-c", code], capture_output=True, text=True, env={"HOME": "/nowhere"}, check=False
     )
     assert done.stdout.strip() == "256 []", done.stderr
+
+
+VECTORS = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 0], [-1, 0, 0]], np.float16)
+
+
+def test_a_text_points_where_the_mean_of_its_tokens_points() -> None:
+    assert pooled(VECTORS, [0, 1]) == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5), 0])
+    assert pooled(VECTORS, [0, 0, 1]) == pytest.approx([1 / math.sqrt(2), 1 / math.sqrt(2), 0])
+
+
+@pytest.mark.parametrize("tokens", [[], [2], [0, 3]])
+def test_what_points_nowhere_gives_zeros(tokens: list[int]) -> None:
+    vector = pooled(VECTORS, tokens)
+    assert vector.tolist() == [0.0, 0.0, 0.0]
+    assert vector.dtype == np.float32
+
+
+def test_a_long_text_loses_no_precision() -> None:
+    # In float16 this sum would stop growing at 2,048.
+    assert pooled(VECTORS, [0] * 5_000 + [1] * 5_000) == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5), 0])

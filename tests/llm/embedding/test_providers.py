@@ -1,30 +1,20 @@
-"""Embedding models that are asked through pydantic-ai, over real HTTP where their SDK is installed."""
+"""Embeddings through the thin adapter, over real HTTP."""
 
-import importlib.util
-import json
-import sys
+import asyncio
+import base64
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from ricordo.domain.model import EmbeddingInfo
-from ricordo.errors import ModelError, Unavailable
+from ricordo.errors import ModelError
 from ricordo.llm.connections import Connections
-from ricordo.llm.embedding.providers import google_embedder
-from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.embedding.providers import openai_embedder, opening
+from ricordo.llm.embedding.remote import RemoteEmbedder, unit
 from tests.llm.talk import Waits
-from tests.support.model_server import Answer, ModelServer
-
-
-def has_sdk() -> bool:
-    try:
-        return importlib.util.find_spec("google.genai") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-needs_sdk = pytest.mark.skipif(not has_sdk(), reason="google-genai is not installed")
+from tests.support.model_server import Answer, ModelServer, Seen, embeddings, vector_of
 
 
 @pytest.fixture
@@ -39,52 +29,251 @@ def waits() -> Waits:
 
 
 @pytest.fixture
-async def embedder(server: ModelServer, waits: Waits) -> AsyncIterator[RemoteEmbedder]:
-    connections = Connections(timeout=6)
-    info = EmbeddingInfo(
-        "google_ai/gemini-embedding-001", "google_ai", "gemini-embedding-001", "google_ai", endpoint=server.root
-    )
-    yield google_embedder(info, connections, waits.policy(), api_key="key-1")
-    await connections.close()
+async def connections() -> AsyncIterator[Connections]:
+    made = Connections(timeout=5)
+    yield made
+    await made.close()
 
 
-def values(*vectors: Any) -> Answer:
-    return Answer({"embeddings": [{"values": vector} for vector in vectors]})
+@pytest.fixture
+def embedder(server: ModelServer, waits: Waits, connections: Connections) -> RemoteEmbedder:
+    return made(server, waits, connections)
 
 
-async def test_without_the_sdk_it_says_what_to_install(
-    embedder: RemoteEmbedder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+def made(server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1") -> RemoteEmbedder:
+    info = EmbeddingInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
+    return openai_embedder(info, connections, waits.policy(), api_key="key-1")
+
+
+async def test_the_server_sees_exactly_this_request(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    await embedder.embed(["Hello", "Ciao è"])
+    (seen,) = server.requests
+    assert (seen.method, seen.path) == ("POST", "/v1/embeddings")
+    assert seen.headers["authorization"] == "Bearer key-1"
+    assert seen.headers["content-type"] == "application/json"
+    assert seen.raw == '{"model":"scripted-1","input":["Hello","Ciao è"],"encoding_format":"float"}'.encode()
+
+
+async def test_vectors_come_in_the_order_of_the_texts(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    server.push(embeddings([1, 0], [0, 1], [0.6, 0.8], order=[2, 0, 1]))
+    assert await embedder.embed(["a", "b", "c"]) == [[1, 0], [0, 1], [0.6, 0.8]]
+
+
+async def test_vectors_without_a_number_stand_in_order(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    server.push(Answer({"data": [{"embedding": [1, 0]}, {"embedding": [0, 1]}]}))
+    assert await embedder.embed(["a", "b"]) == [[1, 0], [0, 1]]
+
+
+async def test_base64_is_accepted(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    server.push(embeddings(base64.b64encode(struct.pack("<2f", 3, 4)).decode()))
+    (vector,) = await embedder.embed(["a"])
+    assert vector == pytest.approx([0.6, 0.8])
+
+
+async def test_the_purpose_reaches_the_models_that_want_to_be_told(
+    server: ModelServer, waits: Waits, connections: Connections
 ) -> None:
-    monkeypatch.setitem(sys.modules, "google.genai", None)
-    with pytest.raises(Unavailable, match=r'pip install "ricordo\[google\]"'):
-        await embedder.embed(["tea"])
-    assert server.connections == 0
+    embedder = made(server, waits, connections, "nomic-embed-text")
+    await embedder.embed(["tea"])
+    await embedder.embed(["tea"], purpose="query")
+    assert [seen.body["input"] for seen in server.requests] == [["search_document: tea"], ["search_query: tea"]]
 
 
-@needs_sdk
-async def test_google_is_told_the_texts_and_their_purpose(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    server.push(values([3, 4], [1, 0]), values([0, 2]))
-    assert await embedder.embed(["tea", "", "coffee"]) == [[0.6, 0.8], [0, 0], [1, 0]]
-    assert await embedder.embed(["which tea?"], purpose="query") == [[0, 1]]
-    assert all(seen.path.endswith("/models/gemini-embedding-001:batchEmbedContents") for seen in server.requests)
-    assert server.requests[0].headers["x-goog-api-key"] == "key-1"
-    told = [json.dumps(seen.body) for seen in server.requests]
-    assert ("RETRIEVAL_DOCUMENT" in told[0], "RETRIEVAL_QUERY" in told[1]) == (True, True)
-    assert embedder.info.dimensions == 2
+async def test_a_text_with_half_a_surrogate_pair_is_sent(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    await embedder.embed(["a\ud800b"])
+    assert server.requests[0].body["input"] == ["a?b"]
 
 
-@needs_sdk
-async def test_googles_refusals_are_errors_in_our_words(
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (embeddings([1, 0]), "llm_error", "openai gave 1 vectors for 2 texts"),
+        (embeddings([1, 0], [1, 0], [1, 0]), "llm_error", "gave 3 vectors for 2 texts"),
+        (Answer(b'{"data":[{"index":0,"embedding":[1,NaN]}]}'), "llm_bad_request", "did not answer with embeddings"),
+        (embeddings([1, 0], [1, None]), "llm_error", "no vector"),
+        (embeddings([1, 0], [1, 0, 0]), "llm_bad_request", "a vector of 3 numbers, and 2 before"),
+        (Answer({"data": [{"index": 0, "embedding": [1]}, {"index": 5, "embedding": [1]}]}), "llm_error", "wrongly"),
+        (Answer({"data": [{"index": 1, "embedding": [1]}, {"index": 1, "embedding": [1]}]}), "llm_error", "wrongly"),
+        (Answer({"choices": []}), "llm_bad_request", "did not answer with embeddings. Check its address"),
+        (Answer({"data": "x"}), "llm_bad_request", "did not answer with embeddings"),
+        (Answer([1]), "llm_bad_request", "did not answer with embeddings"),
+        (Answer(b"<html>", headers={"content-type": "text/html"}), "llm_bad_request", "It said: <html>"),
+        (Answer({"error": {"message": "no such model"}}, 404), "llm_bad_request", "openai answered 404: no such model"),
+        (Answer({"error": {"message": "bad key"}}, 401), "llm_authentication", "Check its key"),
+        (Answer({"error": {"message": "rate limit exceeded"}}), "llm_rate_limit", "broke off its answer"),
+    ],
+)
+async def test_a_bad_answer_is_a_clear_error(
+    embedder: RemoteEmbedder, server: ModelServer, answer: Answer, kind: str, words: str
+) -> None:
+    server.push(*[answer] * 4)
+    with pytest.raises(ModelError, match=words) as caught:
+        await embedder.embed(["a", "b"])
+    assert caught.value.kind == kind
+    assert "key-1" not in str(caught.value)
+
+
+async def test_what_may_pass_is_tried_again_as_the_policy_says(
     embedder: RemoteEmbedder, server: ModelServer, waits: Waits
 ) -> None:
-    busy = {"error": {"code": 429, "message": "Resource exhausted", "status": "RESOURCE_EXHAUSTED"}}
-    server.push(Answer(busy, 429), values([1, 0]))
-    assert await embedder.embed(["tea"]) == [[1, 0]]
-    assert len(waits) == 1
-    server.push(Answer({"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}, 403))
-    with pytest.raises(ModelError, match="google_ai answered 403") as caught:
-        await embedder.embed(["tea"])
-    assert caught.value.kind == "llm_authentication"
-    server.push(*[values()] * 4)
-    with pytest.raises(ModelError, match="gave 0 vectors for 1 texts"):
-        await embedder.embed(["tea"])
+    server.push(
+        Answer({"error": {"message": "slow down"}}, 429, {"retry-after": "7"}), Answer({}, 503), embeddings([1, 0])
+    )
+    assert await embedder.embed(["a"]) == [[1, 0]]
+    assert waits == [7.0, 1.0]
+
+
+async def test_a_refused_key_is_not_tried_again(embedder: RemoteEmbedder, server: ModelServer, waits: Waits) -> None:
+    server.push(Answer({}, 401))
+    with pytest.raises(ModelError):
+        await embedder.embed(["a"])
+    assert (len(server.requests), waits) == (1, [])
+
+
+async def test_a_server_that_is_gone_or_silent_is_an_error_in_time(waits: Waits) -> None:
+    async with ModelServer(lambda _: Answer({}, delay=60)) as silent, ModelServer() as gone:
+        await gone.stop()
+        await gone.start()
+        port, connections = gone.port, Connections(timeout=0.05)
+        await gone.stop()
+        info = EmbeddingInfo("p/m", "p", "m", "openai", endpoint=f"http://127.0.0.1:{port}/v1")
+        with pytest.raises(ModelError, match="p cannot be reached"):
+            await openai_embedder(info, connections, waits.policy(0), api_key=None).embed(["a"])
+        info = EmbeddingInfo("p/m", "p", "m", "openai", endpoint=silent.url)
+        with pytest.raises(ModelError, match="p gave no sign of life") as caught:
+            await openai_embedder(info, connections, waits.policy(0), api_key=None).embed(["a"])
+        assert caught.value.kind == "llm_timeout"
+        await connections.close()
+        await gone.start()
+
+
+def refusing_over(characters: int, answer: Answer) -> Any:
+    """A server that refuses a request in which a text is longer than that."""
+
+    def respond(seen: Seen) -> Answer:
+        texts = seen.body["input"]
+        return answer if max(map(len, texts)) > characters else embeddings(*map(vector_of, texts))
+
+    return respond
+
+
+TOO_LONG = [
+    (400, "This model's maximum context length is 8192 tokens, however you requested 9000"),  # OpenAI
+    (500, "input (700 tokens) is too large to process. increase the physical batch size (current batch size: 512)"),
+    (413, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
+    (422, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
+    (400, "Too many tokens in batch. Max is 16384 got 20000"),  # Mistral
+    (400, "the input length exceeds the context length"),  # Ollama
+    (400, "Requested 400000 tokens, max 300000 tokens per request (max_tokens_per_request)"),
+]
+
+
+@pytest.mark.parametrize(("status", "words"), TOO_LONG)
+async def test_a_text_that_is_too_long_is_halved_until_it_fits(
+    waits: Waits, connections: Connections, status: int, words: str
+) -> None:
+    refusal = Answer({"error": {"message": words}}, status)
+    async with ModelServer(refusing_over(2_000, refusal)) as server:
+        embedder = made(server, waits, connections)
+        long = "Tea is nice. " * 500
+        assert await embedder.embed([long]) == [unit(vector_of(long[:1624]), "p")]
+        assert [len(seen.body["input"][0]) for seen in server.requests] == [6_500, 3_248, 1_624]
+        assert waits == []
+
+
+async def test_one_long_text_costs_the_others_nothing_and_is_remembered(waits: Waits, connections: Connections) -> None:
+    refusal = Answer({"error": {"message": "too many tokens"}}, 400)
+    async with ModelServer(refusing_over(2_000, refusal)) as server:
+        embedder = made(server, waits, connections)
+        texts = ["a" * 10, "b" * 1_500, "c" * 3_000, "d" * 20]
+        vectors = await embedder.embed(texts)
+        assert vectors == [unit(vector_of(text[:1_500]), "p") for text in texts]
+        assert len(server.requests) == 6  # four; two and two; one and one; and the half of the long one
+        server.requests.clear()
+        await embedder.embed(["e" * 3_000, "f"])
+        assert [[len(text) for text in seen.body["input"]] for seen in server.requests] == [[1_500, 1]]
+
+
+async def test_a_provider_that_finds_everything_too_long_is_asked_a_few_times_only(
+    waits: Waits, connections: Connections
+) -> None:
+    async with ModelServer(lambda _: Answer({"error": {"message": "too many tokens"}}, 400)) as server:
+        embedder = made(server, waits, connections)
+        with pytest.raises(ModelError, match="too many tokens") as caught:
+            await embedder.embed(["a" * 30_000])
+        assert caught.value.kind == "context_window_exceeded"
+        assert len(server.requests) < 10
+
+
+async def test_many_texts_go_in_bounded_requests_and_come_back_in_order(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
+    texts = [chr(33 + number % 90) * (number + 1) for number in range(300)]
+    assert await embedder.embed(texts) == [unit(vector_of(text), "p") for text in texts]
+    assert [len(seen.body["input"]) for seen in server.requests] == [64, 64, 64, 64, 44]
+
+
+async def test_long_texts_go_in_smaller_requests_and_are_cut(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    await embedder.embed(["a" * 1_000_000] * 10)
+    sizes = [[len(text) for text in seen.body["input"]] for seen in server.requests]
+    assert sizes == [[32_000] * 8, [32_000] * 2]
+
+
+async def test_dimensions_are_learnt_from_the_first_answer(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    assert embedder.info.dimensions is None
+    assert server.connections == 0
+    await embedder.embed(["a"])
+    assert embedder.info.dimensions == 4
+
+
+async def test_a_model_that_changes_its_dimensions_is_found_out(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    await embedder.embed(["a"])
+    server.push(embeddings([1, 0]))
+    with pytest.raises(ModelError, match="another model answers to that name now"):
+        await embedder.embed(["a"])
+    assert embedder.info.dimensions == 4
+
+
+async def test_no_text_asks_nobody_and_an_empty_one_is_never_sent(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
+    assert await embedder.embed([]) == []
+    assert server.requests == []
+    assert await embedder.embed(["", " \n"]) == [[0.0] * 4, [0.0] * 4]
+    vectors = await embedder.embed(["", "ab", " "])
+    assert vectors == [[0.0] * 4, unit(vector_of("ab"), "p"), [0.0] * 4]
+    assert all(text.strip() for seen in server.requests for text in seen.body["input"])
+
+
+async def test_many_callers_at_once_each_get_their_own(embedder: RemoteEmbedder, server: ModelServer) -> None:
+    texts = [f"{number:>05}x" * (number + 1) for number in range(40)]
+    found = await asyncio.gather(*(embedder.embed([text]) for text in texts))
+    assert found == [[unit(vector_of(text), "p")] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "query"),
+    [
+        ("nomic-embed-text:latest", "search_document: ", "search_query: "),
+        ("intfloat/multilingual-e5-small", "passage: ", "query: "),
+        ("e5-large-v2", "passage: ", "query: "),
+        ("intfloat/multilingual-e5-large-instruct", "", "Instruct: "),
+        ("e5-mistral-7b-instruct", "", "Instruct: "),
+        ("Qwen/Qwen3-Embedding-0.6B", "", "Instruct: "),
+        ("mxbai-embed-large", "", "Represent this sentence"),
+        ("BAAI/bge-large-en-v1.5", "", "Represent this sentence"),
+        ("snowflake-arctic-embed:110m", "", "Represent this sentence"),
+        ("snowflake-arctic-embed2", "", "query: "),
+        ("Snowflake/snowflake-arctic-embed-l-v2.0", "", "query: "),
+        ("embeddinggemma:300m", "title: none | text: ", "task: search result | query: "),
+        ("bge-m3", "", ""),
+        ("text-embedding-3-small", "", ""),
+        ("all-minilm", "", ""),
+        ("mistral-embed", "", ""),
+    ],
+)
+def test_each_family_gets_the_words_it_was_trained_with(name: str, document: str, query: str) -> None:
+    assert opening(name, "document") == document
+    found = opening(name, "query")
+    assert found.startswith(query)
+    assert bool(found) == bool(query)

@@ -1,6 +1,9 @@
 """Batches, order and long texts, against a provider of every temper."""
 
 import asyncio
+import base64
+import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +13,16 @@ from hypothesis import strategies as st
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
-from ricordo.llm.embedding.remote import BATCH_TEXTS, BATCH_TOKENS, MOST_TOKENS, REST_SECONDS, RemoteEmbedder, unit
+from ricordo.llm.embedding.remote import (
+    BATCH_TEXTS,
+    BATCH_TOKENS,
+    MOST_TOKENS,
+    REST_SECONDS,
+    RemoteEmbedder,
+    count,
+    metered,
+    unit,
+)
 from ricordo.llm.tokens import text_tokens
 from tests.llm.talk import Waits
 
@@ -139,3 +151,69 @@ async def test_a_question_that_is_given_up_by_its_asker_makes_nobody_else_wait()
         await task
     opened.set()
     assert await embedder.embed(["tea"], purpose="query") == [unit(mark("tea"), "p")]
+
+
+async def test_what_tasks_inside_embed_is_counted_by_model() -> None:
+    async def embed(handle: str, tokens: int) -> None:
+        await asyncio.sleep(0)
+        count(handle, tokens)
+
+    with metered() as tokens:
+        await asyncio.gather(embed("a/1", 5), embed("a/1", 7), embed("b/1", 1))
+    count("a/1", 100)
+    assert tokens == {"a/1": 12, "b/1": 1}
+
+
+def test_what_is_no_count_is_not_counted() -> None:
+    with metered() as tokens:
+        for reported in (None, 0, -5, True, "7", 1.5):
+            count("a/1", reported)
+    assert not tokens
+
+
+async def test_two_who_ask_at_once_count_apart() -> None:
+    async def ask(handle: str) -> dict[str, int]:
+        with metered() as tokens:
+            await asyncio.sleep(0)
+            count(handle, 1)
+            await asyncio.sleep(0)
+        return dict(tokens)
+
+    assert await asyncio.gather(ask("a"), ask("b")) == [{"a": 1}, {"b": 1}]
+
+
+def test_a_vector_is_brought_to_length_one() -> None:
+    assert unit([3.0, 4.0], "p") == [0.6, 0.8]
+    assert unit([3, 4], "p") == [0.6, 0.8]
+    assert math.hypot(*unit([1e300, 1e300, -1e-300], "p")) == pytest.approx(1)
+
+
+def test_zeros_stay_zeros() -> None:
+    assert unit([0.0, 0.0, 0.0], "p") == [0.0, 0.0, 0.0]
+
+
+def test_base64_is_read_as_floats_of_four_bytes() -> None:
+    text = base64.b64encode(struct.pack("<3f", 0.0, 3.0, -4.0)).decode()
+    assert unit(text, "p") == pytest.approx([0.0, 0.6, -0.8])
+
+
+@pytest.mark.parametrize(
+    ("vector", "words"),
+    [
+        ([1.0, math.nan], "NaN"),
+        ([math.inf, 1.0], "NaN"),
+        ([], "without numbers"),
+        (["a"], "no vector"),
+        ([1.0, None], "no vector"),
+        ([[1.0, 2.0]], "no vector"),
+        (None, "no vector"),
+        ({"a": 1}, "no vector"),
+        ("not base64!", "no vector"),
+        ("YWJj", "no vector"),  # three bytes
+        ("", "without numbers"),
+    ],
+)
+def test_what_is_no_vector_is_a_clear_error(vector: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=f"ollama gave .*{words}") as caught:
+        unit(vector, "ollama")
+    assert caught.value.kind == "llm_error"

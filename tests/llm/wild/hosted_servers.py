@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from tests.llm.wild.openai_shapes import DONE, ROME, TIME, WEATHER_IN_ROME, Case, body, call, delta, events, last, piece
+from tests.llm.wild.openai_shapes import (
+    DONE,
+    ROME,
+    TIME,
+    WEATHER_IN_ROME,
+    body,
+    call,
+    case,
+    delta,
+    events,
+    last,
+    piece,
+)
 from tests.support.model_server import Answer, event
 
 TEXT = ("text", "Ciao!")
@@ -22,98 +34,84 @@ def _split_call(*, first: dict[str, Any] | None = None) -> tuple[bytes, ...]:
 
 # openai-python: types/chat/chat_completion.py, types/chat/chat_completion_chunk.py
 OPENAI = (
-    Case(
-        "openai",
-        "text",
-        (body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}),),
-        (TEXT,),
-    ),
-    Case("openai", "a refusal", (body({"role": "assistant", "content": None, "refusal": "No."}),), (("text", "No."),)),
-    Case(
+    case("openai", "text", body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}), TEXT),
+    case("openai", "a refusal", body({"role": "assistant", "content": None, "refusal": "No."}), ("text", "No.")),
+    case(
         "openai",
         "parallel calls",
-        (
-            body(
-                {"content": None, "tool_calls": [call("get_weather", ROME), call("get_time", "{}", "call_2")]},
-                "tool_calls",
-            ),
+        body(
+            {"content": None, "tool_calls": [call("get_weather", ROME), call("get_time", "{}", "call_2")]}, "tool_calls"
         ),
-        (WEATHER_IN_ROME, TIME),
+        WEATHER_IN_ROME,
+        TIME,
     ),
-    Case("openai", "a streamed call", (events(*_split_call(), last(), DONE),), (WEATHER_IN_ROME,)),
-    Case(
+    case("openai", "a streamed call", events(*_split_call(), last(), DONE), WEATHER_IN_ROME),
+    case(
         "openai",
         "streamed calls in parallel",
-        (
-            events(
-                delta({"tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}),
-                delta({"tool_calls": [piece(0, arguments=ROME)]}),
-                delta({"tool_calls": [piece(1, name="get_time", arguments="", call_id="call_2")]}),
-                delta({"tool_calls": [piece(1, arguments="{}")]}),
-                delta({}, "tool_calls"),
-                DONE,
-            ),
+        events(
+            delta({"tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}),
+            delta({"tool_calls": [piece(0, arguments=ROME)]}),
+            delta({"tool_calls": [piece(1, name="get_time", arguments="", call_id="call_2")]}),
+            delta({"tool_calls": [piece(1, arguments="{}")]}),
+            delta({}, "tool_calls"),
+            DONE,
         ),
-        (WEATHER_IN_ROME, TIME),
+        WEATHER_IN_ROME,
+        TIME,
     ),
-    Case("openai", "cut off at its limit", (body({"content": "Ciao!"}, "length"),), (TEXT,), finish="length"),
-    Case(
+    case("openai", "cut off at its limit", body({"content": "Ciao!"}, "length"), TEXT, finish="length"),
+    case(
         "openai",
         "a call cut off at its limit, and then a shorter one",
-        (
-            body({"content": None, "tool_calls": [call("get_weather", '{"city": "Ro')]}, "length"),
-            body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
-        ),
-        (WEATHER_IN_ROME,),
+        body({"content": None, "tool_calls": [call("get_weather", '{"city": "Ro')]}, "length"),
+        body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "openai",
         "the older way to call",
-        (body({"content": None, "function_call": {"name": "get_weather", "arguments": ROME}}, "function_call"),),
-        (WEATHER_IN_ROME,),
+        body({"content": None, "function_call": {"name": "get_weather", "arguments": ROME}}, "function_call"),
+        WEATHER_IN_ROME,
     ),
 )
 # Azure's REST reference for chat completions, "content filtering"; the first event as its users record it.
 AZURE = (
-    Case(
+    case(
         "azure",
         "text with its filters",
-        (
-            body(
-                {"role": "assistant", "content": "Ciao!"},
-                choice={"content_filter_results": _SAFE},
-                prompt_filter_results=[{"prompt_index": 0, "content_filter_results": _SAFE}],
-            ),
+        body(
+            {"role": "assistant", "content": "Ciao!"},
+            choice={"content_filter_results": _SAFE},
+            prompt_filter_results=[{"prompt_index": 0, "content_filter_results": _SAFE}],
         ),
-        (TEXT,),
+        TEXT,
     ),
-    Case(
+    case(
         "azure",
         "a stream that begins without a choice",
-        (
-            events(
-                event(
-                    {
-                        "choices": [],
-                        "created": 0,
-                        "id": "",
-                        "model": "",
-                        "object": "",
-                        "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": _SAFE}],
-                    }
-                ),
-                *_split_call(),
-                last(),
-                DONE,
+        events(
+            event(
+                {
+                    "choices": [],
+                    "created": 0,
+                    "id": "",
+                    "model": "",
+                    "object": "",
+                    "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": _SAFE}],
+                }
             ),
+            *_split_call(),
+            last(),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "azure",
         "a filtered answer",
-        (body({"role": "assistant", "content": "Ci"}, "content_filter"),),
-        (("text", "Ci"),),
+        body({"role": "assistant", "content": "Ci"}, "content_filter"),
+        ("text", "Ci"),
         finish="content_filter",
     ),
 )
@@ -125,142 +123,128 @@ _FAILED = {
     "failed_generation": '<function=get_weather>{"city": "Rome"}</function>',
 }
 GROQ = (
-    Case(
+    case(
         "groq",
         "text with a thought",
-        (
-            body(
-                {"content": "Ciao!", "reasoning": "Greet."},
-                usage={"prompt_tokens": 1, "completion_tokens": 2, "queue_time": 0.1},
-            ),
+        body(
+            {"content": "Ciao!", "reasoning": "Greet."},
+            usage={"prompt_tokens": 1, "completion_tokens": 2, "queue_time": 0.1},
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "groq",
         "usage under its own name in a stream",
-        (
-            events(
-                delta({"role": "assistant", "content": ""}, x_groq={"id": "req_1"}),
-                delta({"content": "Ciao!"}),
-                delta({}, "stop", x_groq={"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}),
-                DONE,
-            ),
+        events(
+            delta({"role": "assistant", "content": ""}, x_groq={"id": "req_1"}),
+            delta({"content": "Ciao!"}),
+            delta({}, "stop", x_groq={"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}),
+            DONE,
         ),
-        (TEXT,),
+        TEXT,
     ),
-    Case("groq", "a call it could not read", (Answer({"error": _FAILED}, 400),), (WEATHER_IN_ROME,)),
-    Case(
+    case("groq", "a call it could not read", Answer({"error": _FAILED}, 400), WEATHER_IN_ROME),
+    case(
         "groq",
         "a call it could not read, in a stream",
-        (events(delta({"role": "assistant", "content": ""}), event({"error": {**_FAILED, "status_code": 400}})),),
-        (WEATHER_IN_ROME,),
+        events(delta({"role": "assistant", "content": ""}), event({"error": {**_FAILED, "status_code": 400}})),
+        WEATHER_IN_ROME,
     ),
 )
 # api-docs.deepseek.com: create-chat-completion, guides/thinking_mode
 DEEPSEEK = (
-    Case(
+    case(
         "deepseek",
         "a thought and a call",
-        (
-            body(
-                {
-                    "role": "assistant",
-                    "content": "",
-                    "reasoning_content": "Look.",
-                    "tool_calls": [call("get_weather", ROME, index=0)],
-                },
-                "tool_calls",
-                usage={
-                    "prompt_tokens": 9,
-                    "completion_tokens": 4,
-                    "total_tokens": 13,
-                    "prompt_cache_hit_tokens": 8,
-                    "prompt_cache_miss_tokens": 1,
-                },
-            ),
+        body(
+            {
+                "role": "assistant",
+                "content": "",
+                "reasoning_content": "Look.",
+                "tool_calls": [call("get_weather", ROME, index=0)],
+            },
+            "tool_calls",
+            usage={
+                "prompt_tokens": 9,
+                "completion_tokens": 4,
+                "total_tokens": 13,
+                "prompt_cache_hit_tokens": 8,
+                "prompt_cache_miss_tokens": 1,
+            },
         ),
-        (("thought", "Look."), WEATHER_IN_ROME),
+        ("thought", "Look."),
+        WEATHER_IN_ROME,
         model="deepseek-chat",
     ),
-    Case(
+    case(
         "deepseek",
         "a streamed thought; keep-alive lines between",
-        (
-            events(
-                b": keep-alive\n\n",
-                delta({"role": "assistant", "content": None, "reasoning_content": ""}),
-                delta({"content": None, "reasoning_content": "Gre"}),
-                b": keep-alive\n\n",
-                delta({"content": None, "reasoning_content": "et."}),
-                delta({"content": "Ciao!", "reasoning_content": None}),
-                delta(
-                    {"content": "", "reasoning_content": None},
-                    "stop",
-                    usage={"prompt_tokens": 1, "completion_tokens": 2},
-                ),
-                DONE,
+        events(
+            b": keep-alive\n\n",
+            delta({"role": "assistant", "content": None, "reasoning_content": ""}),
+            delta({"content": None, "reasoning_content": "Gre"}),
+            b": keep-alive\n\n",
+            delta({"content": None, "reasoning_content": "et."}),
+            delta({"content": "Ciao!", "reasoning_content": None}),
+            delta(
+                {"content": "", "reasoning_content": None}, "stop", usage={"prompt_tokens": 1, "completion_tokens": 2}
             ),
+            DONE,
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "deepseek",
         "no resources, and then an answer",
-        (body({"content": "Ci"}, "insufficient_system_resource"), body({"content": "Ciao!"})),
-        (TEXT,),
+        body({"content": "Ci"}, "insufficient_system_resource"),
+        body({"content": "Ciao!"}),
+        TEXT,
     ),
-    Case(
+    case(
         "deepseek",
         "a call in the signs of its template",
-        (
-            body(
-                {
-                    "content": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
-                    '{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-                }
-            ),
+        body(
+            {
+                "content": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+                '{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+            }
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
 )
 # docs.x.ai: api-reference, chat completions
 XAI = (
-    Case(
+    case(
         "xai",
         "a thought beside the answer",
-        (
-            body(
-                {"role": "assistant", "content": "Ciao!", "reasoning_content": "Greet.", "refusal": None},
-                usage={
-                    "prompt_tokens": 10,
-                    "completion_tokens": 2,
-                    "total_tokens": 42,
-                    "completion_tokens_details": {"reasoning_tokens": 30},
-                    "num_sources_used": 0,
-                },
-                citations=[],
-            ),
+        body(
+            {"role": "assistant", "content": "Ciao!", "reasoning_content": "Greet.", "refusal": None},
+            usage={
+                "prompt_tokens": 10,
+                "completion_tokens": 2,
+                "total_tokens": 42,
+                "completion_tokens_details": {"reasoning_tokens": 30},
+                "num_sources_used": 0,
+            },
+            citations=[],
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "xai",
         "a call that is streamed whole",
-        (
-            events(
-                delta(
-                    {
-                        "role": "assistant",
-                        "tool_calls": [piece(0, name="get_weather", arguments=ROME, call_id="call_1")],
-                    }
-                ),
-                delta({}, "tool_calls"),
-                last(),
-                DONE,
+        events(
+            delta(
+                {"role": "assistant", "tool_calls": [piece(0, name="get_weather", arguments=ROME, call_id="call_1")]}
             ),
+            delta({}, "tool_calls"),
+            last(),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
 )
 # mistralai client: models/assistantmessage.py, thinkchunk.py, deltamessage.py, usageinfo.py
@@ -269,191 +253,169 @@ _THINKS = [
     {"type": "text", "text": "Ciao!"},
 ]
 MISTRAL = (
-    Case(
-        "mistral",
-        "pieces with a thought",
-        (body({"role": "assistant", "content": _THINKS}),),
-        (("thought", "Greet."), TEXT),
+    case(
+        "mistral", "pieces with a thought", body({"role": "assistant", "content": _THINKS}), ("thought", "Greet."), TEXT
     ),
-    Case(
+    case(
         "mistral",
         "a call whose arguments are an object",
-        (
-            body(
-                {
-                    "content": "",
-                    "tool_calls": [
-                        {
-                            "id": "D681PevKs",
-                            "function": {"name": "get_weather", "arguments": {"city": "Rome"}},
-                            "index": 0,
-                        }
-                    ],
-                },
-                "tool_calls",
-            ),
+        body(
+            {
+                "content": "",
+                "tool_calls": [
+                    {"id": "D681PevKs", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}, "index": 0}
+                ],
+            },
+            "tool_calls",
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "mistral",
         "a streamed thought in pieces",
-        (
-            events(
-                delta({"role": "assistant", "content": ""}),
-                delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Gre"}]}]}),
-                delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "et."}]}]}),
-                delta({"content": [{"type": "text", "text": "Ciao"}]}),
-                delta({"content": "!"}, "stop", usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}),
-                DONE,
-            ),
+        events(
+            delta({"role": "assistant", "content": ""}),
+            delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Gre"}]}]}),
+            delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "et."}]}]}),
+            delta({"content": [{"type": "text", "text": "Ciao"}]}),
+            delta({"content": "!"}, "stop", usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}),
+            DONE,
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case("mistral", "cut off at the window", (body({"content": "Ciao!"}, "model_length"),), (TEXT,), finish="length"),
-    Case(
+    case("mistral", "cut off at the window", body({"content": "Ciao!"}, "model_length"), TEXT, finish="length"),
+    case(
         "mistral",
         "a call in the signs of its template",
-        (body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),),
-        (WEATHER_IN_ROME,),
+        body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "mistral",
         "calls that are null",
-        (body({"role": "assistant", "content": "Ciao!", "tool_calls": None, "prefix": False}),),
-        (TEXT,),
+        body({"role": "assistant", "content": "Ciao!", "tool_calls": None, "prefix": False}),
+        TEXT,
     ),
 )
 # docs.together.ai: chat-completions; their models leave templates' tags in the text.
 TOGETHER = (
-    Case(
+    case(
         "together",
         "text with empty calls",
-        (body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "eos", prompt=[]),),
-        (TEXT,),
+        body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "eos", prompt=[]),
+        TEXT,
     ),
-    Case(
+    case(
         "together",
         "a call with a sign before it",
-        (body({"content": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}'}, "eos"),),
-        (WEATHER_IN_ROME,),
+        body({"content": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}'}, "eos"),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "together",
         "a streamed call whose usage comes with its end",
-        (
-            events(
-                *_split_call()[:-1],
-                delta({"content": ""}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}),
-                DONE,
-            ),
+        events(
+            *_split_call()[:-1],
+            delta({"content": ""}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "together",
         "arguments that repeat the schema, and then values",
-        (
-            body(
-                {"tool_calls": [call("get_weather", '{"type":"object","properties":{"city":{"type":"string"}}}')]},
-                "tool_calls",
-            ),
-            body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        body(
+            {"tool_calls": [call("get_weather", '{"type":"object","properties":{"city":{"type":"string"}}}')]},
+            "tool_calls",
         ),
-        (WEATHER_IN_ROME,),
+        body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        WEATHER_IN_ROME,
     ),
 )
 # openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its AI SDK provider's schemas
 _TEXT_DETAIL = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
 _WAITING = b": OPENROUTER PROCESSING\n\n"
 OPENROUTER = (
-    Case(
+    case(
         "openrouter",
         "a thought with its proof, and a hidden one",
-        (
-            body(
-                {
-                    "role": "assistant",
-                    "content": "Ciao!",
-                    "reasoning": "Greet.",
-                    "reasoning_details": [
-                        {**_TEXT_DETAIL, "text": "Greet.", "signature": "sig=="},
-                        {
-                            "type": "reasoning.encrypted",
-                            "data": "gAAA",
-                            "id": "rs_1",
-                            "format": "openai-responses-v1",
-                            "index": 1,
-                        },
-                    ],
-                },
-                choice={"native_finish_reason": "end_turn"},
-                provider="Anthropic",
-            ),
+        body(
+            {
+                "role": "assistant",
+                "content": "Ciao!",
+                "reasoning": "Greet.",
+                "reasoning_details": [
+                    {**_TEXT_DETAIL, "text": "Greet.", "signature": "sig=="},
+                    {
+                        "type": "reasoning.encrypted",
+                        "data": "gAAA",
+                        "id": "rs_1",
+                        "format": "openai-responses-v1",
+                        "index": 1,
+                    },
+                ],
+            },
+            choice={"native_finish_reason": "end_turn"},
+            provider="Anthropic",
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "openrouter",
         "a streamed thought; its proof comes last",
-        (
-            events(
-                _WAITING,
-                delta(
-                    {
-                        "role": "assistant",
-                        "content": "",
-                        "reasoning": "Gre",
-                        "reasoning_details": [{**_TEXT_DETAIL, "text": "Gre"}],
-                    }
-                ),
-                _WAITING,
-                delta({"content": "", "reasoning": "et.", "reasoning_details": [{**_TEXT_DETAIL, "text": "et."}]}),
-                delta({"content": "", "reasoning_details": [{**_TEXT_DETAIL, "signature": "sig=="}]}),
-                delta({"content": "Ciao!"}),
-                delta({"content": ""}, "stop", native_finish_reason="end_turn"),
-                last({"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.001, "is_byok": False}),
-                DONE,
+        events(
+            _WAITING,
+            delta(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "reasoning": "Gre",
+                    "reasoning_details": [{**_TEXT_DETAIL, "text": "Gre"}],
+                }
             ),
+            _WAITING,
+            delta({"content": "", "reasoning": "et.", "reasoning_details": [{**_TEXT_DETAIL, "text": "et."}]}),
+            delta({"content": "", "reasoning_details": [{**_TEXT_DETAIL, "signature": "sig=="}]}),
+            delta({"content": "Ciao!"}),
+            delta({"content": ""}, "stop", native_finish_reason="end_turn"),
+            last({"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.001, "is_byok": False}),
+            DONE,
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "openrouter",
         "an error inside a 200, and then an answer",
-        (
-            Answer({"error": {"code": 502, "message": "Provider returned error"}, "user_id": "u"}),
-            body({"content": "Ciao!"}),
-        ),
-        (TEXT,),
+        Answer({"error": {"code": 502, "message": "Provider returned error"}, "user_id": "u"}),
+        body({"content": "Ciao!"}),
+        TEXT,
     ),
-    Case(
+    case(
         "openrouter",
         "an error inside a choice, and then an answer",
-        (
-            body({"content": ""}, "error", choice={"error": {"code": 503, "message": "No instances available"}}),
-            body({"content": "Ciao!"}),
-        ),
-        (TEXT,),
+        body({"content": ""}, "error", choice={"error": {"code": 503, "message": "No instances available"}}),
+        body({"content": "Ciao!"}),
+        TEXT,
     ),
-    Case(
+    case(
         "openrouter",
         "an error in the middle of a stream, and then an answer",
-        (
-            events(
-                delta({"content": "Ci"}),
-                event(
-                    {
-                        "id": "gen-1",
-                        "provider": "X",
-                        "error": {"code": "server_error", "message": "Provider disconnected"},
-                        "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
-                    }
-                ),
+        events(
+            delta({"content": "Ci"}),
+            event(
+                {
+                    "id": "gen-1",
+                    "provider": "X",
+                    "error": {"code": "server_error", "message": "Provider disconnected"},
+                    "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
+                }
             ),
-            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         ),
-        (TEXT,),
+        events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        TEXT,
     ),
 )
 HOSTED = (*OPENAI, *AZURE, *GROQ, *DEEPSEEK, *XAI, *MISTRAL, *TOGETHER, *OPENROUTER)

@@ -9,6 +9,7 @@ from tests.llm.wild.openai_shapes import (
     Case,
     body,
     call,
+    case,
     cut,
     delta,
     events,
@@ -37,8 +38,8 @@ def _said(server: str, name: str, text: str) -> tuple[Case, Case]:
     """A call that was written as text, whole and streamed three letters at a time."""
     pieces = [delta({"content": part.decode()}) for part in _letters(text)]
     return (
-        Case(server, name, (body({"role": "assistant", "content": text}),), (WEATHER_IN_ROME,)),
-        Case(server, f"{name}, streamed", (events(*pieces, delta({}, "stop"), DONE),), (WEATHER_IN_ROME,)),
+        case(server, name, body({"role": "assistant", "content": text}), WEATHER_IN_ROME),
+        case(server, f"{name}, streamed", events(*pieces, delta({}, "stop"), DONE), WEATHER_IN_ROME),
     )
 
 
@@ -48,138 +49,129 @@ def _letters(text: str) -> list[bytes]:
 
 # ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and eight signs
 OLLAMA = (
-    Case("ollama", "text", (body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"),), (TEXT,)),
-    Case("ollama", "a thought", (body({"content": "Ciao!", "reasoning": "Greet."}),), (("thought", "Greet."), TEXT)),
-    Case(
+    case("ollama", "text", body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"), TEXT),
+    case("ollama", "a thought", body({"content": "Ciao!", "reasoning": "Greet."}), ("thought", "Greet."), TEXT),
+    case(
         "ollama",
         "whole calls in one event, all numbered 0",
-        (
-            events(
-                delta(
-                    {
-                        "role": "assistant",
-                        "content": "",
-                        "tool_calls": [
-                            piece(0, name="get_weather", arguments=ROME, call_id="call_a1b2c3d4"),
-                            piece(0, name="get_time", arguments="{}", call_id="call_e5f6g7h8"),
-                        ],
-                    }
-                ),
-                delta({"role": "assistant", "content": ""}, "tool_calls"),
-                DONE,
+        events(
+            delta(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [
+                        piece(0, name="get_weather", arguments=ROME, call_id="call_a1b2c3d4"),
+                        piece(0, name="get_time", arguments="{}", call_id="call_e5f6g7h8"),
+                    ],
+                }
             ),
+            delta({"role": "assistant", "content": ""}, "tool_calls"),
+            DONE,
         ),
-        (WEATHER_IN_ROME, TIME),
+        WEATHER_IN_ROME,
+        TIME,
     ),
-    Case(
+    case(
         "ollama",
         "calls that end with stop",
-        (body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),),
-        (WEATHER_IN_ROME,),
+        body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),
+        WEATHER_IN_ROME,
     ),
     *_said("ollama", "a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
     *_said("ollama", "a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
-    Case(
+    case(
         "ollama",
         "an error in the middle of a stream, and then an answer",
-        (
-            events(delta({"content": "Ci"}), event({"error": {"message": "model runner has unexpectedly stopped"}})),
-            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
-        ),
-        (TEXT,),
+        events(delta({"content": "Ci"}), event({"error": {"message": "model runner has unexpectedly stopped"}})),
+        events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        TEXT,
     ),
 )
 # lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss' channels in names
 LMSTUDIO = (
-    Case(
+    case(
         "lmstudio",
         "a call with an empty id, and statistics",
-        (
-            body(
-                {"role": "assistant", "content": None, "tool_calls": [call("get_weather", ROME, "")]},
-                "tool_calls",
-                stats={},
-            ),
+        body(
+            {"role": "assistant", "content": None, "tool_calls": [call("get_weather", ROME, "")]},
+            "tool_calls",
+            stats={},
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "lmstudio",
         "a name with a channel behind it",
-        (body({"tool_calls": [call("get_weather<|channel|>commentary", ROME)]}, "tool_calls"),),
-        (WEATHER_IN_ROME,),
+        body({"tool_calls": [call("get_weather<|channel|>commentary", ROME)]}, "tool_calls"),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "lmstudio",
         "a name with a channel behind it, streamed",
-        (
-            events(
-                delta({"tool_calls": [piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")]}),
-                delta({}, "tool_calls"),
-                DONE,
-            ),
+        events(
+            delta({"tool_calls": [piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")]}),
+            delta({}, "tool_calls"),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
     *_said("lmstudio", "a call between tags", _XML),
     *_said("lmstudio", "a call in gpt-oss' channels", _HARMONY),
-    Case(
+    case(
         "lmstudio",
         "a thought in tags, streamed",
-        (
-            events(
-                *(delta({"content": part.decode()}) for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")),
-                delta({}, "stop"),
-                DONE,
-            ),
+        events(
+            *(delta({"content": part.decode()}) for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")),
+            delta({}, "stop"),
+            DONE,
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "lmstudio",
         "only the end of a thought's tag, streamed",
-        (events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),),
-        (("thought", "Greet."), TEXT),
+        events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "lmstudio",
         "an error event with its name, and then an answer",
-        (
-            events(event({"error": {"message": "The model has crashed"}}, "error")),
-            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
-        ),
-        (TEXT,),
+        events(event({"error": {"message": "The model has crashed"}}, "error")),
+        events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        TEXT,
     ),
 )
 # vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on parsers' leftovers
 VLLM = (
-    Case(
+    case(
         "vllm",
         "a thought by its older name",
-        (body({"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None),),
-        (("thought", "Greet."), TEXT),
+        body({"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "a thought by its newer name, streamed",
-        (
-            events(
-                delta({"role": "assistant", "content": ""}),
-                delta({"reasoning": "Gre"}),
-                delta({"reasoning": "et."}),
-                delta({"content": "Ciao!"}),
-                delta({"content": ""}, "stop", stop_reason=None),
-                last(),
-                DONE,
-            ),
+        events(
+            delta({"role": "assistant", "content": ""}),
+            delta({"reasoning": "Gre"}),
+            delta({"reasoning": "et."}),
+            delta({"content": "Ciao!"}),
+            delta({"content": ""}, "stop", stop_reason=None),
+            last(),
+            DONE,
         ),
-        (("thought", "Greet."), TEXT),
+        ("thought", "Greet."),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "an end for calls without any",
-        (body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "tool_calls"),),
-        (TEXT,),
+        body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "tool_calls"),
+        TEXT,
     ),
     *_said("vllm", "a call its parser left between tags", _XML),
     *_said("vllm", "a call as Qwen's coders write it", _QWEN_CODER),
@@ -187,159 +179,146 @@ VLLM = (
     *_said("vllm", "a call as Kimi writes it", _KIMI),
     *_said("vllm", "a call as MiniMax writes it", _MINIMAX),
     *_said("vllm", "a call as Llama writes it", '[get_weather(city="Rome")]'),
-    Case(
+    case(
         "vllm",
         "pieces without an index, the name in each of them",
-        (
-            events(
-                delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '{"city":'}}]}),
-                delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '"Rome"}'}}]}),
-                delta({"tool_calls": []}, "tool_calls"),
-                DONE,
-            ),
+        events(
+            delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '{"city":'}}]}),
+            delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '"Rome"}'}}]}),
+            delta({"tool_calls": []}, "tool_calls"),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "vllm",
         "words, and then a call between tags, streamed",
-        (events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),),
-        (("text", "I look."), WEATHER_IN_ROME),
+        events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),
+        ("text", "I look."),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "vllm",
         "tags with nothing to read in them, and then a call",
-        (
-            body({"content": "<tool_call>\n{'name': get_weather</tool_call>"}),
-            body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
-        ),
-        (WEATHER_IN_ROME,),
+        body({"content": "<tool_call>\n{'name': get_weather</tool_call>"}),
+        body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        WEATHER_IN_ROME,
     ),
 )
 # llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of their own in older builds
 _TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
 LLAMACPP = (
-    Case("llamacpp", "no usage but timings", (body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS),), (TEXT,)),
-    Case(
+    case("llamacpp", "no usage but timings", body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS), TEXT),
+    case(
         "llamacpp",
         "usage of nothing, an empty id, a thought",
-        (
-            body(
-                {"content": None, "reasoning_content": "Look.", "tool_calls": [call("get_weather", ROME, "")]},
-                "tool_calls",
-                usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-            ),
+        body(
+            {"content": None, "reasoning_content": "Look.", "tool_calls": [call("get_weather", ROME, "")]},
+            "tool_calls",
+            usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
         ),
-        (("thought", "Look."), WEATHER_IN_ROME),
+        ("thought", "Look."),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "llamacpp",
         "a call without an id, in pieces without a type",
-        (
-            events(
-                delta({"role": "assistant", "content": None}),
-                delta({"tool_calls": [{"index": 0, "function": {"name": "get_weather", "arguments": "{"}}]}),
-                delta({"tool_calls": [{"index": 0, "function": {"arguments": '"city":"Rome"}'}}]}),
-                delta({}, "tool_calls", timings=_TIMINGS),
-                DONE,
-            ),
+        events(
+            delta({"role": "assistant", "content": None}),
+            delta({"tool_calls": [{"index": 0, "function": {"name": "get_weather", "arguments": "{"}}]}),
+            delta({"tool_calls": [{"index": 0, "function": {"arguments": '"city":"Rome"}'}}]}),
+            delta({}, "tool_calls", timings=_TIMINGS),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "llamacpp",
         "a late error in a line of its own, and then an answer",
-        (
-            events(
-                delta({"content": "Ci"}), b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n'
-            ),
-            events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
-        ),
-        (TEXT,),
+        events(delta({"content": "Ci"}), b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n'),
+        events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
+        TEXT,
     ),
 )
 # Any of them, behind proxies and gateways of all kinds.
 _WHOLE = b"".join([delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE])
 ANYBODY = (
-    Case(
+    case(
         "vllm",
         "line ends of Windows and a byte order mark",
-        (events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),),
-        (TEXT,),
+        events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),
+        TEXT,
     ),
-    Case("vllm", "events cut anywhere", (events(*cut(_WHOLE, 5)),), (TEXT,)),
-    Case("vllm", "no last line", (events(delta({"content": "Ciao!"}), delta({}, "stop")),), (TEXT,)),
-    Case(
+    case("vllm", "events cut anywhere", events(*cut(_WHOLE, 5)), TEXT),
+    case("vllm", "no last line", events(delta({"content": "Ciao!"}), delta({}, "stop")), TEXT),
+    case(
         "vllm",
         "a stream that is cut, and then an answer",
-        (events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True), events(_WHOLE)),
-        (TEXT,),
+        events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True),
+        events(_WHOLE),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "the whole message once more at the end",
-        (
-            events(
-                delta({"content": "Ciao!"}),
-                event({"choices": [{"delta": {}, "message": {"content": "Ciao!"}, "finish_reason": "stop"}]}),
-                DONE,
-            ),
+        events(
+            delta({"content": "Ciao!"}),
+            event({"choices": [{"delta": {}, "message": {"content": "Ciao!"}, "finish_reason": "stop"}]}),
+            DONE,
         ),
-        (TEXT,),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "usage that is null in every event",
-        (events(delta({"content": "Ciao!"}, usage=None), delta({}, "stop", usage=None), DONE),),
-        (TEXT,),
+        events(delta({"content": "Ciao!"}, usage=None), delta({}, "stop", usage=None), DONE),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "a whole answer where a stream was asked for",
-        (body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),),
-        (WEATHER_IN_ROME,),
+        body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+        WEATHER_IN_ROME,
     ),
-    Case(
+    case(
         "vllm",
         "fields that nobody knows",
-        (body({"content": "Ciao!", "audio": None, "x": {"y": [1]}}, kv={}, tokens=[1]),),
-        (TEXT,),
+        body({"content": "Ciao!", "audio": None, "x": {"y": [1]}}, kv={}, tokens=[1]),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "a byte order mark before a whole answer",
-        (Answer(b'\xef\xbb\xbf{"choices":[{"message":{"content":"Ciao!"},"finish_reason":"stop"}]}'),),
-        (TEXT,),
+        Answer(b'\xef\xbb\xbf{"choices":[{"message":{"content":"Ciao!"},"finish_reason":"stop"}]}'),
+        TEXT,
     ),
-    Case(
+    case(
         "vllm",
         "arguments written as Python does, said twice, with a sign behind them",
-        (
-            body(
-                {
-                    "tool_calls": [
-                        call("get_weather", "{'city': 'Rome'}", "1"),
-                        call("get_weather", PARIS + PARIS, "2"),
-                        call("get_time", "{}</tool_call>", "3"),
-                    ]
-                },
-                "tool_calls",
-            ),
+        body(
+            {
+                "tool_calls": [
+                    call("get_weather", "{'city': 'Rome'}", "1"),
+                    call("get_weather", PARIS + PARIS, "2"),
+                    call("get_time", "{}</tool_call>", "3"),
+                ]
+            },
+            "tool_calls",
         ),
-        (WEATHER_IN_ROME, WEATHER_IN_PARIS, TIME),
+        WEATHER_IN_ROME,
+        WEATHER_IN_PARIS,
+        TIME,
     ),
-    Case(
+    case(
         "vllm",
         "streamed arguments that were encoded twice",
-        (
-            events(
-                delta({"tool_calls": [piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")]}),
-                delta({"tool_calls": [piece(0, arguments='\\"Rome\\"}"')]}),
-                delta({}, "tool_calls"),
-                DONE,
-            ),
+        events(
+            delta({"tool_calls": [piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")]}),
+            delta({"tool_calls": [piece(0, arguments='\\"Rome\\"}"')]}),
+            delta({}, "tool_calls"),
+            DONE,
         ),
-        (WEATHER_IN_ROME,),
+        WEATHER_IN_ROME,
     ),
 )
 LOCAL = (*OLLAMA, *LMSTUDIO, *VLLM, *LLAMACPP, *ANYBODY)

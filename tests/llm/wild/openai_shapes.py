@@ -41,6 +41,13 @@ class Case:
         return f"{self.server}: {self.name}"
 
 
+def case(server: str, name: str, *said: Answer | Meaning, finish: str = "", model: str = "some-model") -> Case:
+    """A case, of its answers and what they mean."""
+    answers = tuple(each for each in said if isinstance(each, Answer))
+    means = tuple(each for each in said if isinstance(each, tuple))
+    return Case(server, name, answers, means, finish, model)
+
+
 def body(message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "counted", **more: Any) -> Answer:
     """A whole answer; `more` stands beside its choices, `choice` in its choice."""
     counted = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}

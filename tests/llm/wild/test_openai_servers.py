@@ -1,6 +1,6 @@
 """Every answer of the wild, over real HTTP: what it means, and that its chunks say the same."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -59,20 +59,19 @@ def model_at(
     return OpenAICompatibleModel(info, connections, Waits().policy(), api_key="k", api_version="2024-10-21")
 
 
-@pytest.mark.parametrize("case", [*HOSTED, *LOCAL], ids=str)
-async def test_what_a_server_answers_is_understood(case: Case, server: ModelServer, connections: Connections) -> None:
-    server.push(*case.answers)
-    model = model_at(server, case.server, connections, case.model)
-    chunks, reply = await collect(model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams))
-    assert meaning_of(reply) == case.means
-    assert reply.finish == case.ends
-    assert reply.usage.prompt_tokens > 0
-    assert reply.usage.completion_tokens > 0
-    assert len(server.requests) == len(case.answers)
-    if case.streams:
-        assert joined(chunks) == as_joined(reply)
-    else:
-        assert chunks == []
+@pytest.mark.parametrize("table", [HOSTED, LOCAL], ids=["hosted", "local"])
+async def test_what_a_server_answers_is_understood(
+    table: Iterable[Case], server: ModelServer, connections: Connections
+) -> None:
+    for case in table:
+        server.requests.clear()
+        server.push(*case.answers)
+        model = model_at(server, case.server, connections, case.model)
+        chunks, reply = await collect(model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams))
+        assert (meaning_of(reply), reply.finish) == (case.means, case.ends), case
+        assert min(reply.usage.prompt_tokens, reply.usage.completion_tokens) > 0, case
+        assert len(server.requests) == len(case.answers), case
+        assert joined(chunks) == (as_joined(reply) if case.streams else ("", "", [])), case
 
 
 async def asked_with(
@@ -139,18 +138,16 @@ async def test_deepseek_gets_its_thoughts_back_beside_calls_only(server: ModelSe
     assert [row.get("reasoning_content") for row in rows] == ["Look.", "", None]
 
 
-@pytest.mark.parametrize("kind", ["vllm", "ollama", "groq", "openrouter", "mistral", "openai"])
-async def test_thoughts_of_another_provider_stay_at_home(
-    kind: str, server: ModelServer, connections: Connections
-) -> None:
+async def test_thoughts_of_another_provider_stay_at_home(server: ModelServer, connections: Connections) -> None:
     thought = ReasoningPart("Secret.", signature="sig", provider="anthropic")
-    await asked_with(server, connections, kind, "m", "Hi", said("assistant", thought, "Ciao!"), "Yes")
-    assert b"Secret." not in server.requests[-1].raw
-    assert b"sig" not in server.requests[-1].raw
+    for kind in ("vllm", "ollama", "groq", "openrouter", "mistral", "openai"):
+        await asked_with(server, connections, kind, "m", "Hi", said("assistant", thought, "Ciao!"), "Yes")
+        assert b"Secret." not in server.requests[-1].raw, kind
+        assert b"sig" not in server.requests[-1].raw, kind
 
 
 THINKS = [
-    ("openai", "gpt-4.1", "high", {}),
+    ("azure", "gpt-4.1", "high", {}),  # at OpenAI's own address the same is said
     ("groq", "openai/gpt-oss-20b", "minimal", {"reasoning_effort": "low"}),
     ("groq", "qwen/qwen3-32b", "high", {"reasoning_effort": "default"}),
     ("groq", "llama-3.3-70b", "high", {}),
@@ -171,14 +168,11 @@ THINKS = [
 _FIELDS = {"reasoning_effort", "reasoning", "thinking", "prompt_mode", "chat_template_kwargs"}
 
 
-@pytest.mark.parametrize(("kind", "name", "effort", "sent"), THINKS)
-async def test_effort_is_asked_for_in_each_servers_words(
-    kind: str, name: str, effort: str, sent: dict[str, Any], server: ModelServer, connections: Connections
-) -> None:
-    if kind == "openai":
-        kind = "azure"  # at OpenAI's own address; Azure speaks the same
-    seen = await asked_with(server, connections, kind, name, "Hi", settings=ModelSettings(reasoning_effort=effort))
-    assert {key: value for key, value in seen.items() if key in _FIELDS} == sent
+async def test_effort_is_asked_for_in_each_servers_words(server: ModelServer, connections: Connections) -> None:
+    for kind, name, effort, sent in THINKS:
+        settings = ModelSettings(reasoning_effort=effort)
+        seen = await asked_with(server, connections, kind, name, "Hi", settings=settings)
+        assert {key: value for key, value in seen.items() if key in _FIELDS} == sent, (kind, name)
 
 
 async def test_a_budget_of_thoughts_goes_where_there_is_a_field_for_it(
@@ -305,3 +299,14 @@ async def test_thoughts_that_xai_counts_beside_the_answer_are_counted_in(
     server.push(*case.answers)
     _, reply = await collect(model_at(server, "xai", connections), ask("Hi"))
     assert (reply.usage.completion_tokens, reply.usage.reasoning_tokens, reply.usage.total_tokens) == (32, 30, 42)
+
+
+async def test_every_server_is_met_with_a_text_a_call_a_stream_and_something_broken() -> None:
+    by_server: dict[str, list[Case]] = {}
+    for case in (*HOSTED, *LOCAL):
+        by_server.setdefault(case.server, []).append(case)
+    kinds = {"openai", "azure", "groq", "deepseek", "xai", "mistral", "together", "openrouter"}
+    assert set(by_server) == kinds | {"ollama", "lmstudio", "vllm", "llamacpp"}
+    for cases in by_server.values():
+        assert any(case.streams for case in cases)
+        assert any(not case.streams for case in cases)
