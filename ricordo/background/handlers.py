@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Iterable
 
+from ricordo.domain.backoff import Backoff
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.redaction import redact
@@ -12,8 +13,7 @@ from ricordo.errors import Invalid, NotFound, RicordoError
 from ricordo.storage import jobs
 from ricordo.storage.store import Transaction
 
-_FIRST_RETRY = 2.0
-_LAST_RETRY = 600.0
+_BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
 _LONGEST_MESSAGE = 400
 
@@ -57,9 +57,8 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def retry_after(attempt: int, chance: random.Random) -> int:
-    """Microseconds to wait after this attempt (1 is the first): 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
-    seconds: float = min(_FIRST_RETRY * 4.0 ** min(attempt - 1, 10), _LAST_RETRY)
-    return round(seconds * chance.uniform(1, 1.2) * SECOND)
+    """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
+    return round(_BACKOFF.seconds(attempt, chance.random) * SECOND)
 
 
 class Schedule:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import orjson
 
+from ricordo.domain.backoff import Backoff
 from ricordo.domain.message import Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
@@ -94,7 +95,7 @@ class CallPolicy:
         if error.retry_after is not None:
             return min(error.retry_after, self.longest_wait)
         # Between a half and the whole: callers that failed together come back apart.
-        return min(self.first_wait * 2.0**attempt, self.longest_wait) * (0.5 + self.jitter() / 2)
+        return Backoff(self.first_wait, 2, self.longest_wait).seconds(attempt + 1, self.jitter)
 
 
 def policy_from(settings: Settings) -> CallPolicy:

@@ -7,7 +7,6 @@ JSON columns are JSON and not JSONB, which would change the order of keys and la
 """
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
+from ricordo.domain.backoff import Backoff
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OLDEST = 16  # the major version of PostgreSQL that is tested and promised
 _ATTEMPTS = 5
+_BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
 # Every Ricordo server that changes the schema of one database holds this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
@@ -119,8 +120,7 @@ class PostgresStore(SqlStore):
                 except _Again as again:
                     log.info("running a unit of work again", extra={"reason": reason_of(again.cause)})
                     # A server that restarts takes a while; another's transaction does not.
-                    longest = 0.02 * 4 ** (attempt - 1) if again.is_lost else 0.004 * 2**attempt
-                    time.sleep(random.uniform(0.5, 1) * longest)  # noqa: S311 - no secret
+                    time.sleep((_LOST_BACKOFF if again.is_lost else _BACKOFF).seconds(attempt))
             try:
                 return self._attempt(begin, work)
             except _Again as again:
