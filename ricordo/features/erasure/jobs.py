@@ -7,13 +7,13 @@ something meanwhile. What a write did is saved with it, so whoever goes on after
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ricordo.agents.conversations import recompile_system
-from ricordo.agents.deletion import drop_outside, purge_portion
+from ricordo.agents.deletion import drop_outside
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
@@ -26,7 +26,6 @@ from ricordo.search import rebuild
 from ricordo.search.cache import IndexCache
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
-from ricordo.storage.deletion import Kind
 from ricordo.storage.jobs import FencedStore
 from ricordo.storage.scrub import scrub
 from ricordo.storage.store import Transaction
@@ -35,7 +34,6 @@ log = logging.getLogger(__name__)
 SWEEP = "erasure.sweep"
 ROUNDS = 20
 _TRIES, _PAUSE = 300, 0.1
-T = TypeVar("T")
 # One transaction; True where it is to be called again.
 Portion = Callable[[Transaction, Erasure], object]
 
@@ -54,12 +52,15 @@ class ErasureWork:
         """Do what is left to do; returns the finished erasure. Raises Unavailable where it has to be tried again."""
         if not self.erasure.is_erased:
             await self._erase_rows()
-            await self._erase_agents()
+            for id in (*self.erasure.own_agents, *self.erasure.own_archives):
+                await drop_outside(self._runtime, id)
+                await self._repeat(partial(queries.purge_owner, id=id))
             await self._cover_rest()
             for owner_id in sorted(self.erasure.partitions):
                 await self._flush(owner_id)
             await self._erase_files()
-            await self._erase_user()
+            remaining = {str(one): len(await self._named(one)) for one in queries.columns_that_remain()}
+            await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
             # The words of the index that this process caches go too; a search reads them again.
@@ -91,8 +92,7 @@ class ErasureWork:
             quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
         remotes = [one for one in await self._store.read(queries.remotes) if one.chain_id in self.erasure.chains]
-        places = {without_password(one.address): one.kind for one in remotes}
-        await self._write(lambda _tx, erasure: erasure.remotes.update(places))
+        await self._note(remotes={without_password(one.address): one.kind for one in remotes})
         self._known |= {*ids, *conversations, *self.erasure.chains, *(one.id for one in remotes)}
         await self._stop_jobs()
         own = conversations - self.erasure.defaults
@@ -105,56 +105,38 @@ class ErasureWork:
     async def _hide_conversations(self) -> set[str]:
         """Hide the user's conversations and the forks of them that are nobody's; returns the ids, of default ones too."""
         found = await self._find(queries.conversations_of(self.erasure.user_id))
-
-        def note(tx: Transaction, erasure: Erasure) -> None:
-            own, others = queries.with_forks(tx, [row.id for row in found], erasure.user_id)
-            erasure.shown_in |= others
-            erasure.defaults |= {row.id for row in found if row.is_default}
-            conversations.update(own)
-
-        conversations = set[str]()
-        await self._write(note)
-        await self._each(service.hide_conversations, sorted(conversations))
-        return conversations
+        ids, user_id = [row.id for row in found], self.erasure.user_id
+        own, others = await self._store.read(lambda tx: queries.with_forks(tx, ids, user_id))
+        await self._note(shown_in=others, defaults=[row.id for row in found if row.is_default])
+        await self._each(service.hide_conversations, sorted(own))
+        return own
 
     async def _stop_jobs(self) -> None:
-        async def none_left() -> bool:
+        for _ in range(_TRIES):
             found = await self._find(queries.JOBS, lambda row: _names(row, self._known))
+            if not found:
+                return
             await self._each(queries.stop_jobs, [row.id for row in found])
-            return not found
-
-        # One that runs stops within seconds.
-        await self._wait(none_left, "A job of this user does not stop. It is tried again.")
-
-    async def _erase_agents(self) -> None:
-        """Purge the agents and archives that are the user's alone, also from outside indexes; they are hidden already."""
-        for id in (*self.erasure.own_agents, *self.erasure.own_archives):
-            await drop_outside(self._runtime, id)
-            await self._repeat(
-                partial(_purge_owner, id=id, kind="agent" if id in self.erasure.own_agents else "archive")
-            )
+            # One that runs stops within seconds.
+            await asyncio.sleep(_PAUSE)
+        raise Unavailable("A job of this user does not stop. It is tried again.")
 
     async def _cover_rest(self) -> None:
         """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
         archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.seeing(tx, archives))
-        agents = {*self.erasure.agents, *seeing.values()}
-        now = self._store.clock.now()
+        agents, now = {*self.erasure.agents, *seeing.values()}, self._store.clock.now()
 
-        async def no_turn_runs() -> bool:
-            running = await self._store.read(runs.open_runs)
-            return not any(run.agent_id in agents and run.created_at <= now for run in running)
+        def have_ended(tx: Transaction) -> bool:
+            return not any(run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx))
 
-        await self._wait(
-            no_turn_runs, "Turns that had read what the user said still run. It is tried again after them."
-        )
+        await self._wait(have_ended, "Turns that had read what the user said still run. It is tried again after them.")
         await self._repeat(queries.purge_traces)
         shown = {*self.erasure.shown_in, *self.erasure.defaults}
         await self._each(queries.cover_conversation, sorted(shown), size=1)
         await self._each(queries.cover_messages, sorted({*seeing} - shown), size=1)
         for column in queries.columns_to_blank():
-            named = await self._find(queries.rows_with(column, self.erasure.user_id))
-            await self._each(partial(queries.blank, column=column), named)
+            await self._each(partial(queries.blank, column=column), await self._named(column))
         scope = Scope(self.erasure.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown, *seeing}):
@@ -167,22 +149,11 @@ class ErasureWork:
 
         What comes to an outside index later than this, no flush removes there, so what is being embedded is waited for.
         """
-        claimed: list[Job] = []
-
-        async def is_embedded() -> bool:
-            return not await self._store.read(lambda tx: queries.is_embedding(tx, owner_id))
-
-        async def is_claimed() -> bool:
-            with suppress(Collision):
-                job = await self._store.write(lambda tx: queries.claim_flush(tx, self.erasure, owner_id))
-                claimed.extend([job] if job else [])
-            return bool(claimed)
-
-        await self._wait(is_embedded, f"What {owner_id} holds is being embedded. It is tried again after that.")
-        await self._wait(
-            is_claimed, f"The search index of {owner_id} is being built anew. It is tried again after that."
-        )
-        (job,) = claimed
+        is_built = f"The search index of {owner_id} is being built anew. It is tried again after that."
+        is_embedded = f"What {owner_id} holds is being embedded. It is tried again after that."
+        await self._wait(lambda tx: not queries.is_embedding(tx, owner_id), is_embedded)
+        claim = partial(queries.claim_flush, erasure=self.erasure, owner_id=owner_id)
+        job = await self._wait(claim, is_built, self._store.write)
         store = FencedStore(self._runtime.store, job)
         try:
             while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
@@ -206,12 +177,8 @@ class ErasureWork:
 
         await self._write(note)
 
-    async def _erase_user(self) -> None:
-        remaining = Counter[str]()
-        for column in queries.columns_that_remain():
-            if found := await self._find(queries.rows_with(column, self.erasure.user_id)):
-                remaining[f"{column.table.name}.{column.name}"] = len(found)
-        await self._write(partial(queries.erase_user, remaining=remaining))
+    async def _named(self, column: Any) -> list[Any]:
+        return await self._find(queries.rows_with(column, self.erasure.user_id))
 
     async def _find(self, wanted: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
         """The wanted rows that `keeps` is true of, all over the table."""
@@ -251,17 +218,18 @@ class ErasureWork:
         self._report(count, count)
         return is_more
 
-    async def _wait(self, is_so: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+    async def _note(self, **more: Any) -> None:
+        """Add to sets and mappings of the erasure."""
+        await self._write(lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()])
+
+    async def _wait(self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None) -> Any:
+        """Do the work, in reads unless told otherwise, until it returns something; returns that. Raises Unavailable."""
         for _ in range(_TRIES):
-            if await is_so():
-                return
+            with suppress(Collision):
+                if found := await (transact or self._store.read)(work):
+                    return found
             await asyncio.sleep(_PAUSE)
         raise Unavailable(otherwise)
-
-
-def _purge_owner(tx: Transaction, erasure: Erasure, kind: Kind, id: str) -> bool:
-    erasure.partitions.pop(id, None)
-    return purge_portion(tx, kind, id, counts=erasure.removed)
 
 
 def _names(job: Any, known: set[str]) -> bool:

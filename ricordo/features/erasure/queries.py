@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from ricordo.agents.deletion import before_purge
+from ricordo.agents.deletion import before_purge, purge_portion
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart, ToolReturnPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION
@@ -193,6 +193,12 @@ def purge_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str])
 
 def purge_chains(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> bool:
     return _purge(tx, erasure, chains, "id", items)
+
+
+def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
+    """Purge a portion of an agent or archive that is the user's alone; its partition goes with it."""
+    erasure.partitions.pop(id, None)
+    return purge_portion(tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed)
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
