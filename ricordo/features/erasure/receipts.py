@@ -117,12 +117,10 @@ def read(path: Path) -> Receipt | None:
         found = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise Invalid(
-            f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written."
-        ) from error
+    except (OSError, ValueError):
+        found = None
     if not isinstance(found, dict):
-        raise Invalid(f"{path} is no receipt of Ricordo. Give the file as it was written.")
+        raise Invalid(f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written.")
     return found
 
 
