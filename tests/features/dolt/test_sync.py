@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import pytest
 
 from ricordo.domain.git_objects import signature
-from ricordo.domain.remote import Access, Remote
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.remote import Access
+from ricordo.domain.scope import Actor
 from ricordo.errors import RicordoError
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.address import DoltAddress
@@ -19,16 +18,13 @@ from ricordo.features.dolt.commits import branch_of, date_of, proposal_in, trail
 from ricordo.features.dolt.database import Database
 from ricordo.features.dolt.engines import open_engine
 from ricordo.features.dolt.sync import DoltRemotes
-from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes import service as common
-from ricordo.memory import approval, user_memory
-from ricordo.memory.user_memory import ProposalOptions, PutOptions
+from ricordo.memory import user_memory
 from ricordo.settings import Settings
-from ricordo.storage import history, proposals
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.store import Store
 from tests.support import dolt
 from tests.support.dolt import Killed
+from tests.support.synced import ADA, SyncedMemory
 
 USER = "ada"
 TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]
@@ -43,57 +39,13 @@ def place(tmp_path: Path) -> Iterator[DoltAddress]:
         yield made
 
 
-@dataclass
-class Memory:
-    """A user's memory, what is done with it, and its remote."""
+class Memory(SyncedMemory):
+    """A user's memory, and its remote in a Dolt database."""
 
-    store: Store
-    folder: Path
-    place: DoltAddress
-    remote_id: str = ""
-
-    async def do(self, work: Any) -> Any:
-
-        def act(tx: Transaction) -> Any:
-            owned = user_memory.open_memory(tx, Scope(), USER, makes=True)
-            return work(tx, owned, Actor("user", owned.user.id, "Ada"))
-
-        return await self.store.write(act)
-
-    async def put(self, label: str, text: str, **options: Any) -> None:
-        await self.do(lambda tx, owned, by: user_memory.put(tx, owned, label, text, by, PutOptions(**options)))
-
-    async def propose(self, label: str, old: str, new: str, by: Actor = TUTORS[0], **options: Any) -> str:
-        said = ProposalOptions(**options)
-        made = await self.do(lambda tx, owned, _: user_memory.propose_edit(tx, owned, label, old, new, by, said))
-        return str(made.id)
-
-    async def approve(self, id: str, body: str | None = None) -> Any:
-        return await self.do(lambda tx, owned, by: approval.approve(tx, owned.scope, id, by, body=body))
-
-    async def reject(self, id: str) -> Any:
-        return await self.do(lambda tx, owned, by: approval.reject(tx, owned.scope, id, by, reason="No."))
-
-    async def remote(self) -> Remote:
-        if not self.remote_id:
-            access = Access(self.place.address, None, self.place.password)
-            made = await common.add(self.store, self.settings, Scope(), USER, DoltRemotes(), access)
-            self.remote_id = made.id
-        return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote_id))
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(data_dir=self.folder, remote_folders=str(self.folder), allow_private_remotes=True)
-
-    async def follow(self, store: Store | None = None) -> Remote:
-        return await common.sync(store or self.store, self.settings, DoltRemotes(), await self.remote())
-
-    async def text(self, label: str) -> str | None:
-        block = await self.do(lambda tx, owned, _: user_memory.find(tx, owned, label))
-        return None if block is None else str(block.value)
-
-    async def waiting(self) -> Any:
-        return await self.do(lambda tx, owned, _: proposals.waiting(tx, owned.chain.id))
+    def __init__(self, store: Store, folder: Path, place: DoltAddress) -> None:
+        settings = Settings(data_dir=folder, remote_folders=str(folder), allow_private_remotes=True)
+        super().__init__(store, settings, DoltRemotes(), Access(place.address, None, place.password))
+        self.place = place
 
 
 @pytest.fixture
@@ -104,13 +56,8 @@ def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
 
 async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     """The remote holds the rows, the versions in their order with authors and times, and the open branches."""
-    versions, blocks, waiting = await memory.do(
-        lambda tx, owned, _: (
-            history.page(tx, owned.chain.id, limit=10_000)[::-1],
-            user_memory.listed(tx, owned),
-            proposals.waiting(tx, owned.chain.id),
-        )
-    )
+    versions, waiting = await memory.versions(), await memory.waiting()
+    blocks = await memory.do(user_memory.listed)
     with closing(open_engine(memory.place)) as engine:
         database = Database(engine, USER)
         rows = engine.run("SELECT label, title, body, schema_ref, updated_at FROM memory_blocks ORDER BY label")
@@ -180,9 +127,9 @@ class Acts:
     async def rare(self) -> None:
         label, other = self._label(), self._label()
         if self._chance.random() < 0.5:
-            await self._memory.do(lambda tx, owned, by: user_memory.delete(tx, owned, label, by))
+            await self._memory.do(lambda tx, owned: user_memory.delete(tx, owned, label, ADA))
         else:
-            await self._memory.do(lambda tx, owned, by: user_memory.rename(tx, owned, label, other, by))
+            await self._memory.do(lambda tx, owned: user_memory.rename(tx, owned, label, other, ADA))
 
 
 class ForgetfulStore:
@@ -210,7 +157,7 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
         try:
-            await memory.follow(ForgetfulStore(memory.store, chance))
+            await memory.sync(ForgetfulStore(memory.store, chance))
         except Killed:
             return 1
     return 0
@@ -225,10 +172,10 @@ async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypa
         for _ in range(chance.randint(1, 6)):
             await acts.one()
         kills += await follow_mortally(memory, chance, monkeypatch)
-    noted = await memory.follow()
+    noted = await memory.sync()
     assert noted.last_error is None
     await require_same(memory)
-    assert await memory.follow() == await memory.remote()
+    assert await memory.sync() == await memory.noted()
     await require_same(memory)
     return kills
 

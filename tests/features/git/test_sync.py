@@ -7,66 +7,39 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.remote import Access, Remote
+from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.git import sync as following
 from ricordo.features.git import transport
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes import service as common
-from ricordo.memory.approval import approve, reject
-from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, propose_edit, put, rename
+from ricordo.memory.user_memory import delete, open_memory, rename
 from ricordo.settings import Settings
-from ricordo.storage import blocks, history, proposals
+from ricordo.storage import history, proposals
 from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.store import Store
 from tests.support.git import fsck, git, ids, run_git
+from tests.support.synced import ADA, SyncedMemory
 
-ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
 
+class World(SyncedMemory):
+    """A user's memory, a remote of it in a folder, and a clone of the remote."""
 
-class World:
-    """A user's memory, a remote of it in a folder, and her clone of the remote."""
-
-    def __init__(self, store: SqliteStore, folder: Path) -> None:
-        self.store = store
-        self.settings = Settings(data_dir=folder / "data")
-        self.access = Access(str(folder / "data" / "remotes" / "ada.git"))
+    def __init__(self, store: Store, folder: Path) -> None:
+        access = Access(str(folder / "data" / "remotes" / "ada.git"))
+        super().__init__(store, Settings(data_dir=folder / "data"), GitRemotes(), access)
         self.clone = folder / "clone"
-        self.remote: Remote
 
     async def start(self) -> None:
-        await self.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes tea\nLives in Rome", ADA))
-        await self.do(lambda tx, owned: put(tx, owned, "goals", "", ADA, PutOptions(policy="direct")))
-        self.remote = await self.add(self.access)
-        await self.follow()
+        await self.put("human", "Name: Ada\nLikes tea\nLives in Rome")
+        await self.put("goals", "", policy="direct")
+        await self.sync()
         git(self.clone.parent, "clone", "-q", self.access.address, "clone")
 
-    async def do(self, work: Callable[[Transaction, UserMemory], Any]) -> Any:
-        return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), "ada", makes=True)))
-
-    async def owned(self) -> UserMemory:
-        return await self.store.read(lambda tx: open_memory(tx, Scope(), "ada"))
-
-    async def follow(self) -> Remote:
-        return await common.sync(self.store, self.settings, GitRemotes(), self.remote)
-
-    async def add(self, access: Access, user: str = "ada") -> Remote:
-        return await common.add(self.store, self.settings, Scope(), user, GitRemotes(), access)
-
-    async def texts(self) -> dict[str, str]:
-        user_id = (await self.owned()).user.id
-        return {one.label: one.value for one in await self.store.read(lambda tx: blocks.of_user(tx, Scope(), user_id))}
-
-    async def versions(self) -> list[str]:
-        chain_id = (await self.owned()).chain.id
-        found = await self.store.read(lambda tx: history.page(tx, chain_id, limit=5000))
-        return list(dict.fromkeys(version.id.hex() for version in reversed(found)))
-
-    async def waiting(self) -> list[Any]:
-        chain_id = (await self.owned()).chain.id
-        return await self.store.read(lambda tx: proposals.waiting(tx, chain_id))
+    async def ids(self) -> list[str]:
+        """The ids in the database, each once, the oldest first."""
+        return list(dict.fromkeys(version.id.hex() for version in await self.versions()))
 
     def commit(self, *, pulls: bool = True, **files: str | None) -> str:
         if pulls:
@@ -98,9 +71,9 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
 async def test_a_remote_has_the_same_ids_and_is_noted(world: World) -> None:
     await world.do(lambda tx, owned: rename(tx, owned, "goals", "plans/this year", ADA))
 
-    noted = await world.follow()
+    noted = await world.sync()
 
-    assert ids(world.bare) == await world.versions()
+    assert ids(world.bare) == await world.ids()
     assert (fsck(world.bare), git(world.bare, "symbolic-ref", "HEAD")) == ("", "refs/heads/main")
     assert (noted.followed, noted.seen, noted.last_error) == (3, ids(world.bare)[-1], None)
     assert (await world.store.read(lambda tx: remotes.of_chain(tx, noted.chain_id)))[0] == noted
@@ -109,9 +82,9 @@ async def test_a_remote_has_the_same_ids_and_is_noted(world: World) -> None:
 async def test_what_the_owner_commits_there_becomes_her_versions(world: World) -> None:
     pushed = world.commit(goals="Learn Latin", human="Name: Ada")
 
-    await world.follow()
+    await world.sync()
 
-    assert (await world.versions())[-1] == pushed
+    assert (await world.ids())[-1] == pushed
     assert await world.texts() == {"goals": "Learn Latin", "human": "Name: Ada"}
     newest = await world.store.read(lambda tx: history.get(tx, world.remote.chain_id, pushed))
     assert (newest.author.kind, newest.author.name) == ("user", "ada")
@@ -119,91 +92,91 @@ async def test_what_the_owner_commits_there_becomes_her_versions(world: World) -
 
 async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
     theirs = world.commit(human="Name: Ada\nLikes tea\nLives in Milan", garden="Roses")
-    await world.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada Lovelace\nLikes tea\nLives in Rome", ADA))
+    await world.put("human", "Name: Ada Lovelace\nLikes tea\nLives in Rome")
 
-    await world.follow()
+    await world.sync()
 
     assert await world.texts() == {
         "human": "Name: Ada Lovelace\nLikes tea\nLives in Milan",
         "garden": "Roses",
         "goals": "",
     }
-    assert ids(world.bare) == await world.versions()
+    assert ids(world.bare) == await world.ids()
     assert git(world.bare, "rev-parse", "main^2") == theirs
     assert fsck(world.bare) == ""
 
 
 async def test_one_line_changed_on_both_sides_waits_for_the_owner_to_merge_it(world: World) -> None:
     world.commit(human="Name: Ada\nLikes wine\nLives in Rome")
-    await world.do(lambda tx, owned: put(tx, owned, "human", "Name: Ada\nLikes milk\nLives in Rome", ADA))
+    await world.put("human", "Name: Ada\nLikes milk\nLives in Rome")
     with pytest.raises(Conflict, match=r"both changed the same lines of human\.md"):
-        await world.follow()
-    (noted,) = await world.store.read(lambda tx: remotes.of_chain(tx, world.remote.chain_id))
+        await world.sync()
+    noted = await world.noted()
     assert "from-ricordo" in (noted.last_error or "")
     assert "from-ricordo" in world.branches()
 
     git(world.clone, "fetch", "-q")
     run_git(world.clone, "merge", "-q", "origin/from-ricordo", check=False)
     world.commit(pulls=False, human="Name: Ada\nLikes wine and milk\nLives in Rome")
-    await world.follow()
+    await world.sync()
 
     assert (await world.texts())["human"] == "Name: Ada\nLikes wine and milk\nLives in Rome"
     assert world.branches() == {"main"}
-    assert git(world.bare, "rev-parse", "main", "main^2").split() == (await world.versions())[:-3:-1]
+    assert git(world.bare, "rev-parse", "main", "main^2").split() == (await world.ids())[:-3:-1]
 
 
 async def test_what_no_memory_can_hold_stays_there_and_is_told(world: World) -> None:
-    before = await world.versions()
+    before = await world.ids()
     world.commit(human="password: hunter22")
     with pytest.raises(Invalid, match=r"human\.md, line 1: this looks like a password"):
-        await world.follow()
-    (noted,) = await world.store.read(lambda tx: remotes.of_chain(tx, world.remote.chain_id))
+        await world.sync()
+    noted = await world.noted()
     assert "human.md, line 1" in (noted.last_error or "")
-    assert await world.versions() == before
+    assert await world.ids() == before
 
 
 async def test_open_proposals_are_branches_until_they_are_decided(world: World) -> None:
     for text in ("coffee", "milk"):
         by = Actor("agent", f"agent-{text}", "Nina")
-        await world.do(lambda tx, owned, t=text, a=by: propose_edit(tx, owned, "human", "tea", t, a))
+        await world.propose("human", "tea", text, by)
     first, second = await world.waiting()
 
-    await world.follow()
+    await world.sync()
 
     assert world.branches() == {"main", f"agent/human/{first.id}", f"agent/human/{second.id}"}
     assert git(world.bare, "show", f"agent/human/{second.id}:human.md") == "Name: Ada\nLikes milk\nLives in Rome"
     assert fsck(world.bare) == ""
-    await world.store.write(lambda tx: approve(tx, Scope(), first.id, ADA))
-    await world.store.write(lambda tx: reject(tx, Scope(), second.id, ADA, reason="no"))
-    await world.follow()
+    await world.approve(first.id)
+    await world.reject(second.id)
+    await world.sync()
     assert world.branches() == {"main"}
 
 
 async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) -> None:
-    made = await world.do(lambda tx, owned: propose_edit(tx, owned, "human", "tea", "coffee", NINA))
-    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
-    await world.follow()
+    made = await world.propose("human", "tea", "coffee")
+    await world.put("goals", "Rest")
+    await world.sync()
     git(world.clone, "pull", "-q")
     git(world.clone, "merge", "-q", "--no-edit", f"origin/agent/human/{made.id}")
     git(world.clone, "push", "-q", "origin", "main")
 
-    await world.follow()
+    await world.sync()
 
     assert (await world.texts())["human"] == "Name: Ada\nLikes coffee\nLives in Rome"
     decided = await world.store.read(lambda tx: proposals.get(tx, Scope(), made.id))
-    assert (decided.status, decided.result and decided.result.hex()) == ("approved", (await world.versions())[-1])
+    assert (decided.status, decided.result and decided.result.hex()) == ("approved", (await world.ids())[-1])
     assert world.branches() == {"main"}
 
 
 async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: World) -> None:
-    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
-    await world.follow()
+    await world.put("goals", "Rest")
+    await world.sync()
     git(world.bare, "update-ref", "refs/heads/main", "main~1")
-    await world.follow()
-    assert ids(world.bare) == await world.versions()
+    await world.sync()
+    assert ids(world.bare) == await world.ids()
     git(world.bare, "update-ref", "-d", "refs/heads/main")
-    await world.follow()
-    assert ids(world.bare) == await world.versions()
+    await world.sync()
+    assert ids(world.bare) == await world.ids()
 
 
 @pytest.mark.parametrize("way", ["{}", "{}/", "{}/../ada.git"])
@@ -229,13 +202,13 @@ async def test_what_has_something_to_do_is_found(world: World) -> None:
     def due() -> Any:
         return world.store.read(lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)])
 
-    noted = await world.follow()
+    noted = await world.sync()
     assert await due() == []
-    await world.do(lambda tx, owned: propose_edit(tx, owned, "human", "tea", "coffee", NINA))
+    await world.propose("human", "tea", "coffee")
     assert await due() == [noted.id]
-    await world.follow()
+    await world.sync()
     assert await due() == []
-    await world.do(lambda tx, owned: put(tx, owned, "goals", "Rest", ADA))
+    await world.put("goals", "Rest")
     assert await due() == [noted.id]
     await world.store.write(lambda tx: remotes.remove(tx, noted))
     assert await due() == []
@@ -269,19 +242,16 @@ async def happen(world: World, chance: random.Random) -> None:
     text = "\n".join(f"{number} {chance.choice('ab')}" for number in range(chance.randrange(1, 5)))
     match chance.randrange(7):
         case 0 | 1:
-            await world.do(lambda tx, owned: put(tx, owned, label, text, ADA))
+            await world.put(label, text)
         case 2 if label in texts:
             await world.do(lambda tx, owned: delete(tx, owned, label, ADA))
         case 3 if texts.get(label):
             piece = texts[label].split("\n")[0]
             edit = f"{chance.random()}"
-            await world.do(
-                lambda tx, owned: propose_edit(tx, owned, label, texts[label], texts[label].replace(piece, edit), NINA)
-            )
+            await world.propose(label, texts[label], texts[label].replace(piece, edit))
         case 4 | 5 if waiting := await world.waiting():
             one = chance.choice(waiting)
-            decide = approve if chance.random() < 0.5 else reject
-            await world.store.write(lambda tx: decide(tx, Scope(), one.id, ADA))
+            await (world.approve if chance.random() < 0.5 else world.reject)(one.id)
         case 6:
             world.commit(**{f"by hand {chance.randrange(3)}": text})
 
@@ -307,13 +277,13 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
             for owner, name in places:
                 dying.setattr(owner, name, deadly(getattr(owner, name), chance))
             try:
-                await world.follow()
+                await world.sync()
             except Killed:
                 kills += 1
-    await world.follow()
+    await world.sync()
 
-    assert ids(world.bare)[-1] == (await world.versions())[-1] == git(world.bare, "rev-parse", "main")
-    assert set(await world.versions()) <= set(git(world.bare, "rev-list", "main").split())
+    assert ids(world.bare)[-1] == (await world.ids())[-1] == git(world.bare, "rev-parse", "main")
+    assert set(await world.ids()) <= set(git(world.bare, "rev-list", "main").split())
     assert fsck(world.bare) == ""
     tree = git(world.bare, "-c", "core.quotepath=off", "ls-tree", "-r", "--name-only", "main").split("\n")
     assert sorted(tree) == sorted(f"{label}.md" for label in await world.texts())

@@ -11,19 +11,17 @@ import pytest
 
 from ricordo.background.handlers import Handlers
 from ricordo.domain.job import Job
-from ricordo.domain.remote import SYNC, Access, Remote
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.remote import SYNC, Access
+from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, NotFound
 from ricordo.features.dolt.address import read_address
 from ricordo.features.dolt.database import Database
 from ricordo.features.dolt.engines import open_engine
 from ricordo.features.git import transport
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes import service as common
 from ricordo.features.remotes.jobs import HANDLERS, SWEEP
 from ricordo.memory import user_memory
-from ricordo.memory.approval import reject
-from ricordo.memory.user_memory import UserMemory, open_memory
+from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, versions
@@ -35,48 +33,37 @@ from tests.support.git import git
 from tests.support.jobs import runtime_on, until, working
 from tests.support.notebook import Notebooks
 from tests.support.statements import count_statements
+from tests.support.synced import ADA, SyncedMemory
 
 DATABASES = BOTH
 LIMIT = 20
-ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
 
 
-class World:
+class World(SyncedMemory):
     """Two servers on one database, with a user's memory and a remote of it."""
 
-    remote: Remote
-
     def __init__(self, store: Store, folder: Path, clock: ManualClock) -> None:
-        self.store, self.folder, self.clock, self.notebooks = store, folder, clock, Notebooks()
+        self.folder, self.clock, self.notebooks = folder, clock, Notebooks()
+        super().__init__(store, runtime_on(store, folder).settings, self.notebooks, Access(""))
 
     def server(self) -> Runtime:
+        """A server on the database."""
         runtime = runtime_on(self.store, self.folder)
-        runtime.remotes = Plugins(
-            [*load_plugins(("remotes", "git", "dolt"))._plugins, ("notebooks", self.notebooks)]
-        ).memory_remotes()
+        built_in = load_plugins(("git", "dolt"))._plugins
+        runtime.remotes = Plugins([*built_in, ("notebooks", self.notebooks)]).memory_remotes()
         return runtime
 
-    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str = "ada") -> Any:
-        return await self.store.write(lambda tx: work(tx, open_memory(tx, Scope(), user, makes=True)))
+    async def add_of(self, kind: str, address: str) -> None:
+        """Add the remote."""
+        self.kind = self.server().remotes[kind]
+        await self.add(Access(address))
 
-    async def put(self, text: str, user: str = "ada") -> None:
-        await self.do(lambda tx, owned: user_memory.put(tx, owned, "human", text, ADA), user)
-
-    async def propose(self, old: str, new: str) -> Any:
-        return await self.do(lambda tx, owned: user_memory.propose_edit(tx, owned, "human", old, new, NINA))
-
-    async def add(self, kind: str, address: str) -> None:
-        server = self.server()
-        self.remote = await common.add(
-            self.store, server.settings, Scope(), "ada", server.remotes[kind], Access(address)
-        )
-
-    async def waiting(self) -> list[Job]:
+    async def jobs(self) -> list[Job]:
         return await self.store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
 
     async def claim(self, worker: str) -> Job:
         self.clock.advance(60)
-        (job,) = await self.waiting()
+        (job,) = await self.jobs()
         claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
         assert claimed
         return claimed
@@ -87,11 +74,9 @@ class World:
         await handler.run(self.server(), job, lambda _done, _total: None)
         await self.store.write(lambda tx: jobs.finish(tx, job))
 
-    async def follow(self) -> None:
+    async def work(self) -> None:
+        """Let a server do the job that waits."""
         await self.run(await self.claim("a server"))
-
-    async def noted(self) -> Remote:
-        return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote.id))
 
 
 @pytest.fixture
@@ -101,38 +86,38 @@ def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
 
 
 async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
-    await world.put("Likes tea")
-    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
-    await world.follow()
-    await world.put("Likes tea", "eve")
-    assert await world.waiting() == []
+    await world.put("human", "Likes tea")
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.work()
+    await world.put("human", "Likes tea", "eve")
+    assert await world.jobs() == []
 
     async def rejected() -> None:
-        made = await world.propose("tea", "milk")
-        await world.follow()
-        await world.store.write(lambda tx: reject(tx, Scope(), made.id, ADA))
+        made = await world.propose("human", "tea", "milk")
+        await world.work()
+        await world.reject(made.id)
 
     changes: list[Callable[[], Awaitable[Any]]] = [
-        lambda: world.put("Likes coffee, and tea"),
-        lambda: world.propose("tea", "water"),
+        lambda: world.put("human", "Likes coffee, and tea"),
+        lambda: world.propose("human", "tea", "water"),
         rejected,
         lambda: world.do(lambda tx, owned: user_memory.rename(tx, owned, "human", "me", ADA)),
         lambda: world.do(lambda tx, owned: user_memory.delete(tx, owned, "me", ADA)),
     ]
     for change in changes:
         await change()
-        (job,) = await world.waiting()
+        (job,) = await world.jobs()
         assert (job.kind, job.payload) == (SYNC, {"remote_id": world.remote.id})
         assert job.not_before > job.created_at  # what comes a moment later goes with it
-        await world.follow()
-        assert await world.waiting() == []
+        await world.work()
+        assert await world.jobs() == []
     assert (world.folder / "remotes" / "ada.json").read_text() == '{"blocks": {}}'
 
 
 async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
-    await world.put("Likes tea")
-    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
-    await world.follow()
+    await world.put("human", "Likes tea")
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.work()
 
     def fail(tx: Transaction, owned: UserMemory) -> None:
         user_memory.put(tx, owned, "human", "Likes coffee", ADA)
@@ -140,14 +125,14 @@ async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
 
     with pytest.raises(NotFound):
         await world.do(fail)
-    assert await world.waiting() == []
+    assert await world.jobs() == []
     for number in range(3):
-        await world.put(f"{number}")
-    assert len(await world.waiting()) == 1
+        await world.put("human", f"{number}")
+    assert len(await world.jobs()) == 1
 
 
 async def test_to_hold_a_memory_without_remotes_costs_one_statement(world: World) -> None:
-    await world.put("Likes tea")
+    await world.put("human", "Likes tea")
     chain_id = (await world.do(lambda _, owned: owned)).chain.id
     with count_statements(world.store) as counted:  # type: ignore[arg-type]
         await world.store.write(lambda tx: versions.lock(tx, chain_id))
@@ -156,9 +141,9 @@ async def test_to_hold_a_memory_without_remotes_costs_one_statement(world: World
 
 async def test_a_worker_does_them(store: Store, tmp_path: Path, clock: ManualClock) -> None:
     world = World(store, tmp_path, clock)
-    await world.put("Likes tea")
-    await world.add("notebook", str(tmp_path / "remotes" / "ada.json"))
-    (job,) = await world.waiting()
+    await world.put("human", "Likes tea")
+    await world.add_of("notebook", str(tmp_path / "remotes" / "ada.json"))
+    (job,) = await world.jobs()
     async with working(store, tmp_path, *HANDLERS) as worker:
         worker._runtime.remotes = world.server().remotes
         world.clock.advance(60)
@@ -167,7 +152,7 @@ async def test_a_worker_does_them(store: Store, tmp_path: Path, clock: ManualClo
 
 
 async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) -> None:
-    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
     job = await world.claim("a server")
     runtime = world.server()
     runtime.remotes = {}
@@ -181,21 +166,21 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
 
 
 async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) -> None:
-    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
     await world.store.write(lambda tx: remotes.remove(tx, world.remote))
-    await world.follow()
+    await world.work()
     assert not (world.folder / "remotes").exists()
 
 
 async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
-    await world.put("Likes tea")
-    await world.add("notebook", str(world.folder / "remotes" / "ada.json"))
-    await world.follow()
+    await world.put("human", "Likes tea")
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.work()
     sweep = Job(SWEEP, Scope().organization_id)
     for seconds, found in ((60, 0), (600, 1)):
         world.clock.advance(seconds)
         await world.run(sweep)
-        assert len(await world.waiting()) == found
+        assert len(await world.jobs()) == found
 
 
 class Git:
@@ -271,7 +256,7 @@ async def overtaken(
     world.clock.advance(60)
     await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
     await meanwhile()
-    await world.follow()
+    await world.work()
     frozen.woken.set()
     await asyncio.wait([first], timeout=LIMIT)
     assert isinstance(first.exception(), LeaseLost)
@@ -280,42 +265,40 @@ async def overtaken(
 async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.put("one")
-    await world.add(there.name, there.address)
-    await world.follow()
-    await world.put("two")
+    await world.put("human", "one")
+    await world.add_of(there.name, there.address)
+    await world.work()
+    await world.put("human", "two")
 
-    await overtaken(world, there, monkeypatch, lambda: world.put("three"))
+    await overtaken(world, there, monkeypatch, lambda: world.put("human", "three"))
 
     assert there.text() == "three"
     noted = await world.noted()
     assert (noted.followed, noted.last_error) == (3, None)
-    await world.follow()  # it looks once more
-    assert (there.text(), await world.waiting()) == ("three", [])
+    await world.work()  # it looks once more
+    assert (there.text(), await world.jobs()) == ("three", [])
     assert (await world.noted()).followed == 3
 
 
 async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decided(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.put("one")
-    await world.add(there.name, there.address)
-    await world.follow()
-    made = await world.propose("one", "two")
+    await world.put("human", "one")
+    await world.add_of(there.name, there.address)
+    await world.work()
+    made = await world.propose("human", "one", "two")
 
-    await overtaken(
-        world, there, monkeypatch, lambda: world.store.write(lambda tx: reject(tx, Scope(), made.id, ADA, reason="no"))
-    )
+    await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
 
-    await world.follow()  # what it wrote in its sleep is gone after this
-    assert (there.proposals(), there.text(), await world.waiting()) == (0, "one", [])
+    await world.work()  # what it wrote in its sleep is gone after this
+    assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 
 async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: World, there: Git | Dolt) -> None:
-    await world.put("one")
-    await world.add(there.name, there.address)
-    await world.follow()
-    await world.put("two")
+    await world.put("human", "one")
+    await world.add_of(there.name, there.address)
+    await world.work()
+    await world.put("human", "two")
     job = await world.claim("frozen")
     world.clock.advance(60)
     await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))

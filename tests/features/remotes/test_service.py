@@ -7,8 +7,7 @@ import pytest
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
-from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import access_of, add, require_folder, sync
+from ricordo.features.remotes.service import access_of, add, require_folder
 from ricordo.memory import user_memory
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import Secret
@@ -18,28 +17,18 @@ from ricordo.storage.paging import Page
 from ricordo.storage.store import Store
 from ricordo.storage.tables import organizations
 from tests.support.notebook import Notebooks
+from tests.support.synced import SyncedMemory
 
 
-class World:
+class World(SyncedMemory):
     """A user's memory, and the one remote of it."""
 
+    kind: Notebooks
+
     def __init__(self, store: Store, folder: Path) -> None:
-        self.store, self.kind, self.settings = store, Notebooks(), Settings(data_dir=folder)
         self.file = folder / "remotes" / "ada.json"
-        self.access = Access(str(self.file), "ada", "s3cret", {"title": "Ada"})
-
-    async def add(self, access: Access | None = None) -> Remote:
-        return await add(self.store, self.settings, Scope(), "ada", self.kind, access or self.access)
-
-    async def put(self, text: str) -> None:
-        await self.store.write(
-            lambda tx: user_memory.put(
-                tx, user_memory.open_memory(tx, Scope(), "ada", makes=True), "human", text, Scope().actor
-            )
-        )
-
-    async def noted(self, remote: Remote) -> Remote:
-        return await self.store.read(lambda tx: remotes.get(tx, Scope(), remote.id))
+        access = Access(str(self.file), "ada", "s3cret", {"title": "Ada"})
+        super().__init__(store, Settings(data_dir=folder), Notebooks(), access)
 
 
 @pytest.fixture
@@ -50,7 +39,7 @@ def world(store: Store, tmp_path: Path) -> World:
 
 async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(world: World) -> None:
     remote = await world.add()
-    assert "s3cret" not in repr(await world.noted(remote))
+    assert "s3cret" not in repr(await world.noted())
     assert access_of(remote, Secret(world.settings.data_dir)) == world.access
     (waiting,) = await world.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
     assert (waiting.kind, waiting.key, waiting.is_single) == (SYNC, f"remote:{remote.id}", True)
@@ -86,28 +75,28 @@ async def test_what_may_be_no_remote_makes_nobody(world: World) -> None:
 
 
 async def test_how_following_went_is_noted(world: World) -> None:
-    await world.put("Likes tea")
-    remote = await world.add()
-    done = await sync(world.store, world.settings, world.kind, remote)
+    await world.put("human", "Likes tea")
+    await world.add()
+    done = await world.sync()
     assert world.file.read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
     assert (done.followed, done.last_error, world.kind.passwords) == (1, None, ["s3cret"])
-    assert await world.noted(remote) == done
+    assert await world.noted() == done
     for error, said in (
         (Unavailable("The notebook is lost."), "The notebook is lost."),
         (KeyError("s3cret"), "It failed (KeyError). The server's log says more."),
     ):
         world.kind.fails = error
         with pytest.raises(type(error)):
-            await sync(world.store, world.settings, world.kind, remote)
-        failed = await world.noted(remote)
+            await world.sync()
+        failed = await world.noted()
         assert (failed.last_error, failed.followed) == (said, 1)
         assert (failed.last_at or 0) > (done.last_at or 0)
 
 
 async def test_what_is_written_while_it_follows_is_found_by_the_sweep(world: World) -> None:
-    remote = await world.add()
+    await world.add()
     before = world.store.clock.now()
-    done = await sync(world.store, world.settings, world.kind, remote)
+    done = await world.sync()
     assert before < (done.last_at or 0) < world.store.clock.now()
 
 

@@ -1,0 +1,77 @@
+"""A user's memory with a remote, for tests of every kind of remote: what owners and agents do to it, and its sync."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ricordo.domain.remote import Access, Remote
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.features.remotes import queries, service
+from ricordo.memory import approval, user_memory
+from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
+from ricordo.settings import Settings
+from ricordo.storage import blocks, history, proposals
+from ricordo.storage.store import Store, Transaction
+
+ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
+
+
+class SyncedMemory:
+    """The memory of `ada`, and its remote once `add` made one."""
+
+    remote: Remote
+
+    def __init__(self, store: Store, settings: Settings, kind: RemoteKind, access: Access) -> None:
+        self.store, self.settings, self.kind, self.access = store, settings, kind, access
+
+    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str = "ada") -> Any:
+        return await self.store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), user, makes=True)))
+
+    async def put(self, label: str, text: str, user: str = "ada", **options: Any) -> None:
+        await self.do(lambda tx, owned: user_memory.put(tx, owned, label, text, ADA, PutOptions(**options)), user)
+
+    async def propose(self, label: str, old: str, new: str, by: Actor = NINA, **options: Any) -> Proposal:
+        given = ProposalOptions(**options)
+        made: Proposal = await self.do(
+            lambda tx, owned: user_memory.propose_edit(tx, owned, label, old, new, by, given)
+        )
+        return made
+
+    async def approve(self, id: str, body: str | None = None) -> Any:
+        return await self.do(lambda tx, owned: approval.approve(tx, owned.scope, id, ADA, body=body))
+
+    async def reject(self, id: str) -> Any:
+        return await self.do(lambda tx, owned: approval.reject(tx, owned.scope, id, ADA, reason="No."))
+
+    async def texts(self) -> dict[str, str]:
+        found = await self.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id))
+        return {one.label: one.value for one in found}
+
+    async def text(self, label: str = "human") -> str | None:
+        return (await self.texts()).get(label)
+
+    async def versions(self) -> list[BlockVersion]:
+        """The versions, the oldest first."""
+        found: list[BlockVersion] = await self.do(lambda tx, owned: history.page(tx, owned.chain.id, limit=10_000))
+        return found[::-1]
+
+    async def waiting(self) -> list[Proposal]:
+        """The proposals that wait."""
+        return list(await self.do(lambda tx, owned: proposals.waiting(tx, owned.chain.id)))
+
+    async def add(self, access: Access | None = None, user: str = "ada") -> Remote:
+        """Add a remote; the first one is the memory's."""
+        made = await service.add(self.store, self.settings, Scope(), user, self.kind, access or self.access)
+        if not hasattr(self, "remote"):
+            self.remote = made
+        return made
+
+    async def noted(self) -> Remote:
+        """The remote as it is stored."""
+        return await self.store.read(lambda tx: queries.get(tx, Scope(), self.remote.id))
+
+    async def sync(self, store: Store | None = None) -> Remote:
+        if not hasattr(self, "remote"):
+            await self.add()
+        return await service.sync(store or self.store, self.settings, self.kind, await self.noted())
