@@ -116,8 +116,8 @@ _CORRECTION = (
 
 # Facts as they are told: "My name is Ada.", "Name: Ada", and in words of their own.
 _OWN = (
-    r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|'s|’s|:)(?= )|^\W*(?:(?:the )?(?:user|human)'s |(?:user"
-    r"|human) )?([a-z][a-z -]{1,20}):"
+    r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|:) |\bmy (name)['’]s "
+    r"|^\W*(?:(?:the )?(?:user|human)'s |(?:user|human) )?([a-z][a-z -]{1,20}):"
 )
 _NAME = (
     r"\bcall me (?!an? |the |later|back|when|if|on |at |to|in )\w|\bi(?:'m|’m| am) called \w"
@@ -232,7 +232,7 @@ def is_correction(text: str) -> bool:
 def facts_told(text: str) -> set[str]:
     """Return the kinds of facts that the text states: `name`, `home`, or what follows "my", as `sister's name`."""
     told = {name for name, pattern in (("name", _NAME), ("home", _HOME)) if _match(pattern, text)}
-    return told or {_kind(match[1] or match[2]) for match in [_match(_OWN, text)] if match}
+    return told or {_kind(match[1] or match[2] or match[3]) for match in [_match(_OWN, text)] if match}
 
 
 def facts_asked(text: str) -> set[str]:
