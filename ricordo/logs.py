@@ -42,8 +42,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, followed by the traceback where there is one."""
-        moment = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
-        words = [moment, f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
+        time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
+        words = [time, f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
         words += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
         return "\n".join([" ".join(words), *(f"    {line}" for line in _traceback(record))])
 

@@ -13,7 +13,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
-        def pages(self): return [Page("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
+        def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PluginPage:
     """A page for people that the home page links to; the plugin's `routes` serve it."""
 
     title: str
@@ -137,7 +137,7 @@ class Plugins:
         """Every SQLAlchemy table that is offered."""
         return self._collect("tables")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[PluginPage]:
         """Every page that is offered."""
         return self._collect("pages")
 

@@ -128,7 +128,7 @@ async def store(
 
 @pytest.fixture
 def scope() -> Scope:
-    """The local organisation and user."""
+    """The local organization and user."""
     return Scope()
 
 

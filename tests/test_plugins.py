@@ -13,7 +13,7 @@ from ricordo import app as composition
 from ricordo import cli
 from ricordo.app import create_app
 from ricordo.features import FEATURES
-from ricordo.plugins import Commands, Page, Plugins, load_plugins
+from ricordo.plugins import Commands, PluginPage, Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings
 
 FORECASTS = Table("forecasts", MetaData(), Column("city", Text, primary_key=True, info={"erasure": "keep"}))
@@ -41,8 +41,8 @@ class Weather:
     def tables(self) -> list[Table]:
         return [FORECASTS]
 
-    def pages(self) -> list[Page]:
-        return [Page("Weather & more", "/weather")]
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Weather & more", "/weather")]
 
 
 @pytest.mark.parametrize("group", ["weather", "memory", ""])

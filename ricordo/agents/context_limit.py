@@ -38,8 +38,8 @@ from ricordo.llm.tokens import (
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
-from ricordo.prompt.fitting import fit
 from ricordo.prompt.transcript import transcript
+from ricordo.prompt.truncation import fit
 from ricordo.runtime import Runtime
 
 log = logging.getLogger(__name__)

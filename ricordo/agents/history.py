@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 
 from ricordo.domain.agent import Conversation
-from ricordo.domain.clock import parse_moment, zone
+from ricordo.domain.clock import parse_timestamp, zone
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, NotFound
@@ -131,7 +131,7 @@ def _require_different_otids(past: Sequence[PastMessage]) -> None:
 
 
 def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:
-    given = [None if item.created_at is None else parse_moment(item.created_at, where) for item in past]
+    given = [None if item.created_at is None else parse_timestamp(item.created_at, where) for item in past]
     dated = next((place for place, moment in enumerate(given) if moment is not None), None)
     # A microsecond apart, and none of them after what is said from now on.
     before = now - len(given) if dated is None else (given[dated] or 0) - dated - 1

@@ -28,9 +28,9 @@ from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError
-from ricordo.prompt.fitting import SystemPromptTooLong
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
+from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import Runtime
 from ricordo.tools.presentation import THINKING, with_thoughts
 from ricordo.tools.toolbox import ToolContext

@@ -1,7 +1,7 @@
 """What is kept of calls to models: a step for each that failed, and where the settings ask for it, what was sent and answered.
 Calls that write summaries belong to no step: their traces have ids of their own, and stand among those of the run.
 
-A trace holds our own request and reply, which every door to a model is given and gives back, and not the bytes a provider got:
+A trace holds our own request and reply, which every adapter to a model is given and gives back, and not the bytes a provider got:
 so it has no headers and no keys. What looks like a credential in its texts is replaced, and of pictures only their size is kept.
 """
 

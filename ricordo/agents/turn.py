@@ -24,7 +24,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
-from ricordo.prompt.fitting import SystemPromptTooLong
+from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
 

@@ -9,7 +9,7 @@ from ricordo.agents.conversations import DEFAULT, effective, resolve_conversatio
 from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Call, Here, Paged, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, changed_agent, note
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
 from ricordo.api.models.base import NoteResponse
@@ -205,7 +205,7 @@ def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> 
     )
 
 
-def _change_attachments(tx: Transaction, here: Call, agent_id: str, body: AgentUpdate) -> None:
+def _change_attachments(tx: Transaction, here: RequestContext, agent_id: str, body: AgentUpdate) -> None:
     if body.tool_ids is not None:
         wanted = tools.by_ids(tx, here.scope, list(dict.fromkeys(body.tool_ids)))
         tools.detach_all(tx, agent_id)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Call, Here, Paged, Piece, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, Piece, RequestContext, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     ArchiveRequest,
@@ -240,9 +240,9 @@ async def delete_archived(here: Here, agent_id: str, memory_id: str) -> Response
 router.routes += _memory.routes
 
 
-async def _file(here: Call, archive_id: str, items: Sequence[PassageItem]) -> list[Passage]:
+async def _file(here: RequestContext, archive_id: str, items: Sequence[PassageItem]) -> list[Passage]:
     # Read before anything is stored: a date that is none refuses all of them.
-    moments = [item.timestamp(UTC) for item in items]
+    timestamps = [item.timestamp(UTC) for item in items]
     made: list[Passage] = []
     for start in range(0, len(items), _PORTION):
         portion = slice(start, start + _PORTION)
@@ -250,8 +250,8 @@ async def _file(here: Call, archive_id: str, items: Sequence[PassageItem]) -> li
         def insert(tx: Transaction, portion: slice = portion) -> list[Passage]:
             archive = archives.get(tx, here.scope, archive_id)
             new = [
-                new_passage(tx, here, item, moment, archive_id)
-                for item, moment in zip(items[portion], moments[portion], strict=True)
+                new_passage(tx, here, item, timestamp, archive_id)
+                for item, timestamp in zip(items[portion], timestamps[portion], strict=True)
             ]
             insert_passages(tx, archive, new)
             return new
@@ -260,8 +260,10 @@ async def _file(here: Call, archive_id: str, items: Sequence[PassageItem]) -> li
     return made
 
 
-def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | None, archive_id: str) -> Passage:
-    """A passage as it was sent, not yet stored; made at `moment`, else now."""
+def new_passage(
+    tx: Transaction, here: RequestContext, item: PassageItem, timestamp: int | None, archive_id: str
+) -> Passage:
+    """A passage as it was sent, not yet stored; made at `timestamp`, else now."""
     now = tx.clock.now()
     return Passage(
         id=new_id("passage"),
@@ -272,18 +274,18 @@ def new_passage(tx: Transaction, here: Call, item: PassageItem, moment: int | No
         metadata=item.metadata or {},
         user_id=here.scope.subject_id,
         created_by=here.scope.user_id,
-        created_at=now if moment is None else moment,
+        created_at=now if timestamp is None else timestamp,
         updated_at=now,
     )
 
 
-def _json(here: Call, archive: Archive) -> dict[str, Any]:
+def _json(here: RequestContext, archive: Archive) -> dict[str, Any]:
     embedders = here.runtime.models.embedders
     handle = archive.embedding or embedders.default_handle()
     return ArchiveResponse.from_archive(archive, embedders.info(handle) if handle else None)
 
 
-def _require_usable(here: Call, body: ArchiveRequest) -> None:
+def _require_usable(here: RequestContext, body: ArchiveRequest) -> None:
     """Raise Unsupported where the vectors could not be kept."""
     usable = ["native", *here.runtime.indexes]
     if body.vector_db_provider not in usable:

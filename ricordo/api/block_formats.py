@@ -15,7 +15,7 @@ from fastapi import Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from ricordo.api.call import Call, Here
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.memory import PutBlockRequest
 from ricordo.domain.block import Block
 from ricordo.domain.block_format import BlockFormat
@@ -42,7 +42,7 @@ Message = Annotated[
 ]
 
 
-async def show_as(here: Call, block: Block, format: str) -> tuple[str, str]:
+async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str, str]:
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
     for offered in _formats(here):
         if offered.name == format:
@@ -75,7 +75,7 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     return _checked({"body": parsed.text} | ({"message": message} if message else {}))
 
 
-def _formats(here: Call) -> list[BlockFormat]:
+def _formats(here: RequestContext) -> list[BlockFormat]:
     return here.runtime.plugins.block_formats()
 
 
@@ -94,7 +94,7 @@ def _checked(sent: Any) -> PutBlockRequest:
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
 
 
-async def _schema_ref(here: Call, user_id: str, label: str) -> str | None:
+async def _schema_ref(here: RequestContext, user_id: str, label: str) -> str | None:
     def read(tx: Transaction) -> str | None:
         try:
             block = user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
@@ -105,7 +105,7 @@ async def _schema_ref(here: Call, user_id: str, label: str) -> str | None:
     return await here.store.read(read)
 
 
-async def _schema(here: Call, name: str | None) -> BlockSchema | None:
+async def _schema(here: RequestContext, name: str | None) -> BlockSchema | None:
     """The schema of this name, where there is one here: a block may name one that only another system has."""
     folder = here.runtime.settings.data_dir / FOLDER
 

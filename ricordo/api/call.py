@@ -20,7 +20,7 @@ from ricordo.storage.store import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestContext:
     """One request, with the opened parts and the caller's scope."""
 
     request: Request
@@ -43,16 +43,16 @@ _MISSING_THERE = {("/v1/blocks/", "name")}
 _SERVED_THERE = {("/v1/steps/", name) for name in ("end_date", "feedback", "has_feedback", "start_date")}
 
 
-async def _call(request: Request) -> Call:
+async def _call(request: Request) -> RequestContext:
     for name in request.query_params:
         there = (request.url.path, name)
         if (name in _MISSING_FILTERS and there not in _SERVED_THERE) or there in _MISSING_THERE:
             raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
     # No key is configured, or the guard has checked it: the caller is the local administrator.
-    return Call(request, request.app.state.runtime, Scope())
+    return RequestContext(request, request.app.state.runtime, Scope())
 
 
-Here = Annotated[Call, Depends(_call)]
+Here = Annotated[RequestContext, Depends(_call)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def note(message: str) -> Response:
     return answer(NoteResponse.of(None, message=message))
 
 
-def agent_json(here: Call, state: AgentState) -> Json:
+def agent_json(here: RequestContext, state: AgentState) -> Json:
     """Return an agent, also where its model's provider is no longer configured: it can still be looked at."""
     try:
         info = here.runtime.organization_providers.known(here.scope.organization_id).get(state.agent.model).info
@@ -102,7 +102,7 @@ def agent_json(here: Call, state: AgentState) -> Json:
     return AgentResponse.from_state(state, info, embedders.info(embedding) if embedding else None)
 
 
-async def changed_agent(here: Call, agent_id: str, change: Callable[[Transaction], object]) -> Response:
+async def changed_agent(here: RequestContext, agent_id: str, change: Callable[[Transaction], object]) -> Response:
     """Make the change, and return the agent as it is then."""
 
     def work(tx: Transaction) -> AgentState:

@@ -19,7 +19,7 @@ from ricordo.agents.conversations import (
 )
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
-from ricordo.api.call import Call, Here, Paged, answer, note
+from ricordo.api.call import Here, Paged, RequestContext, answer, note
 from ricordo.api.errors import model_failure
 from ricordo.api.messages import message_view, stream_turn, turn_request, turn_response
 from ricordo.api.models.base import NoteResponse
@@ -186,15 +186,15 @@ async def compact(
 router.routes += _compaction.routes
 
 
-async def _named(here: Call, name: str, agent_id: str | None) -> Conversation:
+async def _named(here: RequestContext, name: str, agent_id: str | None) -> Conversation:
     return await here.store.read(lambda tx: resolve_conversation(tx, here.scope, name, agent_id))
 
 
-async def _answer(here: Call, conversation: Conversation) -> Response:
+async def _answer(here: RequestContext, conversation: Conversation) -> Response:
     return answer(await here.store.read(lambda tx: _json(tx, here, conversation)))
 
 
-def _json(tx: Transaction, here: Call, conversation: Conversation) -> dict[str, Any]:
+def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> dict[str, Any]:
     if not conversation.model_settings:
         return ConversationResponse.from_conversation(conversation, "")
     model = conversation.model or agents.load(tx, here.scope, conversation.agent_id).agent.model
@@ -208,7 +208,7 @@ def _json(tx: Transaction, here: Call, conversation: Conversation) -> dict[str, 
         return ConversationResponse.from_conversation(conversation, "openai")
 
 
-async def _compact(here: Call, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
+async def _compact(here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
     def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
         conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
         return conversation, agents.load(tx, here.scope, conversation.agent_id).agent.compaction

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.api.call import Call, Here, Paged, agent_json, answer
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
@@ -117,7 +117,7 @@ async def reset(here: Here, agent_id: str) -> Response:
 
 
 async def turn_request(
-    here: Call,
+    here: RequestContext,
     agent_id: str,
     body: SendRequest,
     conversation_id: str | None = None,
@@ -188,7 +188,9 @@ def turn_response(result: Answer, view: MessageFormat) -> Response:
     )
 
 
-async def stream_turn(here: Call, agent_id: str, body: SendRequest, conversation_id: str | None = None) -> Response:
+async def stream_turn(
+    here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None
+) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     request = await turn_request(here, agent_id, body, conversation_id, is_background=body.background)
     view = message_view(body)

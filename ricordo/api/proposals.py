@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 
 from ricordo.agents.edit_context import expiry_of
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import TextConflict
 from ricordo.api.models.memory import (
@@ -159,7 +159,7 @@ async def _decided(done: _Decided) -> Response:
     return answer(await asyncio.to_thread(DecidedResponse.from_proposal, *done))
 
 
-async def _list(here: Call, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
+async def _list(here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
     def read(tx: Transaction) -> list[dict[str, Any]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
         chain = owned.chain
@@ -176,14 +176,14 @@ async def _list(here: Call, user_id: str, label: str | None, status: str, wanted
     return answer(await here.store.read(read))
 
 
-def _require_proposed(tx: Transaction, here: Call, chain_id: str, label: str) -> None:
+def _require_proposed(tx: Transaction, here: RequestContext, chain_id: str, label: str) -> None:
     """Raise NotFound unless there ever was a proposal for this block, which may be one that is yet to be made."""
     if not proposals.page(tx, here.scope, Page(limit=1), ProposalFilter(chain_id=chain_id, label=label)):
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
 
 
 async def _decide_many(
-    here: Call, user_id: str, body: BulkDecisionRequest, decision: Literal["approve", "reject"]
+    here: RequestContext, user_id: str, body: BulkDecisionRequest, decision: Literal["approve", "reject"]
 ) -> Response:
     def read(tx: Transaction) -> tuple[UserMemory, list[str]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
@@ -197,12 +197,12 @@ async def _decide_many(
     return response
 
 
-def _scope_of(here: Call, owned: UserMemory) -> Scope:
+def _scope_of(here: RequestContext, owned: UserMemory) -> Scope:
     """The caller's scope, narrowed to what is the user's."""
     return replace(here.scope, subject_id=owned.user.id)
 
 
-def _require(tx: Transaction, here: Call, user_id: str, label: str, diff_id: str) -> UserMemory:
+def _require(tx: Transaction, here: RequestContext, user_id: str, label: str, diff_id: str) -> UserMemory:
     """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
     owned = user_memory.open_memory(tx, here.scope, user_id)
     proposal = proposals.get(tx, here.scope, diff_id)

@@ -1,11 +1,11 @@
-"""Providers with keys of an organisation's own: made, listed, changed, checked, refreshed, deleted."""
+"""Providers with keys of an organization's own: made, listed, changed, checked, refreshed, deleted."""
 
 from dataclasses import replace
 from typing import cast
 
 from fastapi import Response
 
-from ricordo.api.call import Call, Here, Paged, answer, note
+from ricordo.api.call import Here, Paged, RequestContext, answer, note
 from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
 from ricordo.api.routing import Routes
@@ -24,7 +24,7 @@ router = Routes(prefix="/v1/providers", tags=["providers"])
 async def list_providers(
     here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
 ) -> Response:
-    """The organisation's own providers, by default newest first; those of this name, or of this type."""
+    """The organization's own providers, by default newest first; those of this name, or of this type."""
     page = paging.page()
     rows = await here.store.read(
         lambda tx: providers.page(tx, here.scope, page, name=name, provider_type=provider_type)
@@ -34,7 +34,7 @@ async def list_providers(
 
 @router.post("/", response_model=ProviderResponse)
 async def create(here: Here, body: ProviderRequest) -> Response:
-    """Add a provider. Its models can be used from now on, by this organisation alone, as `<name>/<model>`."""
+    """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
     keys = body.keys()
     provider = _new(here, body.name, body)
     owned = _owned(here)
@@ -128,18 +128,18 @@ async def delete(here: Here, provider_id: str) -> Response:
     return note(f"Provider id={provider_id} successfully deleted")
 
 
-async def _stored(here: Call, provider_id: str) -> OrganizationProvider:
+async def _stored(here: RequestContext, provider_id: str) -> OrganizationProvider:
     return await here.store.read(lambda tx: providers.get(tx, here.scope, provider_id))
 
 
-async def _checked(here: Call, provider: OrganizationProvider, keys: Keys) -> Response:
+async def _checked(here: RequestContext, provider: OrganizationProvider, keys: Keys) -> Response:
     owned = _owned(here)
     owned.require_usable(provider, keys)
     await owned.ask(provider, keys)
     return note(f"Valid api key for provider_type={provider.provider_type}")
 
 
-def _new(here: Call, name: str, body: ProviderRequest | ProviderCheckRequest) -> OrganizationProvider:
+def _new(here: RequestContext, name: str, body: ProviderRequest | ProviderCheckRequest) -> OrganizationProvider:
     scope = here.scope
     return OrganizationProvider(
         "",
@@ -161,5 +161,5 @@ def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationP
     return replace(provider, **{name: value for name, value in given.items() if value is not None})
 
 
-def _owned(here: Call) -> OrganizationProviders:
+def _owned(here: RequestContext) -> OrganizationProviders:
     return cast("OrganizationProviders", here.request.app.state.runtime.organization_providers)

@@ -7,7 +7,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from ricordo.agents.conversations import DEFAULT, resolve_conversation
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.base import RequestPart
 from ricordo.api.routing import Routes
 from ricordo.api.sse import STREAM, sse_response
@@ -63,7 +63,7 @@ async def resume_conversation(here: Here, conversation_id: str, body: Resume = N
     return stream_of(here, run, wanted.resumption())
 
 
-def stream_of(here: Call, run: Run, resumption: Resumption) -> Response:
+def stream_of(here: RequestContext, run: Run, resumption: Resumption) -> Response:
     """The response that reads this run's stored stream; refuses one that is not stored, or no more."""
     if not run.background:
         raise Invalid(
@@ -77,7 +77,7 @@ def stream_of(here: Call, run: Run, resumption: Resumption) -> Response:
     return sse_response(follow(here.runtime, run, resumption))
 
 
-def _run_of(tx: Transaction, here: Call, conversation_id: str, wanted: ResumeRequest) -> Run:
+def _run_of(tx: Transaction, here: RequestContext, conversation_id: str, wanted: ResumeRequest) -> Run:
     agent_id = wanted.agent_id if conversation_id == DEFAULT else None
     conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id).id
     if wanted.run_id:

@@ -140,8 +140,8 @@ class StepQuery:
     feedback: Literal["positive", "negative"] | None = None
     has_feedback: bool | None = None
     tags: Annotated[list[str] | None, Query(description="Steps with any of these tags.")] = None
-    start_date: Annotated[str | None, Query(description="Steps from this day or moment on, UTC without a zone.")] = None
-    end_date: Annotated[str | None, Query(description="Steps up to this day or moment, UTC without a zone.")] = None
+    start_date: Annotated[str | None, Query(description="Steps from this day or time on, UTC without a zone.")] = None
+    end_date: Annotated[str | None, Query(description="Steps up to this day or time, UTC without a zone.")] = None
 
     def equal(self) -> dict[str, str]:
         """The columns that are compared as they are."""

@@ -6,7 +6,7 @@ from datetime import UTC, tzinfo
 from fastapi import Response
 
 from ricordo.agents.history import PastMessage, import_messages
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.archives import FoundPassageResponse
 from ricordo.api.models.search import (
     FoundMessageResponse,
@@ -81,7 +81,7 @@ async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Respons
     return answer({"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation_id)})
 
 
-async def _messages(here: Call, body: MessageSearchRequest) -> Sequence[FoundMessage]:
+async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
     body.refuse_unsupported()
     conversation_id = body.conversation_id
     if conversation_id == "default":

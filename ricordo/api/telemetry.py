@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.traces import TraceResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
@@ -42,7 +42,7 @@ async def traces_of_run(
     return answer([TraceResponse.from_trace(*found) for found in await here.store.read(read)])
 
 
-async def _of_step(here: Call, step_id: str) -> Found:
+async def _of_step(here: RequestContext, step_id: str) -> Found:
     def read(tx: Transaction) -> Found:
         trace = traces.of_step(tx, here.scope, step_id)
         if trace is None:

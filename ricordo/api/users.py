@@ -9,7 +9,7 @@ import orjson
 from fastapi import Depends, Query, Response
 
 from ricordo.api.block_formats import PUT_BODY, IfMatch, IfNoneMatch, Message, read_sent, require_match, show_as, tagged
-from ricordo.api.call import Call, Here, answer, note
+from ricordo.api.call import Here, RequestContext, answer, note
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import NoteResponse, TextConflict
 from ricordo.api.models.memory import (
@@ -179,7 +179,7 @@ def _shown(found: tuple[Block, int], known: str | None = None) -> Response:
     return tagged(block, orjson.dumps(UserBlockResponse.of(block, pending=pending)), "application/json", known)
 
 
-async def _of_chain(here: Call, user_id: str, read: Any) -> Any:
+async def _of_chain(here: RequestContext, user_id: str, read: Any) -> Any:
     """What `read` finds in the user's chain."""
     return await here.store.read(lambda tx: read(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id))
 
@@ -202,7 +202,7 @@ def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "read_only": False} if "policy" in settings else settings
 
 
-async def _collision(here: Call, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> Response:
+async def _collision(here: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> Response:
     """Say why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Telling whoever asked that a run has ended: a signed request, tried again where nobody takes it.
+"""Callbacks: tell the client that a run has ended: a signed request, tried again where nobody takes it.
 
 The body is JSON; `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of `<t>.<body>` under the signing key of
 this installation. A request may come twice, as after a kill: `X-Ricordo-Delivery` is then the same.
@@ -27,10 +27,10 @@ def signing_key(data_dir: Path) -> str:
     return Secret(data_dir).derive("callbacks").hex()
 
 
-def signature(key: str, moment: int, body: bytes) -> str:
+def signature(key: str, timestamp: int, body: bytes) -> str:
     """The value of the header for this body, sent at this second since 1970."""
-    digest = hmac.digest(bytes.fromhex(key), f"{moment}.".encode() + body, "sha256")
-    return f"t={moment},v1={digest.hex()}"
+    digest = hmac.digest(bytes.fromhex(key), f"{timestamp}.".encode() + body, "sha256")
+    return f"t={timestamp},v1={digest.hex()}"
 
 
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:

@@ -18,7 +18,7 @@ _ENDS = {
 }
 
 
-class Answer:
+class AnswerPrinter:
     """Shows one answer on a screen."""
 
     def __init__(self, screen: Screen) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ricordo.cli.answer import Answer
+from ricordo.cli.answer import AnswerPrinter
 from ricordo.cli.client import Client, Json, key_of, running_server
 from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
 from ricordo.cli.screen import Screen, screen
@@ -58,7 +58,7 @@ def _take(chat: Chat, line: str) -> bool:
 def _say(chat: Chat, text: str) -> bool:
     events = chat.client.send(chat.agent["id"], text)
     try:
-        return Answer(chat.screen).show(events)
+        return AnswerPrinter(chat.screen).show(events)
     except KeyboardInterrupt:
         # A turn continues when its reader leaves; only this stops it.
         chat.client.cancel(chat.agent["id"])

@@ -29,7 +29,7 @@ from ricordo.storage.database import Absent, Broken, InUse, Shared, Sound, check
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
-Verdict = Literal["ok", "warning", "wrong"]
+Level = Literal["ok", "warning", "wrong"]
 DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
@@ -44,23 +44,23 @@ _EXTRAS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the table."""
 
     name: str
     text: str
-    verdict: Verdict = "ok"
+    level: Level = "ok"
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[DoctorFinding]:
     """Check everything, and yield one finding after the other."""
-    yield Finding("version", __version__)
-    yield Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield DoctorFinding("version", __version__)
+    yield DoctorFinding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     try:
         settings, providers = load_settings()
     except Invalid as error:
         for fault in str(error).splitlines():
-            yield Finding("settings", fault, "wrong")
+            yield DoctorFinding("settings", fault, "wrong")
         return
     yield _data_folder(settings.data_dir)
     yield from _remote_folders(settings)
@@ -72,20 +72,20 @@ def examine() -> Iterator[Finding]:
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:
-        yield Finding("plugins", str(error), "wrong")
+        yield DoctorFinding("plugins", str(error), "wrong")
         return
     yield from asyncio.run(_models(settings, providers, plugins))
-    yield Finding("plugins", ", ".join(plugins.names))
+    yield DoctorFinding("plugins", ", ".join(plugins.names))
 
 
-def show(findings: Iterator[Finding]) -> bool:
+def show(findings: Iterator[DoctorFinding]) -> bool:
     """Print the findings as they come; returns whether nothing is wrong."""
     faults = warnings = 0
     for finding in findings:
-        mark = typer.style(f"{finding.verdict:<8}", fg=_COLOURS[finding.verdict])
+        mark = typer.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
         typer.echo(f"{mark} {finding.name:<14} {finding.text}")
-        faults += finding.verdict == "wrong"
-        warnings += finding.verdict == "warning"
+        faults += finding.level == "wrong"
+        warnings += finding.level == "warning"
     if faults:
         typer.echo(f"\nWrong: {faults}. Nothing was changed.")
     else:
@@ -93,43 +93,45 @@ def show(findings: Iterator[Finding]) -> bool:
     return faults == 0
 
 
-def _data_folder(folder: Path) -> Finding:
+def _data_folder(folder: Path) -> DoctorFinding:
     if folder.exists() and not folder.is_dir():
-        return Finding("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.", "wrong")
+        return DoctorFinding("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.", "wrong")
     # A missing folder will be created below the nearest one that exists.
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.", "wrong")
+        return DoctorFinding("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.", "wrong")
     free = shutil.disk_usage(nearest).free
     state = "" if folder.exists() else ", made at the first start"
     text = f"{folder}{state}, {_size(free)} free"
-    return Finding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
+    return DoctorFinding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
 
 
-def _remote_folders(settings: Settings) -> Iterator[Finding]:
+def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
     """Warn of remote folders that are missing, not writable, or inside the data folder."""
     data = settings.data_dir
     for folder in settings.folders_of_remotes if settings.remote_folders else ():
         if not folder.is_dir():
-            yield Finding(
+            yield DoctorFinding(
                 "remote folder", f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.", "warning"
             )
         elif not os.access(folder, os.W_OK | os.X_OK):
-            yield Finding("remote folder", f"{folder} cannot be written, so remotes there cannot be synced.", "warning")
+            yield DoctorFinding(
+                "remote folder", f"{folder} cannot be written, so remotes there cannot be synced.", "warning"
+            )
         elif folder in (data, *data.parents) or (data in folder.parents and folder != data / "remotes"):
             text = f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's own files."
-            yield Finding("remote folder", f"{text} Choose a separate folder.", "warning")
+            yield DoctorFinding("remote folder", f"{text} Choose a separate folder.", "warning")
 
 
-def _database(settings: Settings, database: DatabaseState) -> Finding:
+def _database(settings: Settings, database: DatabaseState) -> DoctorFinding:
     path = settings.database_path
     match database:
         case Absent():
-            return Finding("database", f"{path}, made at the first start")
+            return DoctorFinding("database", f"{path}, made at the first start")
         case InUse():
             return _running_server(settings)
         case Broken(reason):
-            return Finding("database", reason, "wrong")
+            return DoctorFinding("database", reason, "wrong")
         case Sound(schema, size):
             return _schema(str(path), schema, f"{_size(size)}, sound")
         case Shared(schema, size, server, name, vectors):
@@ -137,21 +139,21 @@ def _database(settings: Settings, database: DatabaseState) -> Finding:
             return _schema(f"{name} on PostgreSQL {server}", schema, f"{_size(size)}, {with_vectors}")
 
 
-def _schema(name: str, schema: int, rest: str) -> Finding:
+def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
     known = len(MIGRATIONS)
     if schema > known:
         reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
-        return Finding("database", f"{name} {reason}", "wrong")
+        return DoctorFinding("database", f"{name} {reason}", "wrong")
     later = "" if schema == known else f", will become {known} at the next start, after a backup"
     made = f"schema {schema}{later}" if schema else "tables made at the first start"
-    return Finding("database", f"{name}, {made}, {rest}")
+    return DoctorFinding("database", f"{name}, {made}, {rest}")
 
 
 def _is_current(database: DatabaseState) -> bool:
     return isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
 
 
-def _conversations(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
+def _conversations(settings: Settings, database: DatabaseState) -> Iterator[DoctorFinding]:
     """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
     if not _is_current(database):
         return
@@ -159,51 +161,53 @@ def _conversations(settings: Settings, database: DatabaseState) -> Iterator[Find
         with read_at_rest(settings) as tx:
             count, found = examine_all(tx, is_alone=isinstance(database, Sound))
     except RicordoError as error:
-        yield Finding("conversations", f"not examined: {error}", "warning")
+        yield DoctorFinding("conversations", f"not examined: {error}", "warning")
         return
     if not found:
-        yield Finding("conversations", f"{count:,}, all sound")
+        yield DoctorFinding("conversations", f"{count:,}, all sound")
         return
-    yield Finding(
+    yield DoctorFinding(
         "conversations",
         f"{len(found):,} of {count:,} need repair: stop the server, then: ricordo doctor --repair",
         "warning",
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
-        yield Finding(
+        yield DoctorFinding(
             "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning"
         )
 
 
-def _running_server(settings: Settings) -> Finding:
+def _running_server(settings: Settings) -> DoctorFinding:
     address = address_of(settings.host, settings.port)
     client = Client(address)
     try:
         if version := client.version():
-            return Finding("database", f"in use by a running server, which answers at {address} (version {version})")
+            return DoctorFinding(
+                "database", f"in use by a running server, which answers at {address} (version {version})"
+            )
         reason = f"no server answers at {address}"
     except RicordoError as error:
         reason = str(error)
     finally:
         client.close()
-    return Finding("database", f"in use by a running server; {reason}", "warning")
+    return DoctorFinding("database", f"in use by a running server; {reason}", "warning")
 
 
-def _jobs(settings: Settings, database: DatabaseState) -> Iterator[Finding]:
+def _jobs(settings: Settings, database: DatabaseState) -> Iterator[DoctorFinding]:
     try:
         queue, is_served = _queue(settings, database)
     except RicordoError as error:
-        yield Finding("jobs", str(error), "warning")
+        yield DoctorFinding("jobs", str(error), "warning")
         return
     if queue is None:
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
     text = f"{waiting}, {queue['running']} running, {queue['failed']} failed recently"
-    yield Finding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
+    yield DoctorFinding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
-        yield Finding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
+        yield DoctorFinding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
 
 
 def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bool]:
@@ -223,16 +227,16 @@ def _asked_queue(settings: Settings) -> Json | None:
         return client.queue() if client else None
 
 
-def _providers(providers: ProviderSettings) -> Iterator[Finding]:
+def _providers(providers: ProviderSettings) -> Iterator[DoctorFinding]:
     named = [listed.variable for listed in listed_providers() if listed.value is not None]
-    yield Finding("providers", f"set: {', '.join(named)}" if named else "none set")
+    yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for variable, module, extra in _EXTRAS:
         if getattr(providers, variable) and not _is_installed(module):
             text = f"{variable.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
-            yield Finding("providers", text, "warning")
+            yield DoctorFinding("providers", text, "warning")
 
 
-async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[Finding]:
+async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[DoctorFinding]:
     models = open_models(settings, providers, plugins)
     try:
         found = await models.find_local()
@@ -244,33 +248,33 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
         await models.close()
 
 
-def _local_models(settings: Settings, handles: list[str]) -> Finding:
+def _local_models(settings: Settings, handles: list[str]) -> DoctorFinding:
     if not settings.find_local_models:
-        return Finding("local models", "not looked for (RICORDO_FIND_LOCAL_MODELS)")
+        return DoctorFinding("local models", "not looked for (RICORDO_FIND_LOCAL_MODELS)")
     servers = sorted({handle.partition("/")[0] for handle in handles})
     counted = [f"{server} ({sum(handle.startswith(server + '/') for handle in handles)})" for server in servers]
-    return Finding("local models", ", ".join(counted) or "no model server found on this machine")
+    return DoctorFinding("local models", ", ".join(counted) or "no model server found on this machine")
 
 
-def _small_windows(infos: list[ModelInfo]) -> list[Finding]:
+def _small_windows(infos: list[ModelInfo]) -> list[DoctorFinding]:
     """Warn of Ollama models whose window is too small for an agent."""
     small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
     if not small:
         return []
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
-    return [Finding("windows", f"small for an agent: {', '.join(small)}. {advice}", "warning")]
+    return [DoctorFinding("windows", f"small for an agent: {', '.join(small)}. {advice}", "warning")]
 
 
-async def _default_model(settings: Settings, models: Models) -> Finding:
+async def _default_model(settings: Settings, models: Models) -> DoctorFinding:
     handle = models.default_handle()
     try:
         await models.require(handle)
     except RicordoError as error:
-        return Finding("default model", str(error), "wrong")
+        return DoctorFinding("default model", str(error), "wrong")
     if handle == LIBRARIAN:
-        return Finding("default model", f"{handle}: built in, stores and finds, not a language model")
+        return DoctorFinding("default model", f"{handle}: built in, stores and finds, not a language model")
     source = "by RICORDO_MODEL" if settings.model else "found on this machine"
-    return Finding("default model", f"{handle}, {source}")
+    return DoctorFinding("default model", f"{handle}, {source}")
 
 
 def _is_installed(module: str) -> bool:
@@ -288,12 +292,12 @@ def _size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-async def _embedding(models: Models) -> Finding:
+async def _embedding(models: Models) -> DoctorFinding:
     handle = models.embedders.default_handle()
     if handle is None:
-        return Finding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
+        return DoctorFinding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
     try:
         await models.embedders.require(handle)
     except RicordoError as error:
-        return Finding("embedding", str(error), "wrong")
-    return Finding("embedding", handle)
+        return DoctorFinding("embedding", str(error), "wrong")
+    return DoctorFinding("embedding", handle)

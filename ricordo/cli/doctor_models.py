@@ -57,7 +57,7 @@ class ModelReport:
         return self.answers and not self.fails and self.error is None
 
     @property
-    def verdict(self) -> str:
+    def result(self) -> str:
         """The last column of the table."""
         if self.error is not None:
             return f"no: {self.error}"
@@ -199,7 +199,7 @@ def table_line(report: ModelReport, width: int) -> str:
     right = f"{report.right}/{report.calls}"
     answers, streams = ("yes" if seen else "no" for seen in (report.answers, report.streams))
     calls = "yes" if report.calls else "no"
-    return f"{report.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {report.seconds:>7.1f}  {report.verdict}"
+    return f"{report.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {report.seconds:>7.1f}  {report.result}"
 
 
 def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
@@ -218,7 +218,7 @@ async def examine_models(handle: str | None = None, *, say: Callable[[str], None
     finally:
         await listing.close()
     width = max(len(each) for each in [*handles, "model"])
-    say(f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  verdict")
+    say(f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  result")
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         reports = []
         async with open_trial(settings, providers, Path(folder)) as runtime:

@@ -10,7 +10,7 @@ _EVERY = 5.0  # seconds between lines in a pipe
 _EVERY_LIVE = 0.1
 
 
-class Progress:
+class ProgressLine:
     """Shows how much of the work is done."""
 
     def __init__(self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from ricordo.app import open_runtime
-from ricordo.cli.progress import Progress
+from ricordo.cli.progress import ProgressLine
 from ricordo.domain.job import ENDED, Job
 from ricordo.errors import NotFound
 from ricordo.logs import set_up_logs
@@ -70,7 +70,7 @@ class _Watch:
     """Rebuilds partitions and shows the progress. `documents` is the number of documents of each."""
 
     def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
-        self.progress = Progress()
+        self.progress = ProgressLine()
         self._store = store
         self._documents = documents
         self._done = 0

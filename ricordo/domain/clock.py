@@ -33,13 +33,13 @@ class SystemClock:
 
 
 def to_datetime(micros: int) -> datetime:
-    """The moment as an aware datetime in UTC, exact to the microsecond."""
+    """Return the time as an aware datetime in UTC, exact to the microsecond."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
-def to_micros(moment: datetime, zone: tzinfo = UTC) -> int:
+def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
     """Microseconds since 1970; a naive datetime is read in `zone`."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    aware = time if time.tzinfo else time.replace(tzinfo=zone)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -54,26 +54,26 @@ def zone(name: str) -> tzinfo:
 
 
 def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int:
-    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last moment."""
+    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last microsecond."""
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
         if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
-            moment += timedelta(days=1, microseconds=-1)
-        return to_micros(moment, where)
+            parsed += timedelta(days=1, microseconds=-1)
+        return to_micros(parsed, where)
     except (ValueError, OverflowError) as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
 
 
-def parse_moment(text: str, where: tzinfo, *, name: str = "created_at") -> int:
-    """Read the moment at which something was made, as `parse_date` does; raises Invalid where it could not be shown again."""
+def parse_timestamp(text: str, where: tzinfo, *, name: str = "created_at") -> int:
+    """Read a creation time, as `parse_date` does; raises Invalid where it could not be shown again."""
     micros = parse_date(text, where, name=name)
     try:
         # A day to spare: it is shown in any time zone, and what has no date of its own is put right beside it.
         to_datetime(micros - DAY), to_datetime(micros + DAY)
     except OverflowError as error:
         raise Invalid(
-            f"{name} {text} lies beyond the calendar. Choose a moment from 0001-01-02 to 9999-12-30, in UTC."
+            f"{name} {text} lies beyond the calendar. Choose a time from 0001-01-02 to 9999-12-30, in UTC."
         ) from error
     return micros
 

@@ -122,7 +122,7 @@ Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted
 
 @dataclass(frozen=True, slots=True)
 class OrganizationProvider:
-    """A provider of one organisation. `secret` holds its keys, encrypted; times are microseconds, UTC.
+    """A provider of one organization. `secret` holds its keys, encrypted; times are microseconds, UTC.
 
     `name` is the first half of its models' handles; `provider_type` tells what it speaks.
     """

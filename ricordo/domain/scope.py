@@ -29,7 +29,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the caller may see: one organisation; `subject_id` narrows it to what is about one user (None: no narrowing)."""
+    """What the caller may see: one organization; `subject_id` narrows it to what is about one user (None: no narrowing)."""
 
     organization_id: str = LOCAL_ORGANIZATION
     user_id: str = LOCAL_USER

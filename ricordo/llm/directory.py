@@ -54,7 +54,7 @@ class ListCache:
         self.listed, self._until = listed, self._now() + KEPT_SECONDS
 
 
-class Directory:
+class ModelDirectory:
     """The providers that may be called, and their lists. `on_listed` holds what to call when a list was read."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Directory:
 class Registry(Generic[Model]):
     """Models by their handles `provider/name`: those added one by one, and those of the providers in the directory."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: ModelDirectory) -> None:
         self._directory = directory
         self._added: dict[str, Model] = {}
         self._built: dict[str, Model] = {}

@@ -89,7 +89,7 @@ class EventLines:
 
 
 @dataclass(slots=True)
-class _Call:
+class _PartialCall:
     call_id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class ReplyBuilder:
         self._details = Details()
         self._thoughts: list[str] = []
         self._texts: list[str] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_PartialCall] = []
         self._by_index: dict[int, int] = {}
         self._finish: FinishReason | None = None
         self._usage: Any = None
@@ -150,7 +150,7 @@ class ReplyBuilder:
         slot = len(self._calls) if is_whole else self._slot(index, call_id, name)
         is_new = slot == len(self._calls)
         if is_new:
-            self._calls.append(_Call(call_id or new_call_id()))
+            self._calls.append(_PartialCall(call_id or new_call_id()))
         call = self._calls[slot]
         first_name = bool(name) and not call.name
         if first_name:

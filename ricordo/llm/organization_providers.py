@@ -34,7 +34,7 @@ Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 
 
 @dataclass(slots=True)
-class _Provider:
+class _CachedProvider:
     """One provider of an organization, with what was made of it. A change makes another."""
 
     stored: OrganizationProvider
@@ -53,7 +53,7 @@ class _Organization:
     """What is known of one organization. The connections are its own, so that no cookie goes to another."""
 
     connections: Connections
-    providers: dict[str, _Provider] = field(default_factory=dict)
+    providers: dict[str, _CachedProvider] = field(default_factory=dict)
     read_at: float | None = None
     changes: int = 0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -160,7 +160,7 @@ class OrganizationProviders:
         organization.providers = {
             stored.name: known
             if (known := before.get(stored.name)) and known.stored == stored
-            else _Provider(stored, ListCache(self._now))
+            else _CachedProvider(stored, ListCache(self._now))
             for stored in await self._load(organization_id)
         }
         # What changed while it was read is read again by the next who asks.
@@ -168,12 +168,12 @@ class OrganizationProviders:
 
     # What OrganizationModels asks for.
 
-    def providers_of(self, organization_id: str) -> dict[str, _Provider]:
+    def providers_of(self, organization_id: str) -> dict[str, _CachedProvider]:
         """Return the providers of the organization by their names, as they were read last."""
         organization = self._organizations.get(organization_id)
         return organization.providers if organization else {}
 
-    async def listed(self, provider: _Provider) -> tuple[ModelInfo, ...] | None:
+    async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return what the provider lists, asked at most every five minutes; None where it lists nothing or cannot be asked."""
 
         async def ask() -> ModelList:
@@ -260,7 +260,7 @@ class OrganizationModels:
         """Return the handle for agents made without one."""
         return self._base.default_handle()
 
-    def find(self, handle: str) -> tuple[_Provider, str] | None:
+    def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
         name, _, model = handle.partition("/")
         provider = self._providers.providers_of(self._organization_id).get(name)
         return (provider, model) if provider and model else None

@@ -7,7 +7,7 @@ from ricordo.domain.model import ModelInfo
 from ricordo.errors import NotFound
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
-from ricordo.llm.directory import Directory, Registry
+from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.model_lists import ModelList, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
@@ -40,7 +40,7 @@ class Models(Registry[ChatModel]):
         self._settings = settings
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
-        directory = Directory(
+        directory = ModelDirectory(
             (*configured(providers), *extra),
             self._connections,
             local_servers=started(local_servers, providers) if settings.find_local_models else (),

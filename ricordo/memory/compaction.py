@@ -11,7 +11,7 @@ from itertools import accumulate
 from ricordo.domain.agent import TRIGGER, CompactionMode
 from ricordo.domain.message import Message
 from ricordo.llm.tokens import message_tokens
-from ricordo.prompt.fitting import exchanges
+from ricordo.prompt.truncation import exchanges
 
 # By how much more may leave each time that too much stayed, as a share of the conversation (the retired Letta V1 server's).
 _RISE = 0.1
@@ -33,7 +33,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _CutPlan:
     """A window with what is known of it: where its exchanges are, where the turn begins, and what may stay, in tokens.
 
     `goal` is what a cut aims at, and beyond `limit` the next call would have to cut again.
@@ -94,7 +94,7 @@ def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> in
 
 def _plan(
     window: Sequence[Message], share: float, window_tokens: int, overhead: int, percent: int, keep_from: int
-) -> _Plan:
+) -> _CutPlan:
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
         # Something right behind the system message claims to belong to it; nothing takes the system message along.
@@ -107,7 +107,7 @@ def _plan(
     # A share of what the system message and the tools leave over, where they take much: else all would go at every turn.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
     turn = next((begin for begin, end in pieces if begin <= keep_from < end), max(1, min(keep_from, len(window))))
-    return _Plan(
+    return _CutPlan(
         window,
         pieces,
         min(turn, _waiting(window, pieces)),
@@ -130,7 +130,7 @@ def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> in
     return len(window)
 
 
-def _sliding_places(plan: _Plan, share: float) -> list[int]:
+def _sliding_places(plan: _CutPlan, share: float) -> list[int]:
     """Where the window may be cut, each place further on than the one before; the turn's own beginning comes last."""
     window = plan.window
     first = next((i for i in range(1, len(window)) if _is_progress(window[i : i + 1])), len(window))
@@ -156,7 +156,7 @@ def _may_begin(message: Message) -> bool:
     return message.role == "assistant" or (message.role == "approval" and bool(message.tool_calls))
 
 
-def _all_before(plan: _Plan) -> Cut | None:
+def _all_before(plan: _CutPlan) -> Cut | None:
     """All that came before this turn leaves; where that is not enough, so do the turn's own older exchanges."""
     window = plan.window
     evicted = list(range(1, plan.turn))

@@ -10,8 +10,8 @@ import orjson
 
 from ricordo.domain.message import Message
 from ricordo.llm.tokens import text_tokens
-from ricordo.prompt.fitting import shorten
 from ricordo.prompt.packaging import local_time
+from ricordo.prompt.truncation import shorten
 
 # Longer than this, in characters, it would tell a reader nothing more.
 _MOST = 8_000

@@ -32,7 +32,7 @@ _BESIDE = "The rest was applied."
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ProposalDraft:
     """A change to be proposed: of `block`, or a new one where that is None; `value` is None for one that shall go."""
 
     chain_id: str
@@ -82,7 +82,9 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
     return ProposedEdits(told, failed)
 
 
-def propose(tx: Transaction, draft: Draft, metadata: ChangeMetadata, expires_after: int | None = None) -> Proposal:
+def propose(
+    tx: Transaction, draft: ProposalDraft, metadata: ChangeMetadata, expires_after: int | None = None
+) -> Proposal:
     """Store a proposal; an older one of the same author for the same block is superseded. Raises NotFound where all is erased.
 
     What the older proposed in the same run and in other lines goes into the newer, since its author did not see it in the block.
@@ -133,7 +135,7 @@ def _with_older(value: str | None, older: Proposal, metadata: ChangeMetadata) ->
     return value if merged is None else merged
 
 
-def _draft(block: Block, edits: Sequence[MemoryEdit]) -> Draft:
+def _draft(block: Block, edits: Sequence[MemoryEdit]) -> ProposalDraft:
     value: str | None = block.value
     new_label = None
     for edit in edits:
@@ -145,7 +147,7 @@ def _draft(block: Block, edits: Sequence[MemoryEdit]) -> Draft:
             case BlockRename():
                 new_label = edit.label
     sure = [edit.reason.confidence for edit in edits if edit.reason.confidence is not None]
-    return Draft(
+    return ProposalDraft(
         block.chain_id,
         block.organization_id,
         block.label,

@@ -10,7 +10,7 @@ from ricordo.storage.store import Store
 class RemoteKind(Protocol):
     """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
 
-    Where several users of an organisation may have a remote at one address, as in a database, `is_shared` is True.
+    Where several users of an organization may have a remote at one address, as in a database, `is_shared` is True.
     """
 
     kind: str

@@ -1,6 +1,6 @@
-"""Summing up what left a window, by a model where one answers, and without one where none does: this never fails.
+"""Summaries of what left a window, by a model where one answers, and without one where none does: this never fails.
 
-The material is cut into pieces that the writer's window holds, each summed up together with the summary so far, so any length
+The material is cut into pieces that the writer's window holds, each summarized together with the summary so far, so any length
 works. A writer gets it as plain text between tags, as data; an agent that sums up for itself gets its own messages as they are,
 behind the same system message and tools as ever, so that its provider's cache holds.
 """
@@ -19,10 +19,10 @@ from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.memory.outline import clipped, outline
-from ricordo.prompt.fitting import exchanges, fit, shorten
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.packaging import local_time
 from ricordo.prompt.texts import text
+from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _SummaryDraft:
     """A summary while it is written: `text` covers the first `covered` of the messages."""
 
     text: str
@@ -87,8 +87,8 @@ class _Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Messages that are summed up together at the least: their size in tokens, and the number of messages up to their end."""
+class _SummaryPiece:
+    """The fewest messages that are summarized together: their size in tokens, and the number of messages up to their end."""
 
     tokens: int
     end: int
@@ -110,7 +110,7 @@ async def summarize(
     where there is none, is left to an outline. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
-    draft, mode, asked = _Draft(earlier), settings.mode, writer
+    draft, mode, asked = _SummaryDraft(earlier), settings.mode, writer
     if mode.startswith("self_"):
         mode, asked = (mode, own) if own else ("all", writer)
     if asked:
@@ -150,14 +150,14 @@ class _Task:
         return text(name).replace("{words}", str(words))
 
 
-async def _write(draft: _Draft, evicted: Sequence[Message], task: _Task) -> None:
+async def _write(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task) -> None:
     if isinstance(task.writer, AgentWriter):
         await _write_as_itself(draft, evicted, task, task.writer)
     else:
         await _write_from_outside(draft, evicted, task)
 
 
-async def _write_from_outside(draft: _Draft, evicted: Sequence[Message], task: _Task) -> None:
+async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task) -> None:
     """Ask a writer who sees the messages as data."""
     entries = [(_entry(message, task.timezone), index + 1) for index, message in enumerate(evicted)]
     entries = [entry for entry in entries if entry[0]]
@@ -176,10 +176,10 @@ async def _write_from_outside(draft: _Draft, evicted: Sequence[Message], task: _
         return await _reply(task, ModelRequest(messages))
 
     budget = int(task.writer.window * _WRITER_SHARE * 100 / max(1, task.writer.percent)) - fixed
-    await _fold(draft, [_Piece(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
+    await _fold(draft, [_SummaryPiece(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
-async def _write_as_itself(draft: _Draft, evicted: Sequence[Message], task: _Task, own: AgentWriter) -> None:
+async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task, own: AgentWriter) -> None:
     """Ask the agent, whose request begins as all of its requests do."""
     pieces = exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.
@@ -198,12 +198,15 @@ async def _write_as_itself(draft: _Draft, evicted: Sequence[Message], task: _Tas
         return await _reply(task, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
 
     sizes = [sum(map(message_tokens, evicted[begin:end])) for begin, end in pieces]
-    ends = [_Piece(size, end) for size, (_, end) in zip(sizes, pieces, strict=True)]
+    ends = [_SummaryPiece(size, end) for size, (_, end) in zip(sizes, pieces, strict=True)]
     await _fold(draft, ends, budget - message_tokens(own.system), ask)
 
 
 async def _fold(
-    draft: _Draft, pieces: Sequence[_Piece], budget: int, ask: Callable[[int, int, int], Awaitable[ModelReply]]
+    draft: _SummaryDraft,
+    pieces: Sequence[_SummaryPiece],
+    budget: int,
+    ask: Callable[[int, int, int], Awaitable[ModelReply]],
 ) -> None:
     """Sum up as many pieces at a time as `budget` tokens hold, each time together with the summary of those before."""
     begin = 0

@@ -13,7 +13,7 @@ from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.store import Transaction
@@ -279,7 +279,9 @@ def propose_edit(
         raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
     (block or Block("", owned.chain.organization_id, owned.chain.id, label, "")).require_fits(value)
-    draft = Draft(owned.chain.id, owned.chain.organization_id, label, value, block, confidence=options.confidence)
+    draft = ProposalDraft(
+        owned.chain.id, owned.chain.organization_id, label, value, block, confidence=options.confidence
+    )
     return propose(tx, draft, metadata, options.expires_after)
 
 

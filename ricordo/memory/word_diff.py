@@ -26,7 +26,7 @@ _WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u3
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DiffPiece:
     """A stretch of text that both texts have, or only the new one, or only the old one."""
 
     kind: PieceKind
@@ -87,7 +87,7 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
     return "".join(told)
 
 
-def by_words(old: str, new: str) -> list[Piece]:
+def by_words(old: str, new: str) -> list[DiffPiece]:
     """The texts as pieces: all but the added ones join to the old text, all but the removed ones to the new one."""
     before, after = _lines(old), _lines(new)
     pieces: list[tuple[PieceKind, str]] = []
@@ -124,14 +124,14 @@ def _word_pieces(old: Sequence[str], new: Sequence[str], matcher: _BoundedMatche
                 yield from (("same", word[:length]), ("removed", word[length:]), ("added", word_new[length:]))
 
 
-def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[Piece]:
+def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
     """Neighbours of one kind as one piece, removed before added, and nothing empty."""
     told: list[tuple[PieceKind, str]] = []
     for is_same, group in groupby(filter(_TEXT, pieces), key=lambda piece: piece[0] == "same"):
         stretch = list(group)
         told += stretch if is_same else _change(*(_text_of(stretch, kind) for kind in ("removed", "added")))
     for kind, group in groupby(filter(_TEXT, told), key=itemgetter(0)):
-        yield Piece(kind, "".join(map(_TEXT, group)))
+        yield DiffPiece(kind, "".join(map(_TEXT, group)))
 
 
 def _text_of(pieces: Iterable[tuple[PieceKind, str]], kind: str) -> str:

@@ -49,7 +49,7 @@ class OpenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class PromptDirectory:
     """A folder of files that the agent may open."""
 
     name: str
@@ -66,7 +66,7 @@ class MemorySection:
     provider: str
     blocks: tuple[Block, ...] = ()
     rule_lines: tuple[str, ...] = ()
-    directories: tuple[Directory, ...] = ()
+    directories: tuple[PromptDirectory, ...] = ()
     max_files_open: int = 5
 
 
@@ -137,7 +137,7 @@ def _rules(lines: Sequence[str]) -> str:
     return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
 
 
-def _directories(directories: Sequence[Directory], max_files_open: int) -> str:
+def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
     if not directories:
         return ""
     open_files = sum(file.is_open for directory in directories for file in directory.files)
@@ -146,7 +146,7 @@ def _directories(directories: Sequence[Directory], max_files_open: int) -> str:
     return f"<directories>\n{limits}\n\n{rendered}\n</directories>"
 
 
-def _directory(directory: Directory) -> str:
+def _directory(directory: PromptDirectory) -> str:
     lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
     if directory.description:
         lines.append(f"<description>{disarm(directory.description, *_IN_DIRECTORY)}</description>")

@@ -113,7 +113,7 @@ def old_name(owner_id: str) -> str:
 
 
 def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[str, str]]:
-    """Agents and archives, each with its organisation, in the order of their ids."""
+    """Agents and archives, each with its organization, in the order of their ids."""
     return [(row.id, row.organization_id) for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})]
 
 

@@ -1,1 +1,1 @@
-"""The one door to the database: tables, repositories by noun, migrations, search, and what SQLite alone knows."""
+"""The database: tables, repositories by noun, migrations, search, and what SQLite alone knows."""

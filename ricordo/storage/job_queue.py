@@ -28,7 +28,7 @@ class Queue:
 
 
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
-    """The queue of the scope's organisation as it stands; None: of all of them, for whoever runs the server."""
+    """The queue of the scope's organization as it stands; None: of all of them, for whoever runs the server."""
     theirs = jobs.c.organization_id == scope.organization_id if scope else true()
     depth: dict[str, dict[JobStatus, int]] = {}
     counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)

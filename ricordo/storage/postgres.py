@@ -128,7 +128,7 @@ class PostgresStore(SqlStore):
 
     def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
         """One try. Raises _Again where nothing was changed and another try may succeed."""
-        progress = _Progress(work)
+        progress = _UnitProgress(work)
         try:
             return self._run(self._connection(), begin, progress.run)
         except Overtaken as error:
@@ -169,7 +169,7 @@ class _Again(Exception):
         self.is_lost = is_lost
 
 
-class _Progress(Generic[T]):
+class _UnitProgress(Generic[T]):
     """A unit of work that knows whether all of it has run, so that what is left is only the commit."""
 
     def __init__(self, work: Callable[[Transaction], T]) -> None:

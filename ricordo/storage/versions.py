@@ -73,7 +73,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VersionPlan:
     """A chain as changes will leave it, but for the depth of new texts, the id of each change's version, and the time in them."""
 
     chain: Chain
@@ -114,7 +114,7 @@ def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> C
     return _chain(row._asdict()) if row else None
 
 
-def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> Plan:
+def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> VersionPlan:
     """Plan what the changes make of a locked chain. One that leaves text and label as they were makes no version.
 
     Raises Invalid for a reason that no git commit can hold.
@@ -137,10 +137,12 @@ def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now:
         body = commit_body(tree, parents, signature(metadata.author), now, metadata.reason)
         chain = replace(chain, head=object_id("commit", body), versions=chain.versions + 1, files=files)
         ids.append(chain.head)
-    return Plan(chain, tuple(ids), now)
+    return VersionPlan(chain, tuple(ids), now)
 
 
-def store(tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, planned: Plan) -> Chain:
+def store(
+    tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, planned: VersionPlan
+) -> Chain:
     """Store what was planned for the chain; returns it as it is then."""
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):

@@ -11,7 +11,7 @@ from ricordo.tools.toolbox import ServerTool, Toolbox
 
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
-    """Bring the stored tools of this organisation up to date with the toolbox."""
+    """Bring the stored tools of this organization up to date with the toolbox."""
     tools.lock(tx, scope)  # several servers of one database may start at once
     offered = {tool.name: tool for tool in toolbox}
     stored = tools.by_names(tx, scope, list(offered))

@@ -1,4 +1,4 @@
-"""Providers of an organisation over HTTP, before a provider that answers over real HTTP."""
+"""Providers of an organization over HTTP, before a provider that answers over real HTTP."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from ricordo.api import providers
-from ricordo.api.call import Call, _call
+from ricordo.api.call import RequestContext, _call
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.models.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -40,7 +40,7 @@ async def server() -> AsyncIterator[ModelServer]:
 async def face(
     store: SqliteStore, models: Models, cipher: Secret
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, OrganizationProviders]]:
-    """The routes on a store; the header x-org names the organisation that asks."""
+    """The routes on a store; the header x-org names the organization that asks."""
     owned = OrganizationProviders(
         models,
         Waits().policy(retries=0),
@@ -53,9 +53,9 @@ async def face(
     app.include_router(providers.router)
     app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 
-    async def caller(request: Request) -> Call:
+    async def caller(request: Request) -> RequestContext:
         scope = Scope(organization_id=request.headers.get("x-org", LOCAL_ORGANIZATION))
-        return Call(request, request.app.state.runtime, scope)
+        return RequestContext(request, request.app.state.runtime, scope)
 
     app.dependency_overrides[_call] = caller
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.cli import chat as chatting
-from ricordo.cli.answer import Answer
+from ricordo.cli.answer import AnswerPrinter
 from ricordo.cli.client import Client, Json
 from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
 from ricordo.cli.screen import Screen, Terminal, printable
@@ -162,7 +162,7 @@ def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInTh
         (call("memory_insert", label="nowhere", new_string="x"),),
         (TextPart("I will remember that."),),
     )
-    assert Answer(talk.screen).show(talk.client.send(talk.agent["id"], "I like tea."))
+    assert AnswerPrinter(talk.screen).show(talk.client.send(talk.agent["id"], "I like tea."))
     said = page(talk)
     assert "".join(text for kind, text in said.shown if kind == "think") == "She likes tea."
     assert "".join(text for kind, text in said.shown if kind == "say") == "I will remember that."
@@ -178,7 +178,7 @@ def test_a_pipe_gets_the_answer_and_nothing_else(
     server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.says((ReasoningPart("Hm."), call("conversation_search", query="tea")), (TextPart("You like tea."),))
-    assert Answer(Screen()).show(talk.client.send(talk.agent["id"], "What do I like?"))
+    assert AnswerPrinter(Screen()).show(talk.client.send(talk.agent["id"], "What do I like?"))
     assert capsys.readouterr() == ("You like tea.\n", "")
 
 
@@ -314,7 +314,7 @@ def test_a_busy_agent_is_told_in_the_servers_words(server: ServerInThread, talk:
     with pytest.raises(Conflict, match="Another request is currently being processed"):
         next(talk.client.send(talk.agent["id"], "Hello?"))
     gate.open()
-    assert Answer(Page()).show(events)
+    assert AnswerPrinter(Page()).show(events)
 
 
 def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def findings() -> dict[str, tuple[str, str]]:
     """Verdict and text of the last finding by each name."""
-    return {finding.name: (finding.verdict, finding.text) for finding in examine()}
+    return {finding.name: (finding.level, finding.text) for finding in examine()}
 
 
 def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
@@ -70,33 +70,33 @@ def test_folders_for_remotes_that_are_missing_or_not_only_for_them_are_warned_of
     named = [tmp_path / "missing", tmp_path, data, data / "repositories", data / "remotes", tmp_path / "good"]
     monkeypatch.setenv("RICORDO_REMOTE_FOLDERS", ":".join(map(str, named)))
 
-    told = [(one.verdict, one.text) for one in examine() if one.name == "remote folder"]
+    told = [(one.level, one.text) for one in examine() if one.name == "remote folder"]
 
-    assert [verdict for verdict, _ in told] == ["warning"] * 4
+    assert [level for level, _ in told] == ["warning"] * 4
     assert "missing does not exist" in told[0][1]
     assert all("Choose a separate folder" in text for _, text in told[1:])
 
 
 def test_a_model_that_nobody_has_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
-    verdict, text = findings()["default model"]
-    assert verdict == "wrong"
+    level, text = findings()["default model"]
+    assert level == "wrong"
     assert "Handle nobody/nothing not found" in text
 
 
 def test_a_provider_without_its_extra_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "key")
     monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda module: module != "google.genai")
-    verdict, text = findings()["providers"]
-    assert verdict == "warning"
+    level, text = findings()["providers"]
+    assert level == "warning"
     assert "GEMINI_API_KEY is set" in text
     assert "ricordo[google]" in text
 
 
 async def test_a_database_is_read_and_left_to_whoever_comes_next(data: Path) -> None:
     await open_sqlite(data / "ricordo.db").close()
-    verdict, text = (await _in_thread())["database"]
-    assert verdict == "ok"
+    level, text = (await _in_thread())["database"]
+    assert level == "ok"
     assert f"schema {len(MIGRATIONS)}" in text
     assert text.endswith("sound")
     await open_sqlite(data / "ricordo.db").close()
@@ -110,8 +110,8 @@ def test_a_file_that_is_no_database_is_wrong_and_left_as_it_is(data: Path) -> No
     data.mkdir()
     content = b"no database at all, but long enough to be read as one" * 40
     (data / "ricordo.db").write_bytes(content)
-    verdict, text = findings()["database"]
-    assert verdict == "wrong"
+    level, text = findings()["database"]
+    assert level == "wrong"
     assert "Restore it from a backup" in text
     assert (data / "ricordo.db").read_bytes() == content
 
@@ -122,15 +122,15 @@ async def test_a_damaged_database_is_wrong(data: Path) -> None:
     content = bytearray(file.read_bytes())
     content[4096 * 3 : 4096 * 6] = b"\xff" * (4096 * 3)
     file.write_bytes(content)
-    verdict, text = (await _in_thread())["database"]
-    assert verdict == "wrong"
+    level, text = (await _in_thread())["database"]
+    assert level == "wrong"
     assert "Restore it from a backup" in text
 
 
 def test_a_folder_that_is_a_file_is_wrong(data: Path) -> None:
     data.write_text("not a folder")
-    verdict, text = findings()["data folder"]
-    assert verdict == "wrong"
+    level, text = findings()["data folder"]
+    assert level == "wrong"
     assert "is a file" in text
 
 
@@ -139,9 +139,9 @@ def test_a_running_server_is_asked(data: Path, monkeypatch: pytest.MonkeyPatch, 
     with serving(data) as server:
         if is_at_its_port:
             monkeypatch.setenv("RICORDO_PORT", _port(server))
-        verdict, text = findings()["database"]
+        level, text = findings()["database"]
     assert "in use by a running server" in text
-    assert (verdict, f"version {__version__}" in text) == (("ok", True) if is_at_its_port else ("warning", False))
+    assert (level, f"version {__version__}" in text) == (("ok", True) if is_at_its_port else ("warning", False))
 
 
 def _port(server: ServerInThread) -> str:
@@ -193,8 +193,8 @@ async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_i
         await store.write(lambda tx: jobs.add(tx, Job("embed", LOCAL_ORGANIZATION)))
         assert (await _in_thread())["jobs"][0] == "warning"
         await store.close()
-        verdict, text = (await _in_thread())["jobs"]
-        assert verdict == "ok"
+        level, text = (await _in_thread())["jobs"]
+        assert level == "ok"
         assert text.startswith("1 waiting (one for ")
     finally:
         postgres.server().drop(url)

@@ -108,19 +108,19 @@ async def tried(model: ChatModel, limit: float) -> ModelReport:
 
 async def test_a_model_that_does_as_it_is_told_can_run_an_agent(connections: Connections) -> None:
     report = await report_of(clever, connections)
-    assert report.verdict == "can run an agent"
+    assert report.result == "can run an agent"
     assert (report.answers, report.streams, report.calls, report.right) == (True, True, 5, 5)
 
 
 async def test_the_librarian_can_run_an_agent() -> None:
     report = await tried(Librarian(), 20)
-    assert report.verdict.startswith("can run an agent")
+    assert report.result.startswith("can run an agent")
     assert report.right == report.calls > 0
 
 
 async def test_a_model_without_tools_cannot_run_an_agent(connections: Connections) -> None:
     report = await report_of(dull, connections)
-    assert report.verdict == "no: does not note a fact, does not correct a fact, does not make two calls in a row"
+    assert report.result == "no: does not note a fact, does not correct a fact, does not make two calls in a row"
     assert (report.answers, report.streams, report.calls) == (True, False, 0)
 
 
@@ -136,19 +136,19 @@ async def test_a_model_that_only_does_not_search_can_run_an_agent_with_a_remark(
         return completion("I do not know.") if asks else clever(seen)
 
     report = await report_of(forgetful, connections)
-    assert report.verdict == "can run an agent, but does not search"
+    assert report.result == "can run an agent, but does not search"
     assert report.can_run_an_agent
 
 
 async def test_a_refused_key_is_said_at_once(connections: Connections) -> None:
     report = await report_of(clever, connections, Answer({"error": {"message": "bad key"}}, 401))
-    assert report.verdict == "no: vllm answered 401: bad key. Check its key."
+    assert report.result == "no: vllm answered 401: bad key. Check its key."
     assert report.calls == 0
 
 
 async def test_a_model_that_takes_too_long_is_given_up(connections: Connections) -> None:
     report = await report_of(clever, connections, Answer({}, delay=60), limit=0.05)
-    assert report.verdict.startswith("no: took longer than")
+    assert report.result.startswith("no: took longer than")
 
 
 async def test_the_table_has_a_line_for_each_model_(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +186,6 @@ async def test_the_plain_doctor_asks_no_model_and_warns_of_small_windows(monkeyp
         monkeypatch.setenv("OLLAMA_BASE_URL", server.root)
         found = await asyncio.to_thread(lambda: {each.name: each for each in examine()})
         assert not any("chat" in seen.path for seen in server.requests)
-    assert found["windows"].verdict == "warning"
+    assert found["windows"].level == "warning"
     assert "ollama/qwen3:8b (4,096 tokens)" in found["windows"].text
     assert "OLLAMA_CONTEXT_LENGTH" in found["windows"].text

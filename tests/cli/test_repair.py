@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.doctor import Finding, examine, show
+from ricordo.cli.doctor import DoctorFinding, examine, show
 from ricordo.cli.repair import LOST, examine_all, repair_all, repair_database
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
@@ -124,7 +124,7 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     assert ", what --repair will say: " in thread
     assert "did not begin with the system message" in thread
     assert (data / "ricordo.db").read_bytes() == before
-    assert show(iter([Finding("version", "1"), Finding("conversations", told, "warning")]))
+    assert show(iter([DoctorFinding("version", "1"), DoctorFinding("conversations", told, "warning")]))
     assert "Nothing is wrong. Warnings: 1." in capsys.readouterr().out
 
     assert repair_database()

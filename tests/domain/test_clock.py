@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.clock import SystemClock, parse_date, parse_moment, to_datetime, to_micros, zone
+from ricordo.domain.clock import SystemClock, parse_date, parse_timestamp, to_datetime, to_micros, zone
 from ricordo.errors import Invalid
 from tests.support.clock import START, ManualClock
 
@@ -69,19 +69,19 @@ def test_the_clock_of_the_tests_moves_by_one_microsecond_and_by_what_it_is_told(
 
 
 def test_a_moment_that_could_not_be_shown_in_every_zone_is_refused() -> None:
-    assert parse_moment("2024-05-06T07:08:09+02:00", UTC) == to_micros(datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC))
+    assert parse_timestamp("2024-05-06T07:08:09+02:00", UTC) == to_micros(datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC))
     for text in (
         *("9999-12-31T23:59:59-12:00", "9999-12-31T20:00:00Z", "9999-12-31"),
         *("0001-01-01T00:00:00+14:00", "0001-01-01", "0001-01-01T03:00:00Z"),
     ):
         with pytest.raises(Invalid, match=r"created_at .* lies beyond the calendar"):
-            parse_moment(text, UTC)
+            parse_timestamp(text, UTC)
     with pytest.raises(Invalid, match="Invalid made_at format"):
-        parse_moment("soon", UTC, name="made_at")
+        parse_timestamp("soon", UTC, name="made_at")
 
 
 def test_the_first_and_last_moments_that_are_taken_can_be_shown_in_every_zone() -> None:
     for text, place in product(("9999-12-30", "0001-01-03"), ("Pacific/Kiritimati", "Etc/GMT+12")):
-        moment = parse_moment(text, zone(place))
+        moment = parse_timestamp(text, zone(place))
         assert to_datetime(moment - 10_000).astimezone(zone("Etc/GMT+12"))
         assert to_datetime(moment + 10_000).astimezone(zone("Pacific/Kiritimati"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ricordo.llm.connections import Connections
-from ricordo.llm.directory import Directory
+from ricordo.llm.directory import ModelDirectory
 from ricordo.llm.model_lists import ModelList
 from ricordo.llm.provider_table import LocalServer, Provider
 from tests.support.model_server import Answer, ModelServer
@@ -30,7 +30,7 @@ async def connections() -> AsyncIterator[Connections]:
 
 async def test_many_who_ask_at_once_cause_one_question(server: ModelServer, connections: Connections) -> None:
     provider = Provider("p", server.url, "openai")
-    directory = Directory([provider], connections)
+    directory = ModelDirectory([provider], connections)
     heard: list[ModelList] = []
     directory.on_listed.append(heard.append)
     answers = await asyncio.gather(*(directory.ask(provider) for _ in range(10)), directory.ask_all())
@@ -46,7 +46,7 @@ async def test_many_who_ask_at_once_cause_one_question(server: ModelServer, conn
 
 async def test_a_handle_is_split_at_its_first_slash(connections: Connections) -> None:
     provider = Provider("p", "http://127.0.0.1:1/v1", "openai")
-    directory = Directory([provider], connections, local_servers=(LocalServer("ollama", 1),))
+    directory = ModelDirectory([provider], connections, local_servers=(LocalServer("ollama", 1),))
     assert directory.split("p/org/model") == (provider, "org/model")
     assert [directory.split(handle) for handle in ("p", "p/", "/x", "", "q/x", "ollama/x")] == [None] * 6
     reached = directory.reachable("ollama/x")
@@ -57,6 +57,6 @@ async def test_a_handle_is_split_at_its_first_slash(connections: Connections) ->
 
 async def test_before_anybody_is_asked_nothing_is_listed(connections: Connections) -> None:
     provider = Provider("p", "http://127.0.0.1:1/v1", "openai")
-    directory = Directory([provider], connections)
+    directory = ModelDirectory([provider], connections)
     assert directory.listed(provider) == ModelList()
     assert (directory.all_listed(), directory.found) == ([], ())

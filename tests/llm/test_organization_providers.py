@@ -1,4 +1,4 @@
-"""Models of an organisation's own providers, asked over real HTTP."""
+"""Models of an organization's own providers, asked over real HTTP."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ LISTED = Answer({"object": "list", "data": [{"id": "small"}, {"id": "large", "co
 
 
 class Desk:
-    """Organisations' providers as a database would hold them, and a clock."""
+    """Organizations' providers as a database would hold them, and a clock."""
 
     def __init__(self, folder: Path) -> None:
         self.cipher = Secret(folder)
@@ -37,7 +37,7 @@ class Desk:
     def put(
         self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a"
     ) -> OrganizationProvider:
-        """One provider of the organisation, in the place of all before it."""
+        """One provider of the organization, in the place of all before it."""
         secret = seal(Keys(key), self.cipher)
         made = OrganizationProvider(
             "provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret

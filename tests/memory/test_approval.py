@@ -17,7 +17,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale, TooLong
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.memory.working_memory import WorkingMemory
@@ -61,7 +61,7 @@ async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Propo
     """What an agent's tools propose: of the block as it is, also its deletion or another label."""
     owned = await owned_of(store)
     block = await block_of(store)
-    draft = Draft(owned.chain.id, owned.chain.organization_id, "human", value, block, **fields)
+    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "human", value, block, **fields)
     metadata = ChangeMetadata(TUTOR, "Because", run_id="run-1", step_id="step-1")
     return await store.write(lambda tx: propose(tx, draft, metadata))
 
@@ -93,7 +93,7 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     owned = await owned_of(store)
     block = await block_of(store)
     assert block
-    draft = Draft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
+    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
     metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     done = await approve(store, proposal)

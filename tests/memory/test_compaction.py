@@ -17,9 +17,9 @@ from ricordo.memory.compaction import (
     summary_room,
 )
 from ricordo.memory.outline import clipped
-from ricordo.prompt.fitting import fit
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired
+from ricordo.prompt.truncation import fit
 from tests.support import make
 
 AGENT = make.agent()

@@ -7,7 +7,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
 from ricordo.memory import lineage, user_memory
 from ricordo.memory.lineage import Lineage
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import archives, history, runs
 from ricordo.storage.paging import Page
@@ -39,7 +39,7 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         runs.insert_step(tx, make.step(run, id="step-7", memory=memory, is_untrusted=True))
         by = Actor("agent", state.agent.id, "Nina")
         metadata = ChangeMetadata(by, "Because", run_id=run.id, step_id="step-7")
-        propose(tx, Draft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
+        propose(tx, ProposalDraft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
         user_memory.put(tx, owned, "human", "Likes gin", ADA)
         user_memory.delete(tx, owned, "gone", ADA)
         user_memory.make(

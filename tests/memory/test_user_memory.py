@@ -15,7 +15,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
 from ricordo.memory import approval, user_memory
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.storage import blocks, history, proposals, users, versions
 from ricordo.storage.memory_tables import chains
@@ -296,7 +296,7 @@ async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> N
 async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: SqliteStore) -> None:
     await put(store, "human", "x")
     owned = await owned_of(store)
-    draft = Draft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
+    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
     metadata = ChangeMetadata(TUTOR, "A goal", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     assert await found(store, "goals") is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory.word_diff import Piece, by_words, unified
+from ricordo.memory.word_diff import DiffPiece, by_words, unified
 
 PARTS = [
     "tea",
@@ -36,7 +36,7 @@ PARTS = [
 texts = st.one_of(st.text(), st.lists(st.sampled_from(PARTS), max_size=40).map("".join))
 
 
-def joined(pieces: list[Piece], *kinds: str) -> str:
+def joined(pieces: list[DiffPiece], *kinds: str) -> str:
     return "".join(piece.text for piece in pieces if piece.kind in kinds)
 
 
@@ -83,21 +83,21 @@ def test_a_unified_diff_makes_the_new_text_of_the_old_one(old: str, new: str) ->
 
 def test_only_the_words_that_changed_are_marked() -> None:
     assert by_words("- likes black tea\n- lives in Rome\n", "- likes green tea, too\n- lives in Rome\n") == [
-        Piece("same", "- likes "),
-        Piece("removed", "black"),
-        Piece("added", "green"),
-        Piece("same", " tea"),
-        Piece("added", ", too"),
-        Piece("same", "\n- lives in Rome\n"),
+        DiffPiece("same", "- likes "),
+        DiffPiece("removed", "black"),
+        DiffPiece("added", "green"),
+        DiffPiece("same", " tea"),
+        DiffPiece("added", ", too"),
+        DiffPiece("same", "\n- lives in Rome\n"),
     ]
     assert by_words("彼は茶が好き", "彼は水が好き") == [
-        Piece("same", "彼は"),
-        Piece("removed", "茶"),
-        Piece("added", "水"),
-        Piece("same", "が好き"),
+        DiffPiece("same", "彼は"),
+        DiffPiece("removed", "茶"),
+        DiffPiece("added", "水"),
+        DiffPiece("same", "が好き"),
     ]
     assert by_words("", "") == []
-    assert by_words("", "a b") == [Piece("added", "a b")]
+    assert by_words("", "a b") == [DiffPiece("added", "a b")]
 
 
 def test_a_unified_diff_names_both_sides_and_shows_three_lines_around() -> None:

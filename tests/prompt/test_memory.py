@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import AgentType
 from ricordo.domain.block import Block, Policy, require_label
 from ricordo.errors import Invalid
-from ricordo.prompt.memory import Directory, MemorySection, OpenFile, is_numbered, render_memory
+from ricordo.prompt.memory import MemorySection, OpenFile, PromptDirectory, is_numbered, render_memory
 from tests.support import make
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,7 +69,7 @@ def test_without_blocks_the_standard_form_writes_nothing_and_the_numbered_form_a
 
 
 DIRECTORIES = (
-    Directory(
+    PromptDirectory(
         "Course",
         (
             OpenFile("week1.md", True, 4000, "The first week.", "[Viewing 1 to 2]\n1: Tea"),
@@ -78,7 +78,7 @@ DIRECTORIES = (
         "What the course reads.",
         "Quote by page.",
     ),
-    Directory("Empty"),
+    PromptDirectory("Empty"),
 )
 RULES = ("Call conversation_search before you answer.", "After send_message, stop.")
 
@@ -217,7 +217,7 @@ def test_text_that_closes_nothing_of_ours_is_left_alone(harmless: str) -> None:
 @given(name=texts, description=texts, content=texts)
 def test_no_text_of_a_file_can_close_its_directory(name: str, description: str, content: str) -> None:
     file = OpenFile(f"f{name}", True, 100, description, content)
-    folder = Directory(f"d{name}", (file,), description, content)
+    folder = PromptDirectory(f"d{name}", (file,), description, content)
     rendered = render_memory(MemorySection("letta_v1_agent", "openai", directories=(folder,)))
     for tag, count in {"directories": 1, "directory": 1, "file": 1, "value": 1, "instructions": bool(content)}.items():
         assert len(close(tag).findall(rendered)) == count

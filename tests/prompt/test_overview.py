@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.prompt.memory import Directory, MemorySection, OpenFile, render_memory
+from ricordo.prompt.memory import MemorySection, OpenFile, PromptDirectory, render_memory
 from ricordo.prompt.overview import Sections, sections
 from ricordo.prompt.system_prompt import system_prompt
 from tests.support import make
@@ -28,7 +28,7 @@ def test_each_section_is_found_with_its_tags_and_the_rest_is_the_base() -> None:
 
 
 def test_rules_and_directories_are_sections_too() -> None:
-    folder = Directory("notes", (OpenFile("a.txt", True, 100),))
+    folder = PromptDirectory("notes", (OpenFile("a.txt", True, 100),))
     rendered = render_memory(
         MemorySection("letta_v1_agent", "openai", rule_lines=("- Look first.",), directories=(folder,))
     )

@@ -59,7 +59,7 @@ async def history(store: Store, scope: Scope, thread: Conversation, wanted: Page
 
 
 async def foreign(store: Store) -> Scope:
-    """Who belongs to another organisation."""
+    """Who belongs to another organization."""
     row = {"id": new_id("org"), "name": "Another", "created_at": START}
     await store.write(lambda tx: tx.run(organizations.insert(), row))
     return Scope(row["id"])

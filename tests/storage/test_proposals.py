@@ -9,7 +9,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.domain.version import Proposal
 from ricordo.errors import NotFound
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, proposals
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
@@ -108,7 +108,9 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     block = await store.read(lambda tx: blocks.labelled(tx, chain.id, "human"))
     metadata = replace(make.change_metadata(), author=Actor("agent", "agent-0", ""))
     with count_statements(store) as counted:
-        await store.write(lambda tx: propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), metadata))
+        await store.write(
+            lambda tx: propose(tx, ProposalDraft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), metadata)
+        )
     assert len(counted.statements) <= 7
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]

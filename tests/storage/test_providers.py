@@ -1,4 +1,4 @@
-"""Providers of an organisation: kept encrypted, found by their organisation alone."""
+"""Providers of an organization: kept encrypted, found by their organization alone."""
 
 from dataclasses import replace
 from typing import Any

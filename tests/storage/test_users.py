@@ -1,4 +1,4 @@
-"""Users in storage: found by id or identifier, made once, and known to nobody outside of their organisation."""
+"""Users in storage: found by id or identifier, made once, and known to nobody outside of their organization."""
 
 import asyncio
 

@@ -46,7 +46,7 @@ _SETTINGS = {
     "max_wal_size": "4GB",
 }
 _TEMPLATE = "ricordo_template"
-# Whatever was written goes, but the organisation and the user that the first migration brings; numbers begin at one again.
+# Whatever was written goes, but the organization and the user that the first migration brings; numbers begin at one again.
 _EMPTY = f"""
 DO $$ DECLARE found record; BEGIN
     SET LOCAL lock_timeout = '5s';

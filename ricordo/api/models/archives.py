@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
 from ricordo.api.models.models import EmbeddingConfigResponse, ModelConfigRequest
-from ricordo.domain.clock import parse_moment
+from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.errors import Invalid
@@ -56,7 +56,7 @@ class PassageItem(RequestPart):
 
     def timestamp(self, where: tzinfo = UTC) -> int | None:
         """Return when the passage was made, in microseconds UTC, where it says so; raises Invalid."""
-        return None if self.created_at is None else parse_moment(self.created_at, where)
+        return None if self.created_at is None else parse_timestamp(self.created_at, where)
 
 
 class PassageRequest(PassageItem, RequestModel):

@@ -13,7 +13,7 @@ from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, Request
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
 from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import Conversation
-from ricordo.domain.clock import parse_moment
+from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import Unsupported
 from ricordo.storage.conversations import OrderBy, ThreadFilter
@@ -84,7 +84,7 @@ class ConversationUpdate(ConversationFields):
             values["context_window"] = self.context_window_limit
         if "last_message_at" in sent:
             last = self.last_message_at
-            values["last_message_at"] = last and parse_moment(last, UTC, name="last_message_at")
+            values["last_message_at"] = last and parse_timestamp(last, UTC, name="last_message_at")
         if self.hidden is not None:
             values["hidden"] = self.hidden
         if self.archived is not None:

@@ -116,7 +116,7 @@ class UserBlockResponse(ResponseModel):
     agent_id: str | None
     course: str | None
     metadata: Json
-    is_tainted: Annotated[bool, From("is_untrusted")]
+    is_untrusted: bool
     updated_by: str | None
     created_at: Timestamp
 
@@ -135,7 +135,7 @@ class VersionResponse(ResponseModel):
     number: int
     parents: list[str]
     is_deleted: bool
-    is_tainted: Annotated[bool, From("is_untrusted")]
+    is_untrusted: bool
     approved_by: str | None
     proposal_id: str | None
     run_id: str | None
@@ -176,7 +176,7 @@ class ProposalResponse(ResponseModel):
     base_body: Annotated[str | None, From("base_value")]
     body: Annotated[str | None, From("value")]
     diff: str
-    is_tainted: Annotated[bool, From("is_untrusted")]
+    is_untrusted: bool
     run_id: str | None
     step_id: str | None
     created_at: Timestamp
@@ -288,7 +288,7 @@ class LineageResponse(ResponseModel):
     message_id: str
     run_id: str | None
     step_id: str | None
-    is_tainted: Annotated[bool, From("is_untrusted")]
+    is_untrusted: bool
     blocks: list[ContextBlockResponse]
     passages: list[ContextPassageResponse]
     forgotten_passage_ids: Annotated[list[str], From("gone")]

@@ -3,10 +3,10 @@
 from ricordo.plugins import Commands
 
 
-class _Audit:
+class AuditPlugin:
     def commands(self) -> list[Commands]:
         """`ricordo memory audit`."""
         return [Commands("memory", "ricordo.features.audit.cli")]
 
 
-plugin = _Audit()
+plugin = AuditPlugin()

@@ -17,7 +17,7 @@ from ricordo.features.dolt.database import Database, DoltRow, Rows
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.store import Transaction
@@ -189,7 +189,7 @@ class _PulledCommit:
         chain = self._owned.chain
         if text is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
-        draft = Draft(chain.id, chain.organization_id, label, text, block)
+        draft = ProposalDraft(chain.id, chain.organization_id, label, text, block)
         proposal = propose(self._tx, draft, ChangeMetadata(self._by, self._message or f"Edit {label} at the remote"))
         self.conflicts.append(
             f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'

@@ -5,7 +5,7 @@ from typing import Any
 from ricordo.plugins import Commands
 
 
-class _Erasure:
+class ErasurePlugin:
     def routes(self) -> list[Any]:
         """`DELETE /users/{user}` and the receipts."""
         from ricordo.api.routing import LazyRouter
@@ -23,4 +23,4 @@ class _Erasure:
         return [Commands("memory", "ricordo.features.erasure.cli")]
 
 
-plugin = _Erasure()
+plugin = ErasurePlugin()

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import orjson
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.call import Call, Here
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
@@ -66,7 +66,7 @@ async def export(here: Here, user_id: str) -> StreamingResponse:
     return StreamingResponse(_archive(here, user_id, owned.chain), media_type=_ZIP, headers=headers)
 
 
-async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
+async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
     sink = _Sink()
     when = to_datetime(here.store.clock.now()).timetuple()[:6]
 
@@ -95,7 +95,7 @@ async def _archive(here: Call, user_id: str, chain: Chain) -> AsyncIterator[byte
     yield sink.take()
 
 
-async def _settings(here: Call, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:
+async def _settings(here: RequestContext, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:
     def read(tx: Transaction) -> list[dict[str, Any]]:
         owned = user_memory.open_memory(tx, here.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
@@ -107,7 +107,7 @@ async def _settings(here: Call, user_id: str) -> AsyncIterator[list[dict[str, An
     yield await here.store.read(read)
 
 
-async def _history(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
     before = chain.versions + 1
     while before > 1:
         portion, before = await here.store.read(lambda tx, before=before: _versions(tx, chain, before))  # type: ignore[misc]
@@ -121,7 +121,7 @@ def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str
     return portion, found[-1].number if found else 0
 
 
-async def _proposals(here: Call, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+async def _proposals(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
     wanted, after = ProposalFilter(chain_id=chain.id), None
     while True:
         page = Page(limit=_PORTION, after=after)

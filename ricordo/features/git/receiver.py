@@ -22,7 +22,7 @@ from ricordo.features.git.packs import Lacking, read_pack
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.versions import Change
@@ -152,7 +152,7 @@ def _store_proposals(
         if value is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
         new_label = change.label if change.old_label else None
-        draft = Draft(chain.id, chain.organization_id, label, value, block, new_label)
+        draft = ProposalDraft(chain.id, chain.organization_id, label, value, block, new_label)
         made = propose(tx, draft, metadata, pusher.expires_after)
         told.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
     return told

@@ -20,7 +20,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.edit_context import expiry_of
-from ricordo.api.call import Call, Here
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
@@ -102,7 +102,7 @@ async def write(here: Here, user_id: str) -> Response:
     return _answer(_WRITE, "result", b"".join(push_report(outcomes, request.capabilities, fault)))
 
 
-async def _memory(here: Call, user_id: str, *, makes: bool) -> Chain | None:
+async def _memory(here: RequestContext, user_id: str, *, makes: bool) -> Chain | None:
     """The chain of the user; None where they have none yet. Raises NotFound where there is no such user."""
 
     def find(tx: Transaction) -> Chain | None:
@@ -112,7 +112,7 @@ async def _memory(here: Call, user_id: str, *, makes: bool) -> Chain | None:
     return await (here.store.write(find) if makes else here.store.read(find))
 
 
-async def _lacking(here: Call, chain_id: str, body: bytes) -> list[bytes] | None:
+async def _lacking(here: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
     """The objects behind the newest version that the client has; None where that does not tell what it lacks."""
     if _ODD.search(body):
         return None
@@ -128,7 +128,7 @@ async def _lacking(here: Call, chain_id: str, body: bytes) -> list[bytes] | None
     return [made.id async for portion in found for made in portion.objects]
 
 
-async def _body(here: Call, service: str) -> tuple[bytes, bool]:
+async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
     """The body of the request, unpacked where it was packed, and whether that is all of it. Raises Invalid, TooLong.
 
     Of a push that is too long the beginning is kept and the rest is read past: git shows no answer that comes before it has

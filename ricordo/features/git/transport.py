@@ -149,7 +149,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
     try:
         if address.is_folder:
             return ask(LocalGitClient(), address.address)
-        with closing(_Connections(address)) as connections:
+        with closing(_GitConnections(address)) as connections:
             try:
                 return ask(_http_client(address, connections), urlsplit(address.address).path)
             except Exception as error:
@@ -166,7 +166,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
         raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
 
 
-class _Connections:
+class _GitConnections:
     """The connections of one exchange, each to an IP address that was checked; they are shut down where it takes too long."""
 
     def __init__(self, address: GitAddress) -> None:
@@ -211,7 +211,7 @@ class _Connections:
                 opened.shutdown(SHUT_RDWR)
 
 
-def _http_client(address: GitAddress, connections: _Connections) -> "GitClient":
+def _http_client(address: GitAddress, connections: _GitConnections) -> "GitClient":
     from dulwich.client import AbstractHttpGitClient, HTTPUnauthorized
     from dulwich.errors import GitProtocolError, NotGitRepository
 

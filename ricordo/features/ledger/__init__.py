@@ -5,7 +5,7 @@ from typing import Any
 from ricordo.plugins import Commands
 
 
-class _Ledger:
+class LedgerPlugin:
     def routes(self) -> list[Any]:
         """`/v1/ledger` and the budgets of agents."""
         from ricordo.api.routing import LazyRouter
@@ -17,4 +17,4 @@ class _Ledger:
         return [Commands("", "ricordo.features.ledger.cli")]
 
 
-plugin = _Ledger()
+plugin = LedgerPlugin()

@@ -1,4 +1,4 @@
-"""What a person means, as far as the librarian can tell from English: telling, asking, forgetting, or a task beyond it.
+"""What a person means, as far as the librarian can tell from English: to tell, ask, forget, or a task beyond it.
 
 What it cannot tell is a statement, in any language. Words are compared as the search index does, so in every language.
 """

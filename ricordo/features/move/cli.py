@@ -28,7 +28,7 @@ def migrate_to(
     ),
 ) -> None:
     """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
-    from ricordo.cli.progress import Progress
+    from ricordo.cli.progress import ProgressLine
     from ricordo.features import FEATURES
     from ricordo.features.move.service import MoveOptions, move
     from ricordo.plugins import load_plugins
@@ -39,7 +39,7 @@ def migrate_to(
     source, _ = load_settings()
     target, _ = load_settings(database_url=url)
     typer.echo(f"From {address(source)}\nto   {address(target)}")
-    progress = Progress()
+    progress = ProgressLine()
     options = MoveOptions(force, replace, replace_nul)
     try:
         report = move(source, target, options, lambda phase, table, *done: progress.show(f"{phase} {table}", *done))

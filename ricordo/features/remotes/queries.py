@@ -62,7 +62,7 @@ def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
-    """The remotes at an address, of every memory of any organisation."""
+    """The remotes at an address, of every memory of any organization."""
     return [_remote(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
 
 
@@ -75,7 +75,7 @@ def owner_of(tx: Transaction, chain_id: str) -> tuple[str, str]:
 
 
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
-    """The remotes of these kinds, of all organisations, whose memory moved, or that were not looked at since `before`
+    """The remotes of these kinds, of all organizations, whose memory moved, or that were not looked at since `before`
     (microseconds).
     """
     return [_remote(row) for row in tx.all(_DUE, {"kinds": list(kinds), "before": before})]

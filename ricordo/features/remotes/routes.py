@@ -3,7 +3,7 @@
 from fastapi import Response
 from pydantic import Field, SecretStr
 
-from ricordo.api.call import Call, Here, answer
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.remote import Access, Remote
@@ -89,7 +89,7 @@ async def remove(here: Here, user_id: str, remote_id: str) -> Response:
     return answer({"message": "The memory is followed there no more. What is there stays there."})
 
 
-def _find(tx: Transaction, here: Call, user_id: str, remote_id: str) -> Remote:
+def _find(tx: Transaction, here: RequestContext, user_id: str, remote_id: str) -> Remote:
     remote = queries.get(tx, here.scope, remote_id)
     if remote.chain_id != user_memory.open_memory(tx, here.scope, user_id).chain.id:
         raise NotFound(f"Remote with ID {remote_id} not found")

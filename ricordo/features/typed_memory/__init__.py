@@ -6,7 +6,7 @@ Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of t
 from ricordo.plugins import Commands
 
 
-class _TypedMemory:
+class TypedMemoryPlugin:
     requires = ("formats",)
 
     def commands(self) -> list[Commands]:
@@ -14,4 +14,4 @@ class _TypedMemory:
         return []
 
 
-plugin = _TypedMemory()
+plugin = TypedMemoryPlugin()

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from ricordo.settings import VectorSettings
 
 
-class _VectorServices:
+class VectorServicesPlugin:
     def vector_indexes(self, settings: "VectorSettings") -> "list[VectorIndex]":
         """An index for each configured service; none is called before an archive that chose it is written or searched."""
         from ricordo.features.vector_services.pinecone import PineconeIndex
@@ -30,4 +30,4 @@ class _VectorServices:
         return indexes
 
 
-plugin = _VectorServices()
+plugin = VectorServicesPlugin()

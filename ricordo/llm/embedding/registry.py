@@ -7,7 +7,7 @@ from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.connections import Connections
-from ricordo.llm.directory import Directory, Registry
+from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.providers import google_embedder, openai_embedder
 from ricordo.llm.model_lists import ModelList, embedding_of
@@ -28,7 +28,7 @@ class Embedders(Registry[Embedder]):
     def __init__(
         self,
         settings: Settings,
-        directory: Directory,
+        directory: ModelDirectory,
         connections: Connections,
         policy: CallPolicy,
         *,

@@ -14,7 +14,7 @@ from ricordo.features.git.adoption import adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blobs, blocks, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
@@ -44,7 +44,11 @@ async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_pro
         metadata = replace(make.change_metadata(), author=BOB)
         made = []
         for label, text in (("human", THEIRS), ("other", ALONE)):
-            propose(tx, Draft(chain.id, LOCAL_ORGANIZATION, label, text, block if label == "human" else None), metadata)
+            propose(
+                tx,
+                ProposalDraft(chain.id, LOCAL_ORGANIZATION, label, text, block if label == "human" else None),
+                metadata,
+            )
             made.append(blobs.put(tx, chain.id, text, None)[0])
         return made
 

@@ -18,7 +18,7 @@ from ricordo.features.erasure.queries import COVERED, JOB, columns_that_remain, 
 from ricordo.features.erasure.service import find_receipt, forget
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import user_memory
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage import (
@@ -292,7 +292,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
 
     def write(tx: Transaction) -> None:
         runs.open_run(tx, own_run)
-        draft = Draft(block.chain_id, block.organization_id, block.label, canary("wish"), block)
+        draft = ProposalDraft(block.chain_id, block.organization_id, block.label, canary("wish"), block)
         propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
         # The agent noted something of its own in her turn, and she wrote the block herself once.
         noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id))

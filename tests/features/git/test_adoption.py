@@ -14,7 +14,7 @@ from ricordo.features.git.adoption import Adoption, adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.memory_tables import blobs, commits, git_objects
 from ricordo.storage.sqlite import SqliteStore
@@ -126,7 +126,7 @@ async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore,
     there = await now(store)
     ids_of = {}
     for label in ("human", "goals"):
-        draft = Draft(chain.id, chain.organization_id, label, f"More of {label}", there[label])
+        draft = ProposalDraft(chain.id, chain.organization_id, label, f"More of {label}", there[label])
         made = await store.write(lambda tx, draft=draft: propose(tx, draft, make.change_metadata()))  # type: ignore[misc]
         ids_of[made.id] = there[label].id
     # In one push they exchange their names.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.progress import Progress
+from ricordo.cli.progress import ProgressLine
 from ricordo.storage.sqlite import open_sqlite
 from tests.cli.conftest import Shell
 from tests.support import make, postgres
@@ -73,7 +73,7 @@ def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(shell: Shell, ur
 
 def test_progress_is_a_line_now_and_then_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     moments = iter([0.0, 1.0, 6.0, 7.0])
-    progress = Progress(is_live=False, clock=lambda: next(moments))
+    progress = ProgressLine(is_live=False, clock=lambda: next(moments))
     for done in (1, 2, 3, 4):
         progress.show("copied messages", done, 4)
     progress.end()
@@ -82,7 +82,7 @@ def test_progress_is_a_line_now_and_then_in_a_pipe(capsys: pytest.CaptureFixture
 
 def test_progress_is_one_changing_line_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     moments = iter([0.0, 0.05, 0.2])
-    progress = Progress(is_live=True, clock=lambda: next(moments))
+    progress = ProgressLine(is_live=True, clock=lambda: next(moments))
     for done in (1, 2, 3):
         progress.show("indexed", done, 4000)
     progress.end()

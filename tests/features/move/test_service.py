@@ -22,7 +22,7 @@ from ricordo.features.move.queries import TableHash, all_tables, portions
 from ricordo.features.move.service import MoveOptions, MoveReport
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry import Models
-from ricordo.memory.proposals import Draft, propose
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.recall import Recall
 from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
 from ricordo.search.indexer import Indexer
@@ -159,7 +159,9 @@ async def fill(settings: Settings) -> str:
         )
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
         stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
-        draft = Draft(told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
+        draft = ProposalDraft(
+            told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7
+        )
         propose(tx, draft, make.change_metadata(agent.id))
         in_chain = {"chain_id": told.chain_id}
         raw = insert(git_objects).values(chain=number_of_chain())

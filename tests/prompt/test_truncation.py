@@ -16,9 +16,9 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.llm.tokens import message_tokens, transcript_tokens
-from ricordo.prompt.fitting import LEAST_ROOM, SystemPromptTooLong, exchanges, fit, shorten
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired, transcript
+from ricordo.prompt.truncation import LEAST_ROOM, SystemPromptTooLong, exchanges, fit, shorten
 from tests.support import make
 
 AGENT = make.agent()
