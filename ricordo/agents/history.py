@@ -132,11 +132,11 @@ def _require_different_otids(past: Sequence[PastMessage]) -> None:
 
 def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:
     given = [None if item.created_at is None else parse_timestamp(item.created_at, where) for item in past]
-    dated = next((place for place, moment in enumerate(given) if moment is not None), None)
+    dated = next((place for place, time in enumerate(given) if time is not None), None)
     # A microsecond apart, and none of them after what is said from now on.
     before = now - len(given) if dated is None else (given[dated] or 0) - dated - 1
     times: list[int] = []
-    for moment in given:
-        before = before + 1 if moment is None else moment
+    for time in given:
+        before = before + 1 if time is None else time
         times.append(before)
     return times
