@@ -1,4 +1,4 @@
-"""Every write of memory, in core and features, goes through one function: the policy decides, a version is made, no secret is stored.
+"""Every write of memory, in core and features, goes through one function: a policy decides, a version is made, no secret is kept.
 
 A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or `tests.features.ways`. Which functions lead to the door, and
 what writes the tables, is found in the source.
