@@ -25,7 +25,7 @@ from ricordo.storage.store import Store, Transaction
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
-_REMEMBERED = 256
+_MOST_CACHED = 256
 # An outside index is asked for more than is wanted, since words have their say in the order too.
 _FROM_OUTSIDE = 100
 
@@ -61,7 +61,7 @@ class Recall:
         self._embedders = embedders
         self._indexes = indexes or {}
         self._messages_index = messages_index
-        self._remembered: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
+        self._query_vectors: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
 
     async def messages(
         self,
@@ -76,16 +76,16 @@ class Recall:
         """
         asked = await self._ask(query, mode)
         if self._messages_index in self._indexes:
-            wanted = await self._settled(wanted)
-            # Such an index knows one thread or all; what of all does not belong to the fork is left out below.
-            thread = None if wanted.shared else wanted.conversation_id
-            outside = VectorFilter(wanted.roles, thread, wanted.user_id, (), False, wanted.start, wanted.end)
+            wanted = await self._filter_of(wanted)
+            # Such an index knows one conversation or all; what does not belong to the fork is left out below.
+            conversation = None if wanted.shared else wanted.conversation_id
+            outside = VectorFilter(wanted.roles, conversation, wanted.user_id, (), False, wanted.start, wanted.end)
             asked = await self._ask_outside(
                 asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
             )
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundMessage]]:
-            found = index.find_messages(tx, asked, _settled(tx, wanted), limit)
+            found = index.find_messages(tx, asked, _filter_of(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
 
@@ -106,20 +106,20 @@ class Recall:
             return []
         asked = await self._ask(query, mode)
         if self._indexes:
-            wanted = await self._settled(wanted)
+            wanted = await self._filter_of(wanted)
             owners = wanted.archive_ids
             kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
             outside = VectorFilter((), None, wanted.user_id, wanted.tags, wanted.all_tags, wanted.start, wanted.end)
             asked = await self._ask_outside(asked, kept_in, outside, limit)
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
-            found = index.find_passages(tx, asked, _settled(tx, wanted), limit)
+            found = index.find_passages(tx, asked, _filter_of(tx, wanted), limit)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
 
         return await self._find(asked, find)
 
-    async def _settled(self, wanted: F | Callable[[Transaction], F]) -> F:
+    async def _filter_of(self, wanted: F | Callable[[Transaction], F]) -> F:
         return await self._store.read(wanted) if callable(wanted) else wanted
 
     async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]) -> T:
@@ -127,7 +127,7 @@ class Recall:
         more = await self._embed(asked.text, found.missing) if found.missing else {}
         if not more:
             return results
-        # A space whose vectors are of another model than the default, as while they are changed: ask once more, with its own.
+        # A partition whose vectors are of another model than the default, as while they are changed: ask again, with its own.
         again = replace(asked, vectors={**asked.vectors, **more})
         return (await self._store.read(lambda tx: find(tx, again)))[1]
 
@@ -150,32 +150,32 @@ class Recall:
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
         for handle in handles:
             key = (handle, digest)
-            if key not in self._remembered:
+            if key not in self._query_vectors:
                 try:
-                    self._remembered[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]
+                    self._query_vectors[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"embedding": handle, "reason": str(error)})
                     continue
-                while len(self._remembered) > _REMEMBERED:
-                    self._remembered.popitem(last=False)
-            vectors[handle] = self._remembered[key]
+                while len(self._query_vectors) > _MOST_CACHED:
+                    self._query_vectors.popitem(last=False)
+            vectors[handle] = self._query_vectors[key]
         return vectors
 
     async def _ask_outside(
         self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter, limit: int
     ) -> Query:
         nearest: dict[str, Sequence[tuple[int, float]]] = {}
-        for space, name in kept_in.items():
+        for partition, name in kept_in.items():
             index = self._indexes.get(name or "")
             if index is None or asked.mode == "fts":
                 continue
             for model, vector in asked.vectors.items():
                 try:
-                    nearest[space] = await index.search(space, model, vector, max(limit, _FROM_OUTSIDE), wanted)
+                    nearest[partition] = await index.search(partition, model, vector, max(limit, _FROM_OUTSIDE), wanted)
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"index": name, "reason": str(error)})
         return replace(asked, nearest=nearest)
 
 
-def _settled(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
+def _filter_of(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
     return wanted(tx) if callable(wanted) else wanted
