@@ -2,7 +2,6 @@
 
 import pytest
 
-from ricordo.domain.git_objects import fits_git
 from ricordo.errors import Invalid
 from ricordo.features.git.objects import git_object, read_commit, read_tree
 
@@ -55,29 +54,3 @@ def test_a_tree_that_is_cut_off_is_refused() -> None:
     for end in range(1, len(whole)):
         with pytest.raises(Invalid):
             list(read_tree(whole + whole[:end]))
-
-
-@pytest.mark.parametrize(
-    "label",
-    [
-        ".git/x",
-        ".GIT",
-        ".git./x",
-        ".git /x",
-        ".git:x/y",
-        "a/.gitmodules/x",
-        ".GitAttributes/x",
-        "git~1",
-        "GI7EBA~1/x",
-        "a\\b",
-        ".g\u200cit/x",
-        "human.md/more",
-    ],
-)
-def test_what_means_something_to_git_is_no_label(label: str) -> None:
-    assert not fits_git(label)
-
-
-@pytest.mark.parametrize("label", ["human", "courses/week 1", "..git", ".gitter", "Übung", "human.md", "a~1", "git"])
-def test_other_words_are_labels(label: str) -> None:
-    assert fits_git(label)
