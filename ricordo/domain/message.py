@@ -4,9 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+import orjson
+
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert"]
 Trigger = Literal["window", "provider", "request"]
+# The tool by which an agent speaks that answers only through tools, and its argument.
+SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,12 @@ class Message:
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
+    def spoken(self) -> str:
+        """The words of the message, also those that an assistant says by calling the tool for it."""
+        said = [self.text] if self.text else []
+        return "\n".join([*said, *(words for call in self.tool_calls if (words := _said_by(call)))])
+
+    @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The calls the assistant asked for, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
@@ -168,6 +178,16 @@ class Message:
     def with_text(self, text: str) -> "Message":
         """The same message with other words."""
         return replace(self, parts=(TextPart(text),))
+
+
+def _said_by(call: ToolCallPart) -> str:
+    if call.name != SPEECH_TOOL:
+        return ""
+    try:
+        arguments = orjson.loads(call.arguments)
+    except ValueError:
+        return ""
+    return str(arguments.get(SPEECH_ARGUMENT, "")) if isinstance(arguments, dict) else ""
 
 
 def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:

@@ -6,8 +6,6 @@ It is used where no model could sum up, so that an agent is never without one: p
 from collections import Counter
 from collections.abc import Sequence
 
-import orjson
-
 from ricordo.domain.message import Message
 from ricordo.llm.tokens import text_tokens
 from ricordo.prompt.packaging import local_time
@@ -48,20 +46,6 @@ def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
     return text
 
 
-def words_of(message: Message) -> str:
-    """What the message says in words, also where an assistant speaks by calling a tool."""
-    said = [message.text] if message.text else []
-    for call in message.tool_calls:
-        if call.name == "send_message":
-            try:
-                values = orjson.loads(call.arguments)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(values, dict) and isinstance(values.get("message"), str):
-                said.append(values["message"])
-    return "\n".join(said)
-
-
 def _counts(said: Sequence[Message], timezone: str) -> str:
     roles: Counter[str] = Counter(message.role for message in said)
     kinds = (("user", "from the user"), ("assistant", "from the agent"), ("tool", "with results of tools"))
@@ -75,10 +59,10 @@ def _counts(said: Sequence[Message], timezone: str) -> str:
 def _quotes(said: Sequence[Message], timezone: str) -> list[str]:
     quotes = []
     for role, speaker in (("user", "user"), ("assistant", "agent")):
-        spoken = [message for message in said if message.role == role and words_of(message)]
+        spoken = [message for message in said if message.role == role and message.spoken]
         for when, message in zip(("First", "Last"), (*spoken[:1], *spoken[1:][-1:]), strict=False):
             time = local_time(message.created_at, timezone)
-            quotes.append(f"{when} from the {speaker} ({time}): {_line(words_of(message), _QUOTED)}")
+            quotes.append(f"{when} from the {speaker} ({time}): {_line(message.spoken, _QUOTED)}")
     return quotes
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, insert, select
 
-from ricordo.domain.message import Message, ToolCallPart, parts_from_json, parts_to_json
+from ricordo.domain.message import Message, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.repository import columns_of, equal, found, new_values, one_of, setter, values_of
-from ricordo.storage.store import Transaction, from_json
+from ricordo.storage.store import Transaction
 from ricordo.storage.tables import messages
 
 _SELECT = select(messages.c.seq, *columns_of(messages, "text", "tool_name"))
@@ -93,23 +93,12 @@ def searchable_text(message: Message) -> str:
     """Return what search finds the message by: words that were said or read; no prompts, heartbeats or results of searches."""
     if message.role in ("system", "summary") or message.is_event:
         return ""
-    words: list[str] = [message.text] if message.text else []
-    words += [said for call in message.tool_calls if (said := _spoken(call))]
+    words = [said] if (said := message.spoken) else []
     words += [result.content for result in message.tool_returns if result.name not in _UNSEARCHED]
     return "\n".join(words)
 
 
 _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
-
-
-def _spoken(call: ToolCallPart) -> str:
-    if call.name != "send_message":
-        return ""
-    try:
-        arguments = from_json(call.arguments)
-    except ValueError:
-        return ""
-    return str(arguments.get("message", "")) if isinstance(arguments, dict) else ""
 
 
 def _values(message: Message) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import Message, Part, ReasoningPart, ToolCallPart
+from ricordo.domain.message import SPEECH_ARGUMENT, SPEECH_TOOL, Message, Part, ReasoningPart, ToolCallPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 
 THINKING, HEARTBEAT, QUOTE = "thinking", "request_heartbeat", "quote"
-SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"
 _THINKING_SCHEMA = {
     "type": "string",
     "description": "What you think before this call: why you make it, and what you expect. Nobody but you reads it.",

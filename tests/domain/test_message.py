@@ -64,3 +64,14 @@ def test_a_messages_text_is_what_was_said_and_its_calls_and_results_come_in_orde
     assert (message.text, message.tool_calls, message.tool_returns) == ("One.\nTwo.", tuple(called), (done,))
     other = message.with_text("New.")
     assert (other.id, other.role, other.parts) == (message.id, "assistant", (TextPart("New."),))
+
+
+def test_words_spoken_by_a_tool_count_as_said() -> None:
+    for arguments, said in (
+        ('{"message":"Hello, Ada."}', "Hello, Ada."),
+        ("no json", ""),
+        ("[1]", ""),
+        ("[" * 5000, ""),
+    ):
+        assert make.call(make.agent(), "send_message", arguments).spoken == said
+    assert make.call(make.agent(), "look", '{"message":"Hello, Ada."}').spoken == ""

@@ -3,7 +3,7 @@
 import pytest
 
 from ricordo.domain.message import Message, ToolReturnPart
-from ricordo.memory.outline import outline, words_of
+from ricordo.memory.outline import outline
 from ricordo.prompt.packaging import heartbeat_event
 from tests.support import make
 from tests.support.clock import START
@@ -65,11 +65,3 @@ def test_outlines_of_outlines_say_once_that_no_model_wrote_them_and_keep_what_ca
 def test_nothing_but_events_gives_a_note_and_no_more() -> None:
     assert "messages from" not in outline([make.message(AGENT, parts=(BEAT,))])
     assert outline([], earlier="Before.").endswith("Earlier summary:\nBefore.")
-
-
-def test_words_spoken_by_a_tool_count_as_said() -> None:
-    assert words_of(make.call(AGENT, "send_message", '{"message":"Hello, Ada."}')) == "Hello, Ada."
-    assert words_of(make.call(AGENT, "send_message", "no json")) == ""
-    assert words_of(make.call(AGENT, "send_message", "[1]")) == ""
-    said = outline([make.call(AGENT, "send_message", '{"message":"Hello, Ada."}')])
-    assert "Hello, Ada." in said
