@@ -177,12 +177,12 @@ def next_action(
     if parsed.is_waiting:
         return NextAction("requires_approval")
     finished = finished_calls(results)
-    outcome = turn.rules.outcome(turn.finished, finished)
+    outcome = turn.rules.outcome(turn.finished, finished) if results else None
     turn.finished += finished
     if parsed.stop:
         return NextAction(parsed.stop)
     speaks_by_tools = is_heartbeat(turn)
-    if not results:
+    if outcome is None:
         action = _after_text(reply, must_call=speaks_by_tools and bool(offered.tools))
     elif outcome.stops:
         action = NextAction("tool_rule")
@@ -197,7 +197,7 @@ def next_action(
     if action.stop in ("end_turn", "tool_rule") and (missing := turn.rules.before_exit(turn.finished)):
         action = NextAction(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
     # A model that was told to call a tool and answers in words again would go on so up to the limit of steps.
-    is_repeated = not results and action.heartbeat is not None and action.heartbeat == before.heartbeat
+    is_repeated = outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
     return NextAction("no_tool_call") if is_repeated else action
 
 

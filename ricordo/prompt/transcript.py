@@ -74,7 +74,8 @@ def paired(messages: Iterable[Message]) -> list[Message]:
         if calls := given.tool_calls:
             if len({call.call_id for call in calls}) < len(calls):
                 given = _with_distinct_calls(given)  # noqa: PLW2901
-            reused = {call.call_id for call in given.tool_calls if not call.call_id or call.call_id in used}
+                calls = given.tool_calls
+            reused = {call.call_id for call in calls if not call.call_id or call.call_id in used}
             other_ids = {id: f"{id or 'call'}_{len(used)}" for id in reused}
         message = _with_other_ids(given, other_ids) if other_ids else given
         if message.role == "tool":
@@ -85,11 +86,11 @@ def paired(messages: Iterable[Message]) -> list[Message]:
                 kept = [part for part, wanted in zip(message.tool_returns, answered, strict=True) if wanted]
                 sound.append(replace(message, parts=tuple(kept)))
             continue
-        if message.role == "approval" and not message.tool_calls:
+        if message.role == "approval" and not calls:
             continue
         if open_calls:
             sound.append(interrupted(sound[-1], list(open_calls.values())))
-        open_calls = {call.call_id: call for call in message.tool_calls}
+        open_calls = {call.call_id: call for call in message.tool_calls} if calls else {}
         used.update(open_calls)
         sound.append(message)
     if open_calls:
