@@ -1,4 +1,4 @@
-"""Callbacks: tell the client that a run has ended: a signed request, tried again where nobody takes it.
+"""Callbacks: a signed request when a run has ended, tried again until it is accepted.
 
 The body is JSON; `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of `<t>.<body>` under the signing key of
 this installation. A request may come twice, as after a kill: `X-Ricordo-Delivery` is then the same.
@@ -23,7 +23,7 @@ from ricordo.storage import runs
 
 
 def signing_key(data_dir: Path) -> str:
-    """The key that callbacks are signed with, as whoever receives them has to know it."""
+    """Return the key that callbacks are signed with, which their receivers have to know."""
     return Secret(data_dir).derive("callbacks").hex()
 
 

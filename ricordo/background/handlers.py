@@ -11,7 +11,6 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Invalid, NotFound, RicordoError
 from ricordo.storage import jobs
-from ricordo.storage.store import Transaction
 
 _BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
@@ -35,16 +34,16 @@ class Handlers:
             self._by_kind[handler.kind] = handler
 
     def get(self, kind: str) -> JobHandler | None:
-        """The handler of this kind; None where this server has none."""
+        """Return the handler of this kind; None where this server has none."""
         return self._by_kind.get(kind)
 
     def periodic(self) -> list[JobHandler]:
-        """Those whose jobs come by themselves."""
+        """Return those whose jobs come by themselves."""
         return [handler for handler in self._by_kind.values() if handler.every_seconds is not None]
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether to try again would end the same way."""
+    """Return whether to try again would end the same way."""
     return isinstance(error, Invalid | NotFound)
 
 
@@ -69,17 +68,12 @@ class Schedule:
         self._last: dict[str, int] = {}
 
     def due(self, now: int) -> list[Job]:
-        """The jobs of periods that this server has not seen before, at this time."""
+        """Return the jobs of periods that this server has not seen before, at this time."""
         slots = {kind: now // period for kind, period in self._periods.items()}
         return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
 
-    def add(self, tx: Transaction, wanted: Iterable[Job]) -> None:
-        """Store those that no other server has stored, and that do not wait already."""
-        for job in wanted:
-            jobs.add(tx, job)
-
     def added(self, wanted: Iterable[Job]) -> None:
-        """They are stored: do not ask again for their periods."""
+        """Note that these are stored: their periods are not due again."""
         self._last |= {job.kind: job.payload["slot"] for job in wanted}
 
 

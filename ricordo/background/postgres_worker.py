@@ -121,7 +121,7 @@ class PostgresWorker:
             await asyncio.sleep(pace.poll)
 
     async def _send_missing(self) -> None:
-        """Send wake-ups for jobs whose time has come, and delete those that keep a key for nobody."""
+        """Send wake-ups for jobs whose time has come, and delete those that block a key."""
         pace, swept = self._worker.pace, 0.0
         while True:
             try:

@@ -271,7 +271,8 @@ class Worker:
 
     async def _add_periodic(self) -> None:
         if wanted := self._schedule.due(self._store.clock.now()):
-            await self._store.write(lambda tx: self._schedule.add(tx, wanted))
+            # One that another server has added, or that waits already, is left out.
+            await self._store.write(lambda tx: [jobs.add(tx, job) for job in wanted])
             self._schedule.added(wanted)
 
     async def _sweep(self) -> None:

@@ -43,7 +43,7 @@ _TAGGED = (
 _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
-# A user's own block that was attached to an agent, and another user talks with it, or nobody in particular.
+# A user's own block that was attached to an agent with which another user talks, or no named user.
 _IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
 _IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
     "is_others"
@@ -218,9 +218,7 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
-    """Make `value` the block's text if nobody wrote since `block` was read; None where somebody did, and then nobody else can
-    until this transaction ends. Raises Forbidden.
-    """
+    """Make `value` the block's text; None where it was written since `block` was read, and then it is locked. Raises Forbidden."""
     metadata.require(block.label, block.rule)
     value, metadata = redact(value).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
@@ -276,7 +274,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
             return  # another transaction was faster
-        # Under another label, or with another text, its last version would tell of what was not there.
+        # Under another label, or with another text, its last version would be one that never was.
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if chain.owner_kind == "block":
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
@@ -303,7 +301,7 @@ def _without_secrets(block: Block, before: Block | None = None) -> Block:
 
 
 def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
-    """Return the chain, locked; raises Conflict where it is gone, or where one of the new labels cannot be in it."""
+    """Return the chain, locked; raises Conflict where it was deleted, or where one of the new labels cannot be in it."""
     chain = versions.lock(tx, chain_id)
     if chain is None:
         raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")

@@ -1,7 +1,7 @@
 """The kinds of columns that the tables are made of, for both databases, and what erasure does with each.
 
 When a user is forgotten, the rows that are theirs are deleted. `info["erasure"]` of a column, or of its table for those columns
-that say nothing, tells what the column can hold of a user:
+that say nothing, says what the column can hold of a user:
 
 - `delete`: what they said, or who they are. It goes with the row.
 - `blank`: who they are, in rows that stay, as "created by". The value is replaced.
@@ -47,7 +47,7 @@ _Seq = Integer().with_variant(BigInteger(), "postgresql")
 
 
 class PackedId(TypeDecorator[str]):
-    """An id such as `run-<uuid>` in 17 bytes where as text it takes 40: for what stands in every row of a long table.
+    """An id such as `run-<uuid>` in 17 bytes where as text it takes 40: for a column of a long table.
 
     It is compared with values of Python alone: in SQL it is no text.
     """
@@ -60,15 +60,13 @@ class PackedId(TypeDecorator[str]):
         self.kind = kind
 
     def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
-        """`pack`: every driver takes bytes as they are."""
-        return self.pack
+        return self.pack  # every driver takes bytes as they are
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
-        """`unpack`."""
         return self.unpack
 
     def pack(self, value: str | None) -> bytes | None:
-        """The id as it is stored: a NUL and the uuid's bytes; one of any other form as its letters, none of which is a NUL."""
+        """Return the id as it is stored: a NUL and the uuid's bytes; one of any other form as its letters, none a NUL."""
         if value is None:
             return None
         if value.startswith(self.kind) and _UUID.fullmatch(value, len(self.kind)):
@@ -76,7 +74,6 @@ class PackedId(TypeDecorator[str]):
         return value.encode()
 
     def unpack(self, value: bytes | None) -> str | None:
-        """The mirror of `pack`."""
         if value is None:
             return None
         if value[:1] != b"\0":

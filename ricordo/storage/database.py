@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, inspect, make_url, text
@@ -17,9 +17,6 @@ from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.statements import Statements
 from ricordo.storage.store import Store, Transaction
-
-if TYPE_CHECKING:
-    from ricordo.storage.postgres import PostgresStore
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
 _OTHERS = text(
@@ -93,18 +90,24 @@ def open_for_reading(settings: Settings, clock: Clock | None = None) -> Store:
     return SqliteStore(engine, clock or SystemClock(), FileLock(path.with_suffix(".lock"), thread_local=False))
 
 
-def _open_postgres(settings: Settings, url: str, clock: Clock | None) -> "PostgresStore":
+def _postgres() -> Any:
+    """Import what brings psycopg. Raises Unavailable where that is not installed."""
     try:
-        from ricordo.storage import postgres  # brings psycopg
+        from ricordo.storage import postgres
     except ImportError as error:
         raise Unavailable(_MISSING) from error
-    return postgres.open_postgres(
+    return postgres
+
+
+def _open_postgres(settings: Settings, url: str, clock: Clock | None) -> Store:
+    store: Store = _postgres().open_postgres(
         url,
         connections=settings.database_connections,
         durability=settings.durability,
         backups=settings.data_dir / "backups",
         clock=clock,
     )
+    return store
 
 
 def is_shared(settings: Settings) -> bool:
@@ -149,10 +152,7 @@ def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = 
 
 @contextmanager
 def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterator[Connection]:
-    try:
-        from ricordo.storage import postgres  # brings psycopg
-    except ImportError as error:
-        raise Unavailable(_MISSING) from error
+    postgres = _postgres()
     engine = postgres.make_engine(url, "full")
     try:
         with postgres.first_connection(engine) as connection:
@@ -230,12 +230,10 @@ def check(settings: Settings) -> Absent | InUse | Sound | Shared | Broken:
     if settings.postgres_url is None:
         return check_database(settings.database_path)
     try:
-        from ricordo.storage import postgres  # brings psycopg
-    except ImportError:
-        return Broken(_MISSING)
-    try:
+        postgres = _postgres()
         with postgres.read_only(settings.postgres_url) as connection:
-            found = Shared(schema_of(connection), *postgres.describe(connection), count_servers(connection))
+            size, version, name, vectors = postgres.describe(connection)
+            found = Shared(schema_of(connection), size, version, name, vectors, count_servers(connection))
     except Unavailable as error:
         return Broken(str(error))
     return Broken(UNFINISHED) if found.schema == HALF_COPIED else found

@@ -224,7 +224,7 @@ def _newest(tx: Transaction, chain_id: str, stretches: Sequence[_Stretch], end: 
 
 
 def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]:
-    """Where the block stands that had this label last, before a version, in all its labels, newest first."""
+    """Return the stretches of the block that had this label last before a version, newest first."""
     stretches: list[_Stretch] = []
     for rename in renames:
         if rename.number >= before:

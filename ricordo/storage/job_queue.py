@@ -23,12 +23,12 @@ class Queue:
     errors: tuple[Job, ...]
 
     def count(self, status: JobStatus) -> int:
-        """How many jobs have this status."""
+        """Return how many jobs have this status."""
         return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
 
 
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
-    """The queue of the scope's organization as it stands; None: of all of them, for whoever runs the server."""
+    """Return the queue of the scope's organization; None: of all of them, for the operator of the server."""
     theirs = jobs.c.organization_id == scope.organization_id if scope else true()
     depth: dict[str, dict[JobStatus, int]] = {}
     counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
@@ -43,7 +43,7 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
 
 def _troubled(tx: Transaction, theirs: ColumnElement[bool]) -> list[Job]:
-    """The last jobs that failed, and the last that wait after a failure."""
+    """Return the last jobs that failed, and the last that wait after a failure."""
     failed = select(jobs).where(theirs, jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
     again = select(jobs).where(theirs, jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
     return [job_of(row) for statement in (failed, again) for row in tx.all(statement.limit(_LAST_ERRORS))]

@@ -22,9 +22,9 @@ class Page:
 def read_page(
     tx: Transaction, statement: Select[Any], table: Table, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
 ) -> Sequence[Row[Any]]:
-    """The rows of the statement that lie on the page, ordered by these columns, the last of which tells equal ones apart.
+    """Return the rows of the statement on the page, ordered by these columns, the last of which is unique.
 
-    A cursor that is gone gives no rows: whoever deletes what a page showed, item by item, then asks for the page behind it.
+    A cursor that was deleted gives no rows.
     """
     columns = [table.c[name] for name in by]
     place = tuple_(*columns)

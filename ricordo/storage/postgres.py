@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -46,17 +46,17 @@ T = TypeVar("T")
 OLDEST = 16  # the major version of PostgreSQL that is tested and promised
 _ATTEMPTS = 5
 _BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
-# Every Ricordo server that changes the schema of one database holds this lock: the letters of its name.
+# Every Ricordo server that changes the schema of one database takes this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
-# A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not hold them for ever.
+# A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not lock them for ever.
 _SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 _NUL = "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
 
 
 class _EncodedDumper(Dumper):
-    """Hands an array over as it is; its type stands in the statement."""
+    """Passes an array as it is; its type is in the statement."""
 
     format = Format.BINARY
 
@@ -128,16 +128,29 @@ class PostgresStore(SqlStore):
 
     def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
         """One try. Raises _Again where nothing was changed and another try may succeed."""
-        progress = _UnitProgress(work)
+        is_done = False
+
+        def run(tx: Transaction) -> T:
+            nonlocal is_done
+            try:
+                result = work(tx)
+            except psycopg.Error:
+                # SQLAlchemy does not see the errors of prepared statements, and must not roll back on a closed connection.
+                if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
+                    tx.connection.invalidate()
+                raise
+            is_done = True  # what is left is only the commit
+            return result
+
         try:
-            return self._run(self._connection(), begin, progress.run)
+            return self._run(self._connection(), begin, run)
         except Overtaken as error:
             raise _Again(error) from error
         except (psycopg.Error, DBAPIError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             if _is_lost(cause) or self._is_broken():
                 self._drop_connection()
-                if progress.is_done:
+                if is_done:
                     raise Unavailable(
                         "The connection to PostgreSQL was lost while it saved, and whether it did is not known. "
                         "Read what is there before you send it again."
@@ -169,25 +182,6 @@ class _Again(Exception):
         self.is_lost = is_lost
 
 
-class _UnitProgress(Generic[T]):
-    """A unit of work that knows whether all of it has run, so that what is left is only the commit."""
-
-    def __init__(self, work: Callable[[Transaction], T]) -> None:
-        self._work = work
-        self.is_done = False
-
-    def run(self, tx: Transaction) -> T:
-        try:
-            result = self._work(tx)
-        except psycopg.Error:
-            # SQLAlchemy hears nothing of what prepared statements meet, and must not roll back what is gone.
-            if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
-                tx.connection.invalidate()
-            raise
-        self.is_done = True
-        return result
-
-
 def _is_lost(cause: BaseException | None) -> bool:
     """Whether the server ended the connection, or there was none to be had."""
     if not isinstance(cause, psycopg.OperationalError):
@@ -196,7 +190,7 @@ def _is_lost(cause: BaseException | None) -> bool:
 
 
 def _require_storable(cause: BaseException | None) -> None:
-    """Raise Invalid for values that no column can hold; they are known by PostgreSQL's codes, or by psycopg's sentence."""
+    """Raise Invalid for values that no column can hold; they are known by PostgreSQL's codes, or by psycopg's message."""
     if isinstance(cause, errors.NumericValueOutOfRange):
         raise OverflowError from cause
     if isinstance(cause, errors.ProgramLimitExceeded):

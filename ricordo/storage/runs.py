@@ -95,7 +95,7 @@ def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> N
 
 
 def forget_bodies(tx: Transaction, conversation_id: str) -> None:
-    """Let no later request count as a repeat of one in this conversation, whose messages are gone."""
+    """Let no later request count as a repeat of one in this conversation, whose messages were deleted."""
     tx.run(_FORGET_BODIES, {"new_body_hash": None, "in_conversation": conversation_id})
 
 

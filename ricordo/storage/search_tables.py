@@ -20,7 +20,7 @@ search_partitions = Table(
     number("generation"),
     string("embedding"),
     number("vectors"),
-    # A number is never used again: what a process remembers of a partition goes by it.
+    # A number is never used again: what a process caches of a partition goes by it.
     sqlite_autoincrement=True,
     info={"erasure": "keep"},
 )

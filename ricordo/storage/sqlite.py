@@ -72,7 +72,7 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
 
 
 def lock_file(path: Path) -> FileLock:
-    """The lock that whoever uses the database holds, taken; `release` frees it. Raises Conflict where another has it."""
+    """Take the lock of the database's one user; `release` frees it. Raises Conflict where another process has it."""
     # Not the thread's own: `close` frees it from a worker thread.
     lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
     try:

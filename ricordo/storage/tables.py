@@ -192,7 +192,7 @@ passages = table(
 )
 passages_tags = tags_table("passages_tags", "passages", reference("archive_id", "archives"), by=["archive_id"])
 
-# Providers that an organization added itself; `secret` holds what is not to be read, encrypted.
+# Providers that an organization added itself; `secret` is encrypted.
 providers = table(
     "providers",
     *root(),
@@ -251,7 +251,7 @@ runs = table(
     *numbers("ttft_ns", "duration_ns", null=True),
     string("lease_token", erasure="keep"),
     *timestamps("lease_expires_at"),
-    # What the turn was for, where nobody waits for it: sleeptime and the like.
+    # What the turn was for, where no request waits for it: sleeptime and the like.
     string("purpose", erasure="keep"),
     json_value("callback"),
     # The lease: at most one open run in a conversation, on every database and across processes.

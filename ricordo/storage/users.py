@@ -41,7 +41,7 @@ def require(tx: Transaction, scope: Scope, name: str) -> User:
 def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     """Return the user with this id or identifier, or a new one with this identifier.
 
-    Raises Invalid for a name that nobody can have, NotFound where the caller may make nobody.
+    Raises Invalid for a name that no user can have, NotFound where the caller may make no user.
     """
     if user := find(tx, scope, name):
         return user

@@ -89,7 +89,7 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
     """Lock the chain, and its blocks, until this transaction ends; return it as it is now, None where it was deleted.
 
-    Whoever holds a chain is about to change it, so its remotes follow once that is committed.
+    A chain is locked to be changed, so its remotes sync once that is committed.
     """
     row = tx.first(_LOCK, {"chain_id": chain_id})
     if row is None:

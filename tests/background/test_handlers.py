@@ -75,7 +75,7 @@ async def test_servers_whose_clocks_differ_add_one_job_a_period(store: SqliteSto
     for second in range(0, 40):
         for schedule, skew in servers:
             wanted = schedule.due(START + second * SECOND + skew)
-            await store.write(lambda tx, schedule=schedule, wanted=wanted: schedule.add(tx, wanted))
+            await store.write(lambda tx, wanted=wanted: [jobs.add(tx, job) for job in wanted])
             schedule.added(wanted)
         for job in await store.write(lambda tx: jobs.claim(tx, "me", 9)):
             await store.write(lambda tx, job=job: jobs.finish(tx, job))
@@ -88,7 +88,7 @@ async def test_a_period_waits_for_the_one_before(store: SqliteStore, scope: Scop
     schedule = Schedule([SWEEP])
     for second in (0, 10, 20):
         wanted = schedule.due(START + second * SECOND)
-        await store.write(lambda tx, wanted=wanted: schedule.add(tx, wanted))
+        await store.write(lambda tx, wanted=wanted: [jobs.add(tx, job) for job in wanted])
         schedule.added(wanted)
     assert len(await store.read(lambda tx: jobs.page(tx, scope, Page()))) == 1
 

@@ -1,12 +1,6 @@
 """`ricordo db migrate-to`: moves everything to another database, and says what to set then. It shows no password."""
 
-from typing import TYPE_CHECKING
-
 import typer
-
-if TYPE_CHECKING:
-    from ricordo.features.move.service import MoveReport
-    from ricordo.settings import Settings
 
 app = typer.Typer(help="The database: move it to another.", no_args_is_help=True)
 
@@ -45,16 +39,9 @@ def migrate_to(
         report = move(source, target, options, lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
     finally:
         progress.end()
-    _show(source, target, report)
-
-
-def _show(source: "Settings", target: "Settings", report: "MoveReport") -> None:
-    from ricordo.storage.database import address
-
     tables = sum(1 for rows in report.rows.values() if rows)
-    typer.echo(
-        f"\nMoved {sum(report.rows.values()):,} rows in {tables} tables. Their numbers and their hashes are equal."
-    )
+    count = f"{sum(report.rows.values()):,} rows in {tables} tables"
+    typer.echo(f"\nMoved {count}. Their numbers and their hashes are equal.")
     is_usual = target.postgres_url is None and target.database_path == target.data_dir / "ricordo.db"
     shown = address(target).replace(":***@", ":<password>@")
     how = "take RICORDO_DATABASE_URL away" if is_usual else f"set RICORDO_DATABASE_URL={shown}"

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from sqlalchemy import Column, Connection, String, Table, func, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.features.move.queries import Row, TableHash, all_tables, count, key_of, portions
 from ricordo.settings import Settings
@@ -31,8 +30,8 @@ from ricordo.storage.store import plain_errors, reason_of
 
 # Called again and again: the phase, the table, rows done, rows in all.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]
-# What every new database holds.
-_SEEDS = {"organizations": LOCAL_ORGANIZATION, "users": LOCAL_USER}
+# Each has one row in every new database.
+_SEEDED = ("organizations", "users")
 _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
 _MARK = text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
@@ -83,7 +82,8 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
         counters = _counters(old)
         for table in all_tables():
             hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
-        leaves_vectors = _has_pgvector(old)
+        has_pgvector = old.dialect.name == "postgresql" and inspect(old).has_table("search_pgvector")
+        leaves_vectors = bool(has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first())
     with write_transaction(new):
         _set_counters(new, counters)
     differing = []
@@ -154,23 +154,9 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
 
 
 def _content(new: Connection, names: set[str]) -> dict[str, int]:
-    """Return how many rows of its own each table holds that holds some."""
-    content = {}
-    for table in all_tables():
-        if table.name in names:
-            seed = _SEEDS.get(table.name)
-            statement = select(func.count()).select_from(table)
-            rows = new.execute(statement.where(table.c.id != seed) if seed else statement).scalar_one()
-            if rows:
-                content[table.name] = rows
-    return content
-
-
-def _has_pgvector(old: Connection) -> bool:
-    """Return whether vectors lie in pgvector's own table, which other databases do not have."""
-    if old.dialect.name != "postgresql" or not inspect(old).has_table("search_pgvector"):
-        return False
-    return bool(old.exec_driver_sql("SELECT EXISTS (SELECT FROM search_pgvector)").scalar_one())
+    """Return how many rows each table has that is not empty, without those of every new database."""
+    counts = {table.name: count(new, table) - (table.name in _SEEDED) for table in all_tables() if table.name in names}
+    return {name: rows for name, rows in counts.items() if rows > 0}
 
 
 def _delete_all(new: Connection) -> None:
@@ -221,8 +207,7 @@ def _sequence(connection: Connection, table: Table) -> str:
 
 def _require_no_nul(old: Connection) -> None:
     """Raise Invalid with the rows that PostgreSQL cannot take."""
-    found = [place for table in all_tables() for place in _with_nul(old, table)]
-    if found:
+    if found := [place for table in all_tables() for place in _with_nul(old, table)]:
         named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
         more = f"\n  and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         raise Invalid(

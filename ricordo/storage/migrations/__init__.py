@@ -50,7 +50,7 @@ def migrate(
 ) -> int:
     """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
 
-    `back_up` gets the version found and is called once, before the first change to a database that holds something.
+    `back_up` gets the version found and is called once, before the first change to a database that is not empty.
     Raises Unavailable where the schema is newer, or only half of a copy.
     """
     version, newest = _current_version(connection), len(migrations)
