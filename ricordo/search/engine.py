@@ -22,7 +22,7 @@ from ricordo.search.cache import cache_of
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
-from ricordo.search.query import Query, SearchConditions, SearchHit, SearchResult
+from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
 from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
 from ricordo.search.records import Documents, read_documents
 from ricordo.search.scoring import Integers, Posting
@@ -42,7 +42,9 @@ COMPARED = 1000
 _DAY = 24 * 60 * 60 * SECOND
 
 
-def find(tx: Transaction, owners: Sequence[str], query: Query, wanted: SearchConditions, limit: int) -> SearchResult:
+def find(
+    tx: Transaction, owners: Sequence[str], query: Query, wanted: MessageFilter | PassageFilter, limit: int
+) -> SearchResult:
     """The best documents of these partitions that meet the conditions."""
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
@@ -105,23 +107,24 @@ class _Search:
             placed.append(replace(posting, positions=posting.positions + start) if start else posting)
         return joined_postings(placed)
 
-    def allowed(self, wanted: SearchConditions) -> Bools | None:
+    def allowed(self, wanted: MessageFilter | PassageFilter) -> Bools | None:
         """Which positions meet the conditions; None for all, where nothing is deleted."""
-        if wanted.roles and all(role in wanted.roles for role in self.view.roles):
-            wanted = replace(wanted, roles=())  # most filters by role leave nothing out
-        if wanted == SearchConditions() and self.view.documents.is_whole:
+        # Most filters by role leave nothing out.
+        roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
+        values = (wanted.conversation_id, wanted.user_id, wanted.start, wanted.end)
+        if self.view.documents.is_whole and not (roles or wanted.tags) and values == (None,) * 4:
             return None
         records = self.view.records
         may = self.view.alive.copy()
-        if wanted.thread is not None:
-            held = records["thread"] == fingerprint(wanted.thread)
+        if wanted.conversation_id is not None:
+            held = records["thread"] == fingerprint(wanted.conversation_id)
             for thread, newest in wanted.shared:
                 held |= (records["thread"] == fingerprint(thread)) & (records["number"] <= newest)
             may &= held
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
-        if wanted.roles:
-            may &= self._of_role(wanted.roles)
+        if roles:
+            may &= self._of_role(roles)
         if wanted.start is not None:
             may &= records["created_at"] >= wanted.start
         if wanted.end is not None:

@@ -7,7 +7,6 @@ which a start does not wait for.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import bindparam, select
@@ -16,7 +15,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.search import write_buffer
-from ricordo.search.query import Query, SearchConditions, SearchHit, SearchMode, SearchResult
+from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchMode, SearchResult
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
 from ricordo.storage.store import Transaction, each
@@ -27,57 +26,13 @@ Kind = Literal["messages", "passages"]
 __all__ = ["MessageFilter", "PassageFilter", "Query", "SearchHit", "SearchMode", "SearchResult"]
 
 _IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
-_INDEXED_MESSAGES = select(
-    messages_table.c.id,
-    messages_table.c.agent_id.label("owner_id"),
-    messages_table.c.organization_id,
-    messages_table.c.text,
-    messages_table.c.created_at,
-    messages_table.c.conversation_id,
-    messages_table.c.user_id,
-    messages_table.c.role,
-    messages_table.c.name,
-).where(messages_table.c.id.op("IN")(_IDS), messages_table.c.text != "")
-_INDEXED_PASSAGES = select(
-    passages.c.id,
-    passages.c.archive_id.label("owner_id"),
-    passages.c.organization_id,
-    passages.c.text,
-    passages.c.created_at,
-    passages.c.user_id,
-).where(passages.c.id.op("IN")(_IDS))
+_INDEXED_MESSAGES = select(*(column for column in messages_table.c if column.name != "parts")).where(
+    messages_table.c.id.op("IN")(_IDS), messages_table.c.text != ""
+)
+_INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
 # "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name somebody.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFilter:
-    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
-
-    With `user_id` those about this user and those about nobody in particular. `shared` is what a thread that was forked shares
-    with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
-    """
-
-    agent_ids: tuple[str, ...]
-    conversation_id: str | None = None
-    roles: tuple[str, ...] = ()
-    user_id: str | None = None
-    start: int | None = None
-    end: int | None = None
-    shared: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PassageFilter:
-    """Which passages of these archives may be found; times and `user_id` as for messages."""
-
-    archive_ids: tuple[str, ...]
-    tags: tuple[str, ...] = ()
-    all_tags: bool = False
-    user_id: str | None = None
-    start: int | None = None
-    end: int | None = None
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
@@ -135,14 +90,14 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these messages out of the index, before they are deleted."""
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
-    _delete(tx, "messages", [(row.owner_id, row.organization_id, message_entry(row._asdict())) for row in rows])
+    _delete(tx, "messages", [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows])
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
-    entries = [(row.owner_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
+    entries = [(row.archive_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
     _delete(tx, "passages", entries)
 
 
@@ -158,25 +113,14 @@ def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: i
     """The best matching messages; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    conditions = SearchConditions(
-        thread=wanted.conversation_id,
-        shared=wanted.shared,
-        user_id=wanted.user_id,
-        roles=wanted.roles,
-        start=wanted.start,
-        end=wanted.end,
-    )
-    return engine.find(tx, wanted.agent_ids, query, conditions, limit)
+    return engine.find(tx, wanted.agent_ids, query, wanted, limit)
 
 
 def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> SearchResult:
     """The best matching passages; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    conditions = SearchConditions(
-        user_id=wanted.user_id, tags=wanted.tags, all_tags=wanted.all_tags, start=wanted.start, end=wanted.end
-    )
-    return engine.find(tx, wanted.archive_ids, query, conditions, limit)
+    return engine.find(tx, wanted.archive_ids, query, wanted, limit)
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:

@@ -23,7 +23,6 @@ from ricordo.storage.store import Store
 
 if TYPE_CHECKING:  # these need numpy, which a start does not wait for
     from ricordo.search.deletion import Deletion, Step
-    from ricordo.search.vector_store import EmbeddableDocument
 
 log = logging.getLogger(__name__)
 EMBEDDED_AT_ONCE = 256
@@ -135,13 +134,14 @@ class Indexer:
         from ricordo.search.vector_store import documents_of
 
         documents = await self.store.read(lambda tx: documents_of(tx, batch))
-        vectors = await _embedded(self.embedders.get(handle), documents)
+        embedder = self.embedders.get(handle)
+        records = await _embedded(embedder, documents)
         if index is None:
             # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
-            size = len(next(iter(vectors.values()), None) or (await self.embedders.get(handle).embed([""]))[0])
-            return vectors, size
-        await index.upsert(owner_id, handle, [_record(d, vectors[d.number]) for d in documents if d.number in vectors])
-        # The vectors lie elsewhere; here it is only noted how far they go.
+            size = len(records[0].vector if records else (await embedder.embed([""]))[0])
+            return {record.document: record.vector for record in records}, size
+        await index.upsert(owner_id, handle, records)
+        # The vectors are elsewhere; here it is only noted how far they go.
         return {}, 1
 
     async def _delete_documents(self, owner_id: str) -> int:
@@ -177,17 +177,17 @@ class Indexer:
 
 
 async def _embedded(
-    embedder: Embedder, documents: Sequence["EmbeddableDocument"], *, is_usable: bool = False
-) -> dict[int, Sequence[float]]:
-    """The vectors by document, without those of texts that the model's provider refuses: these are found by their words.
+    embedder: Embedder, documents: Sequence[tuple[str, VectorRecord]], *, is_usable: bool = False
+) -> list[VectorRecord]:
+    """The records with their vectors, without those of texts that the model's provider refuses: these are found by their words.
 
     Raises ModelError where it is not a text that is refused, but all that this model is asked.
     """
     if not documents:
-        return {}
+        return []
     try:
-        vectors = await embedder.embed([document.text for document in documents], purpose="document")
-        return {document.number: vector for document, vector in zip(documents, vectors, strict=True)}
+        vectors = await embedder.embed([text for text, _ in documents], purpose="document")
+        return [replace(record, vector=vector) for (_, record), vector in zip(documents, vectors, strict=True)]
     except ModelError as error:
         if error.kind != "llm_bad_request":
             raise
@@ -195,15 +195,9 @@ async def _embedded(
         # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
         await embedder.embed(["words"], purpose="document")
     if len(documents) == 1:
-        log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": documents[0].number})
-        return {}
+        number = documents[0][1].document
+        log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": number})
+        return []
     half = len(documents) // 2
     first = await _embedded(embedder, documents[:half], is_usable=True)
-    return first | await _embedded(embedder, documents[half:], is_usable=True)
-
-
-def _record(document: "EmbeddableDocument", vector: Sequence[float]) -> VectorRecord:
-    user_id = document.user_id or ""
-    return VectorRecord(
-        document.number, vector, document.created_at, document.role, document.thread, user_id, document.tags
-    )
+    return [*first, *await _embedded(embedder, documents[half:], is_usable=True)]

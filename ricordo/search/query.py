@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ricordo.domain.passage import Relevance
 
@@ -25,21 +25,37 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchConditions:
-    """Which documents of a partition may be found. Times are microseconds, both ends included; empty means: any.
+class MessageFilter:
+    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    With `user_id` those about this user and those about nobody in particular; of the threads in `shared` also those with a number
-    up to the one given, beside all of `thread`.
+    With `user_id` those about this user and those about nobody in particular. `shared` is what a conversation that was forked
+    shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
     """
 
-    thread: str | None = None
-    shared: tuple[tuple[str, int], ...] = ()
-    user_id: str | None = None
+    agent_ids: tuple[str, ...]
+    conversation_id: str | None = None
     roles: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    all_tags: bool = False
+    user_id: str | None = None
     start: int | None = None
     end: int | None = None
+    shared: tuple[tuple[str, int], ...] = ()
+    tags: ClassVar[tuple[str, ...]] = ()
+    all_tags: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassageFilter:
+    """Which passages of these archives may be found; times and `user_id` as for messages."""
+
+    archive_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    user_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+    conversation_id: ClassVar[None] = None
+    roles: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[tuple[tuple[str, int], ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
 """Storage of vectors: which documents have none yet, their texts, adding vectors, and the change to another model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import bindparam, delete, func, literal, null, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 
 from ricordo.errors import Conflict
 from ricordo.search.partitions import lock_partition, partition_of
 from ricordo.search.query import EmbeddingBatch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
+from ricordo.search.vector_index import VectorRecord
 from ricordo.search.vectors import VECTOR
 from ricordo.storage.repository import Appending
 from ricordo.storage.search_tables import search_documents, search_partitions, search_vectors
@@ -18,27 +18,11 @@ from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import messages, passages
 
 _IDS = each(bindparam("ids", type_=messages.c.parts.type))
-_TEXTS = {
-    "messages": select(
-        messages.c.seq,
-        messages.c.text,
-        messages.c.name,
-        messages.c.created_at,
-        messages.c.role,
-        messages.c.conversation_id.label("thread"),
-        messages.c.user_id,
-        null().label("tags"),
-    ).where(messages.c.seq.op("IN")(_IDS)),
-    "passages": select(
-        passages.c.seq,
-        passages.c.text,
-        literal("").label("name"),
-        passages.c.created_at,
-        literal("").label("role"),
-        literal("").label("thread"),
-        passages.c.user_id,
-        passages.c.tags,
-    ).where(passages.c.seq.op("IN")(_IDS)),
+_DOCUMENTS = {
+    "messages": select(*(column for column in messages.c if column.name != "parts")).where(
+        messages.c.seq.op("IN")(_IDS)
+    ),
+    "passages": select(passages).where(passages.c.seq.op("IN")(_IDS)),
 }
 # Vectors are stored in the order of positions, so the last chunk tells how many there are.
 _LAST_STORED = (
@@ -74,19 +58,6 @@ _SERVE = (
         embedding=bindparam("new_embedding"), vectors=bindparam("new_vectors"), generation=bindparam("new_generation")
     )
 )
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddableDocument:
-    """A message or passage as it is embedded, with what outside indexes filter by."""
-
-    number: int
-    text: str
-    created_at: int
-    role: str
-    thread: str
-    user_id: str | None
-    tags: tuple[str, ...]
 
 
 def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> EmbeddingBatch | None:
@@ -127,18 +98,18 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
     return serves
 
 
-def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[EmbeddableDocument]:
-    """The documents of a batch that are still there. A message is embedded with the name of who said it."""
-    rows = tx.all(_TEXTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]})
+def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
+    """The documents of a batch that are still there: the text to embed, with the name of who said it, and a record to fill."""
+    rows = tx.all(_DOCUMENTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]})
+    if batch.kind == "passages":
+        return [
+            (row.text, VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "", tags=tuple(row.tags)))
+            for row in rows
+        ]
     return [
-        EmbeddableDocument(
-            row.seq,
+        (
             f"{row.name}: {row.text}" if row.name else row.text,
-            row.created_at,
-            row.role,
-            row.thread,
-            row.user_id,
-            tuple(row.tags or ()),
+            VectorRecord(row.seq, (), row.created_at, row.role, row.conversation_id, row.user_id or ""),
         )
         for row in rows
     ]

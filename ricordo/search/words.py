@@ -61,20 +61,9 @@ _LETTERS: Final = str.maketrans(
 )
 # The first code after each script, and the stemmer of its words; "" leaves them whole.
 _STEMMERS: Final = (
-    (0x250, LATIN_STEMMER),
-    (0x370, ""),
-    (0x400, "greek"),
-    (0x530, "russian"),
-    (0x590, "armenian"),
-    (0x600, ""),
-    (0x700, "arabic"),
-    (0x900, ""),
-    (0x980, "hindi"),
-    (0xB80, ""),
-    (0xC00, "tamil"),
-    (0x1E00, ""),
-    (0x1F00, LATIN_STEMMER),
-    (0x2000, "greek"),
+    *((0x250, LATIN_STEMMER), (0x370, ""), (0x400, "greek"), (0x530, "russian"), (0x590, "armenian"), (0x600, "")),
+    *((0x700, "arabic"), (0x900, ""), (0x980, "hindi"), (0xB80, ""), (0xC00, "tamil"), (0x1E00, "")),
+    *((0x1F00, LATIN_STEMMER), (0x2000, "greek")),
 )
 # Plurals no English word has: their words are conflated whatever the language of the text is.
 _FOREIGN_PLURAL: Final = re.compile(r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$")
