@@ -80,7 +80,7 @@ class _Watch:
         """Rebuild these partitions; returns whether each was."""
 
         def ask(tx: Transaction) -> list[Job]:
-            return [rebuild.ask(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in partitions]
+            return [rebuild.add_job(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in partitions]
 
         ids = [job.id for job in await self._store.write(ask)]
         while True:

@@ -1,6 +1,6 @@
 """One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
 
-Statements: one for the partitions, buffers and those postings that are not remembered; one where documents were flushed, and
+Statements: one for the partitions, buffers and those postings that are not cached; one where documents were flushed, and
 one where vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other
 words.
 """
@@ -95,7 +95,7 @@ class _Search:
         self._postings = snapshot.postings
 
     def posting(self, term: str) -> Posting:
-        """Where the term stands: positions in the joined view."""
+        """The posting of a term: positions in the joined view."""
         flushed = [(s, self._postings[s.seq, term]) for s in self._partitions if (s.seq, term) in self._postings]
         return self.view.posting(self._placed(flushed), term)
 
@@ -147,7 +147,7 @@ class _Search:
         return held
 
     def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
-        """Where these words stand, and other forms for them; a word that stands nowhere, as part of others."""
+        """The postings of these words and of other forms of them; a word in no document is looked for as part of others."""
         found = {word: self.view.spread(self.posting(word), word) for word in words}
         known = [posting for posting in found.values() if len(posting.positions)]
         absent = [word for word, posting in found.items() if not len(posting.positions)]

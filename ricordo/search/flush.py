@@ -73,7 +73,7 @@ def pack_rows(tx: Transaction, kind: str, owner_id: str, most: int = FLUSHED_AT_
 
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     """Write what was packed, under a lock on the partition; False, with nothing written, where the partition has changed."""
-    # The lock comes first: whoever waited for it must see what the other left.
+    # The lock comes first, so that a second writer sees what the first has written.
     partition = lock_partition(tx, packed.owner_id)
     if partition is None and packed.partition is None:
         tx.run(_NEW_PARTITION, {"owner_id": packed.owner_id, "kind": packed.kind})

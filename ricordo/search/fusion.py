@@ -18,7 +18,7 @@ from ricordo.search.scoring import (
 
 # How much of the score is similarity, where there is any; the words have the rest.
 SIMILARITY_SHARE = 0.35
-# What the best score by words, 1, is compared with: being said by somebody the question names, or in a time it names.
+# What the best score by words, 1, is compared with: being said by a speaker that the question names, or in a time it names.
 SPEAKER_BONUS = 0.15
 TIME_BONUS = 0.4
 # What the similarity of the turn before and after, and of those beside them, adds to a turn's own.
@@ -107,7 +107,7 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 
 
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
-    """Which documents are said by somebody that these terms name, (n,); None where nobody is named."""
+    """Which documents are said by a speaker that these terms name, (n,); None where none is named."""
     known = [posting.spread.spoken for posting in postings if posting.spread and posting.spread.spoken is not None]
     named = [posting for posting in postings if not posting.spread and posting.named.any()]
     if len(known) == 1 and not named:

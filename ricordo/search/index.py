@@ -31,7 +31,7 @@ _INDEXED_MESSAGES = select(*(column for column in messages_table.c if column.nam
 )
 _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
-# "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name somebody.
+# "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
 

@@ -1,6 +1,6 @@
 """The jobs behind the index: they flush write buffers, delete what was deleted, and embed what has no vectors yet.
 
-Each step is a short transaction that leaves the index whole: whoever is killed in between continues where it was. Models and
+Each step is a short transaction that leaves the index whole, so a killed job continues where it was. Models and
 outside indexes are called between transactions.
 """
 

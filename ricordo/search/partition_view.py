@@ -31,7 +31,7 @@ _BESIDE_TERM = 100
 class PartitionView:
     """All documents of a partition that may be found, by position; `buffered` are the terms of the last of them, not flushed yet.
 
-    None has another role than `roles`. `spreads` are of terms asked for that many documents hold.
+    Their roles are among `roles`. `spreads` are of terms asked for that many documents hold.
     """
 
     records: Documents

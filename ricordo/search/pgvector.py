@@ -31,7 +31,7 @@ NAME = "pgvector"
 # Rows of one transaction: with an index that must be kept, each costs some milliseconds.
 _AT_ONCE = 25
 _REMOVED_AT_ONCE = 500
-# Whoever wants more than this gets it by an exact search: no index is faster at that.
+# More than this is found by an exact search: no index is faster at that.
 _MOST_FROM_INDEX = 500
 _MOST_RESULTS = 1_000_000
 # How many candidates the index keeps in view, and how many vectors it looks at before it gives up on a filter.
@@ -56,12 +56,23 @@ _STATE = text(
     "SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS version,"
     " to_regclass('search_pgvector') IS NOT NULL AS has_table"
 )
+_COLUMNS = (
+    "partition",
+    "model",
+    "document",
+    "dimension",
+    "created_at",
+    "role",
+    "thread",
+    "user_id",
+    "tags",
+    "embedding",
+)
+_CASTS = {"tags": "CAST(:tags AS text[])", "embedding": "CAST(:embedding AS vector)"}
 _UPSERT = text(
-    "INSERT INTO search_pgvector (partition, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
-    " VALUES (:partition, :model, :document, :dimension, :created_at, :role, :thread, :user_id, CAST(:tags AS text[]),"
-    " CAST(:embedding AS vector)) ON CONFLICT (partition, model, document) DO UPDATE SET dimension = excluded.dimension,"
-    " created_at = excluded.created_at, role = excluded.role, thread = excluded.thread, user_id = excluded.user_id,"
-    " tags = excluded.tags, embedding = excluded.embedding"
+    f"INSERT INTO search_pgvector ({', '.join(_COLUMNS)})"  # noqa: S608 - names of our own
+    f" VALUES ({', '.join(_CASTS.get(name, f':{name}') for name in _COLUMNS)}) ON CONFLICT (partition, model, document)"
+    f" DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[3:])}"
 )
 _REMOVE = text(
     "DELETE FROM search_pgvector WHERE partition = :partition AND model = :model AND document = ANY(CAST(:documents AS bigint[]))"
@@ -91,6 +102,7 @@ _WANTED = """partition = :partition AND model = :model AND dimension = :dimensio
     AND (CAST(:end AS bigint) IS NULL OR created_at <= CAST(:end AS bigint))"""
 
 _EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(column("plans"))
+_FOUND: tuple[Any, ...] = (column("document"), column("similarity"))
 _FILTERS = ("roles", "thread", "user_id", "any_tags", "all_tags", "start", "end")
 
 
@@ -117,11 +129,8 @@ class PgVectorIndex:
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Remove these documents."""
         for start in range(0, len(documents), _REMOVED_AT_ONCE):
-            values = {
-                "partition": partition,
-                "model": model,
-                "documents": list(documents[start : start + _REMOVED_AT_ONCE]),
-            }
+            some = list(documents[start : start + _REMOVED_AT_ONCE])
+            values = {"partition": partition, "model": model, "documents": some}
             await self._write(lambda tx, values=values: tx.run(_REMOVE, values))  # type: ignore[misc]
 
     async def drop(self, partition: str, model: str) -> None:
@@ -225,26 +234,22 @@ def _admits_enough(tx: Transaction, values: dict[str, Any]) -> bool:
     return bool(explained["Plan"]["Plan Rows"] >= _ENOUGH * values["limit"])
 
 
-def _found(statement: str) -> TextualSelect:
-    return text(statement).columns(column("document"), column("similarity"))
-
-
-_NEAREST = _found(
+_NEAREST = text(
     "SELECT document, 1 - (embedding <=> CAST(:vector AS vector)) AS similarity FROM search_pgvector"  # noqa: S608 - our own
     f" WHERE {_WANTED} ORDER BY embedding <=> CAST(:vector AS vector), document LIMIT :limit"
-)
+).columns(*_FOUND)
 
 
 @cache
 def _near(dimension: int) -> TextualSelect:
     """The statement that a group's index serves: its expression and its predicate are the index's."""
     half = f"halfvec({dimension:d})"
-    return _found(
+    return text(
         "SELECT document, 1 - (embedding <=> CAST(:vector AS vector)) AS similarity FROM ("  # noqa: S608
         f"SELECT document, embedding FROM search_pgvector WHERE {_WANTED}"
         f" ORDER BY CAST(embedding AS {half}) <=> CAST(CAST(:vector AS vector) AS {half}) LIMIT :limit"
         ") AS near ORDER BY embedding <=> CAST(:vector AS vector), document"
-    )
+    ).columns(*_FOUND)
 
 
 def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:

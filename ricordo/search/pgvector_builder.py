@@ -20,7 +20,7 @@ from ricordo.storage.store import SqlStore, reason_of
 
 log = logging.getLogger(__name__)
 PREFIX = "search_pgvector_"
-# Whoever builds or removes such an index holds this lock of the whole database.
+# The lock of the whole database for building or removing such an index.
 BUILDING_LOCK = int.from_bytes(b"pgvector", signed=True)
 _MOST_DIMENSIONS = 4000  # of a halfvec in an index
 # Measured at 300,000 vectors of 256 dimensions: this finds 0.968 of the nearest ten with 200 in view, and 0.986 with 400.
@@ -120,7 +120,7 @@ class IndexBuilder:
             return await asyncio.to_thread(self._build, group)
 
     async def tidy(self) -> bool:
-        """Remove the indexes that are broken or empty; False where somebody builds, whose next pass does it."""
+        """Remove the indexes that are broken or empty; False while another builds, which removes them itself."""
         async with self._alone_here:
             return await asyncio.to_thread(self._tidy_alone)
 
@@ -222,12 +222,12 @@ class IndexBuilder:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection | None]:
-        """A connection that alone may build, or None while somebody does. The lock is the session's, and goes with it."""
+        """A connection with the lock for building, or None while another has it. The lock ends with the session."""
         with self._store.engine.connect() as connection:
             if not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({BUILDING_LOCK})").scalar_one():
                 yield None
                 return
-            # Building waits for transactions that began before it, however long they take, and holds nobody up meanwhile.
+            # Building waits for transactions that began before it, however long they take, and blocks no other.
             _run(connection, "SET lock_timeout = 0; SET statement_timeout = 0")
             self._connection = connection.connection.dbapi_connection
             try:

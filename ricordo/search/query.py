@@ -28,7 +28,7 @@ class Query:
 class MessageFilter:
     """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    With `user_id` those about this user and those about nobody in particular. `shared` is what a conversation that was forked
+    With `user_id` those about this user and those about no user in particular. `shared` is what a conversation that was forked
     shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
     """
 

@@ -15,7 +15,6 @@ from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict
 from ricordo.search import partitions, write_buffer
 from ricordo.search.index import message_entry, passage_entry, tags_of
-from ricordo.search.partitions import PartitionOwner
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
@@ -71,7 +70,7 @@ _WAITING_JOB = select(jobs_table).where(
     jobs_table.c.is_single,
 )
 _JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
-# Whoever deletes an owner changes its row first, so holding that keeps it from being deleted.
+# A deletion changes the owner's row first, so a lock on that prevents it.
 _OWNER_LOCKED = {
     kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
     for kind, table in (("messages", agents), ("passages", archives))
@@ -81,7 +80,7 @@ _RENAME = (
     .where(search_partitions.c.owner_id == bindparam("from_name"))
     .values(owner_id=bindparam("to_name"), generation=bindparam("new_generation"))
 )
-_CONVERSATIONS = (
+_RECORDS = (
     select(search_documents.c.data)
     .join(search_partitions, search_partitions.c.seq == search_documents.c.partition)
     .where(search_partitions.c.owner_id == bindparam("owner_id"))
@@ -117,7 +116,7 @@ def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[
     return [(row.id, row.organization_id) for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})]
 
 
-def ask(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
+def add_job(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
     """Ask for a new index of this partition, or new vectors; the job that does it. It excludes flushes of the partition."""
     kind = REEMBED if vectors_only else REINDEX
     added = jobs.add(tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True))
@@ -145,7 +144,7 @@ def threads_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     found: dict[int, int] = {}
     if partitions.kind_of(owner_id) == "messages":
         return found
-    for row in tx.all(_CONVERSATIONS, {"owner_id": owner_id}):
+    for row in tx.all(_RECORDS, {"owner_id": owner_id}):
         if len(row.data) % DOCUMENT.itemsize == 0:
             records: Any = read_documents(row.data)
             found |= zip(records["number"].tolist(), records["thread"].tolist(), strict=True)
@@ -207,6 +206,8 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     """Index all documents of the partition anew, with their vectors, and let that take the place of what serves."""
+    from ricordo.search.vector_store import add_vectors
+
     store, owner_id = indexer.store, str(job.payload["owner_id"])
     await _drop_remains(indexer, owner_id)
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
@@ -217,7 +218,11 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     total = documents * (2 if handle else 1)
     seen = await _build(indexer, owner_id, total, report)
     if handle:
-        await _embed(indexer, owner, owner_id, handle, lambda done, _: report(min(documents + done, total), total))
+        index = indexer.index_of(owner)
+        while batch := await indexer.next_batch(new_name(owner_id), handle):
+            vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
+            await store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
+            report(min(documents + batch.start + len(batch.documents), total), total)
     await store.write(lambda tx: take_over(tx, owner_id, seen))
     await _drop_remains(indexer, owner_id)
     report(total, total)
@@ -235,7 +240,7 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     await store.write(lambda tx: drop_vectors(tx, owner_id, new_name(handle)))
     partition = await store.read(lambda tx: partitions.partition_of(tx, owner_id))
     if partition is None or partition.embedding is None:
-        # None serve, so there is nothing to stand behind.
+        # No vectors serve, so there are none to replace.
         await store.write(lambda tx: drop_vectors(tx, owner_id, handle))
         await indexer.embed(job, report)
         return
@@ -245,7 +250,7 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
         try:
             is_done = await store.write(lambda tx, b=batch, v=vectors, s=size: replace_vectors(tx, b, v, s, handle))  # type: ignore[misc]
         except Conflict:
-            continue  # somebody tidied these vectors away, as some that no model of ours has: they are begun anew
+            continue  # another job dropped these vectors, as those of an unknown model: begin again
         report(min(batch.start + len(batch.documents), batch.total), batch.total)
 
 
@@ -261,17 +266,6 @@ async def _build(indexer: "Indexer", owner_id: str, total: int, report: Report) 
         after = portion.after
         report(min(done, total), total)
     return seen
-
-
-async def _embed(indexer: "Indexer", owner: PartitionOwner, owner_id: str, handle: str, report: Report) -> None:
-    """Give vectors to all documents of the new index."""
-    from ricordo.search.vector_store import add_vectors
-
-    index = indexer.index_of(owner)
-    while batch := await indexer.next_batch(new_name(owner_id), handle):
-        vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
-        await indexer.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
-        report(batch.start + len(batch.documents), batch.total)
 
 
 async def _drop_remains(indexer: "Indexer", owner_id: str) -> None:

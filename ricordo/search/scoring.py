@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-# A longer pause (microseconds) between two turns begins another session: what is said after it seldom answers what stands before.
+# A longer pause (microseconds) between two turns begins another session: what is said after it seldom answers what came before.
 PAUSE = 3 * 60 * 60 * 1_000_000
 NO_THREAD = 0
 # How far a hit reaches, in turns. It counts 10 tenths for its own turn and 4, 3, 2, 1 for those before and after.
@@ -28,7 +28,7 @@ MOST_TIMES = 8  # more repeats of a word say nothing more; with it all sums belo
 SATURATION = 1.2
 LENGTH_SHARE = 0.4
 LENGTH_REACH = 2
-# Rarity without this factor silences words that stand in half of a small space's documents.
+# Rarity without this factor silences words that are in half of a small partition's documents.
 RARITY = 10.0
 _NAMED = 128
 # Below this share of all slots, touching only the slots around the hits is quicker than going over all.
@@ -39,7 +39,7 @@ QUESTION_MALUS = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Where documents stand: `slot` (n, int64) by position, all below `size`; from `alone` on nobody has neighbours.
+    """The layout of documents: `slot` (n, int64) by position, all below `size`; from `alone` on they have no neighbours.
 
     `weakening` (size, float32) is the part of a hit's denominator that depends on how many words surround it, in tenths.
     """
@@ -75,9 +75,9 @@ class DocumentColumns:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A term that stands in many documents, worked out for all of them: `gain` by slot, before rarity and weight, and who is named.
+    """The posting of a frequent term, worked out for all documents: `gain` by slot, before rarity and weight, and who is named.
 
-    `spoken` (n,) says whose speaker's name holds it; None where nobody's does.
+    `spoken` (n,) says whose speaker's name holds it; None where no name does.
     """
 
     gain: Floats
@@ -86,7 +86,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Where a term stands: positions, each once; how often each text holds it (0 allowed), and whether the speaker's name does.
+    """The posting of a term: positions, each once; how often each text holds it (0 allowed), and whether the speaker's name does.
 
     `spread` is the same, worked out before for these documents.
     """
@@ -99,7 +99,7 @@ class Posting:
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
-    """From records with the fields number, created_at, thread, length (in words) and asks; dead ones are nobody's neighbours."""
+    """From records with the fields number, created_at, thread, length (in words) and asks; deleted ones have no neighbours."""
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
     worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))

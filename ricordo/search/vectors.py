@@ -221,7 +221,7 @@ def _bar(apart: npt.NDArray[Any], share: float) -> int:
 
 def _apart(bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: int) -> npt.NDArray[Any]:
     """In how many of these dimensions each of the first vectors lies on another side of the mean than what is asked, (count,)."""
-    # Bytes are counted quickest; a number that one cannot hold stands for vectors that are passed over.
+    # Bytes are counted quickest; the largest number is for vectors that are skipped.
     kind: Any = np.uint8 if len(word) <= 3 else np.uint16
     apart = np.empty(count, dtype=kind)
     differ, counts = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64), np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
