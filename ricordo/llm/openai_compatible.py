@@ -43,25 +43,21 @@ class OpenAICompatibleModel:
         api_version: str | None = None,
     ) -> None:
         base_url = (info.endpoint or "").rstrip("/")
-        self._info = info
+        self.info = info
+        """Which model this is."""
         self._connections = connections
         self._policy = policy
         self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
         self._dialect = dialect_of(info.endpoint_type, base_url, info.name, info.provider)
         self._headers = call_headers(info.endpoint_type, api_key) | dict(headers or {})
 
-    @property
-    def info(self) -> ModelInfo:
-        """Which model this is."""
-        return self._info
-
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        first = orjson.dumps(to_body(request, self._info.name, self._dialect))
+        first = orjson.dumps(to_body(request, self.info.name, self._dialect))
         attempt = self._streamed if request.stream else self._whole
 
         def again(changed: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-            return attempt(changed, orjson.dumps(to_body(changed, self._info.name, self._dialect)))
+            return attempt(changed, orjson.dumps(to_body(changed, self.info.name, self._dialect)))
 
         return answer_by_policy(self._policy, request, lambda: attempt(request, first), again=again)
 
@@ -73,7 +69,7 @@ class OpenAICompatibleModel:
         try:
             response = await self._connections.client().send(self._post(body))
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise error_from_transport(self._info.provider, error) from error
+            raise error_from_transport(self.info.provider, error) from error
         yield self._reply(response, response.content, request)
 
     def _reply(self, response: httpx2.Response, content: bytes, request: ModelRequest) -> ModelReply:
@@ -81,7 +77,7 @@ class OpenAICompatibleModel:
             return to_reply(self._payload(content), request, self._dialect)
         if (written := generation_in(content, request)) is not None:
             return written
-        raise error_from_status(self._info.provider, response.status_code, content, response.headers)
+        raise error_from_status(self.info.provider, response.status_code, content, response.headers)
 
     async def _streamed(self, request: ModelRequest, body: bytes) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:
@@ -99,7 +95,7 @@ class OpenAICompatibleModel:
                 async for item in self._read_events(response, request):
                     yield item
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise error_from_transport(self._info.provider, error) from error
+            raise error_from_transport(self.info.provider, error) from error
 
     async def _read_events(
         self, response: httpx2.Response, request: ModelRequest
@@ -126,7 +122,7 @@ class OpenAICompatibleModel:
             for chunk in builder.feed(event):
                 yield chunk
         if not (lines.is_done or builder.is_finished):
-            raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
+            raise ModelError("llm_error", f"{self.info.provider} ended its answer in the middle.")
         if lines.is_done:
             await _read_to_the_end(pieces)
         yield builder.reply(request)
@@ -134,7 +130,7 @@ class OpenAICompatibleModel:
     def _written_instead(self, fault: Any, request: ModelRequest) -> ModelReply:
         written = generation_in(fault, request)
         if written is None:
-            raise error_from_event(self._info.provider, fault)
+            raise error_from_event(self.info.provider, fault)
         return written
 
     def _payload(self, content: bytes) -> dict[str, Any]:
@@ -144,10 +140,10 @@ class OpenAICompatibleModel:
             payload = None
         if not isinstance(payload, dict):
             words, _ = words_of(content)
-            problem = f"{self._info.endpoint} did not answer with a chat completion. Check its address. It said: "
+            problem = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "
             raise ModelError("llm_bad_request", problem + words[:200])
         if (fault := read_fault(payload)) is not None:
-            raise error_from_event(self._info.provider, fault)
+            raise error_from_event(self.info.provider, fault)
         return payload
 
 

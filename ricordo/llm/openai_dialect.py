@@ -64,6 +64,7 @@ _BY_KIND = {
 }
 # OpenAI's models that think: they take no temperature, and those named o1 to o4 take no word on parallel calls.
 _OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
+OPENAI_ADDRESS = "https://api.openai.com/v1"
 _OPENAI_ADDRESS = re.compile(r"^https://(?:[a-z]{2}\.)?api\.openai\.com(?:/|$)")
 _XAI_TAKES_EFFORT = re.compile(r"^grok-(?:3-mini|4\.[2-9]|[5-9])")
 _MISTRAL_TAKES_EFFORT = re.compile(r"^mistral-(?:small|medium)-(?:latest|26|27)")

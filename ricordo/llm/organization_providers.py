@@ -9,21 +9,22 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Protocol
 
 import httpx2
+import orjson
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, OrganizationProvider
-from ricordo.errors import Conflict, ModelError, NotFound, Unsupported
+from ricordo.errors import Conflict, ModelError, NotFound, RicordoError, Unavailable, Unsupported
 from ricordo.llm.addresses import PROVIDERS, require_public_host
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections, PublicConnections
 from ricordo.llm.directory import ListCache
-from ricordo.llm.keys import Cipher, Keys, seal, unseal
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
-from ricordo.llm.provider_table import brought_provider, require_usable
+from ricordo.llm.provider_table import Keys, brought_provider, require_usable
 from ricordo.llm.registry import Models, build_model
 
 FRESH_SECONDS = 5.0
@@ -31,6 +32,16 @@ RESERVED = frozenset({"ricordo", "none"})
 
 Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 """Reads the providers of an organization from where they are kept."""
+
+
+class Cipher(Protocol):
+    """What encrypts the keys, with this server's own secret."""
+
+    def encrypt(self, text: str) -> str:
+        """Return the text, unreadable for whoever lacks the secret."""
+
+    def decrypt(self, text: str) -> str:
+        """Return what was encrypted. Raises an error where it was encrypted with another secret."""
 
 
 @dataclass(slots=True)
@@ -264,3 +275,23 @@ class OrganizationModels:
         name, _, model = handle.partition("/")
         provider = self._providers.providers_of(self._organization_id).get(name)
         return (provider, model) if provider and model else None
+
+
+def seal(keys: Keys, cipher: Cipher) -> str | None:
+    """Return the keys as they are stored; None where there are none."""
+    given = {name: key for name, key in asdict(keys).items() if key}
+    return cipher.encrypt(orjson.dumps(given).decode()) if given else None
+
+
+def unseal(provider: OrganizationProvider, cipher: Cipher) -> Keys:
+    """Return the keys of a provider; raises Unavailable where this server cannot read them."""
+    if provider.secret is None:
+        return Keys()
+    try:
+        return Keys(**orjson.loads(cipher.decrypt(provider.secret)))
+    except (RicordoError, ValueError, TypeError):
+        # `from None`: the cause may hold what was decrypted.
+        raise Unavailable(
+            f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
+            "secret.key of the server that saved it into this server's data folder, or save the key again."
+        ) from None

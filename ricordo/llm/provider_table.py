@@ -9,9 +9,8 @@ import httpx2
 from pydantic import SecretStr
 
 from ricordo.domain.model import OrganizationProvider
-from ricordo.errors import Invalid, Unsupported
-from ricordo.llm.keys import Keys
-from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
+from ricordo.errors import Invalid, ModelError, Unsupported
+from ricordo.llm.openai_dialect import OPENAI_ADDRESS, is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
 AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
@@ -21,7 +20,29 @@ Api = Literal["auto", "chat", "responses"]
 """Which of OpenAI's two formats is spoken; `auto` takes responses for OpenAI's own models that think."""
 
 AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
+_HIDDEN = "(hidden)"
+# Shorter keys are in ordinary words: hiding them would garble a message and protect nothing.
+_SHORTEST_KEY = 6
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+){1,3}-\d{1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What a provider wants to be shown: an API key, or with an access key a secret key (AWS)."""
+
+    api_key: str | None = field(default=None, repr=False)
+    access_key: str | None = field(default=None, repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.api_key or self.access_key)
+
+    def without(self, error: ModelError) -> ModelError:
+        """Return the error; where its message quotes a key, one that does not."""
+        message = str(error)
+        for key in (self.api_key, self.access_key):
+            if key and len(key) >= _SHORTEST_KEY:
+                message = message.replace(key, _HIDDEN)
+        return error if message == str(error) else ModelError(error.kind, message, retry_after=error.retry_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +112,7 @@ class ProviderRow:
 
 
 ROWS = (
-    ProviderRow("openai", "https://api.openai.com/v1", "openai_api_key", "openai_base_url"),
+    ProviderRow("openai", OPENAI_ADDRESS, "openai_api_key", "openai_base_url"),
     ProviderRow("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", "anthropic"),
     ProviderRow("google_ai", "https://generativelanguage.googleapis.com", "gemini_api_key", adapter="google"),
     ProviderRow("azure", "", "azure_api_key", "azure_base_url"),

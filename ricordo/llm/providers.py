@@ -16,6 +16,7 @@ from ricordo.domain.message import ReasoningPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
+from ricordo.llm.openai_dialect import OPENAI_ADDRESS, dialect_of
 from ricordo.llm.openai_format import strict_parameters
 from ricordo.llm.pictures import Album
 from ricordo.llm.policy import (
@@ -45,17 +46,13 @@ class ProviderModel:
     """A chat model that pydantic-ai knows how to ask. `build` makes it, at the first question."""
 
     def __init__(self, info: ModelInfo, policy: CallPolicy, build: "Callable[[], Model[Any]]") -> None:
-        self._info = info
+        self.info = info
+        """Which model this is."""
         self._policy = policy
         self._build = build
         self._model: Model[Any] | None = None
         self._building = asyncio.Lock()
         self._album = Album(_fetch)
-
-    @property
-    def info(self) -> ModelInfo:
-        """Which model this is."""
-        return self._info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
@@ -79,8 +76,8 @@ class ProviderModel:
             transcript = await self._album.inline(transcript)
         try:
             call: dict[str, Any] = {
-                "messages": provider_messages.to_messages(transcript, self._info.provider, model.system),
-                "model_settings": _settings(request, self._info, model, self._policy),
+                "messages": provider_messages.to_messages(transcript, self.info.provider, model.system),
+                "model_settings": _settings(request, self.info, model, self._policy),
                 "model_request_parameters": _parameters(request, model),
                 "instrument": False,
             }
@@ -94,10 +91,10 @@ class ProviderModel:
                             yield chunk
                     response = stream.get()
         except Exception as error:
-            raise our_error(self._info.provider, error) from error
+            raise our_error(self.info.provider, error) from error
         if request.stream and not provider_messages.is_finished(response):
-            raise ModelError("llm_error", f"{self._info.provider} ended its answer in the middle.")
-        yield provider_messages.to_reply(response, self._info, request)
+            raise ModelError("llm_error", f"{self.info.provider} ended its answer in the middle.")
+        yield provider_messages.to_reply(response, self.info, request)
 
 
 async def _fetch(url: str) -> tuple[bytes, str]:
@@ -218,13 +215,9 @@ def _parameters(request: ModelRequest, model: "Model[Any]") -> "ModelRequestPara
 
 def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", policy: CallPolicy) -> "ModelSettings":
     ours = request.settings
-    is_openai = model.system == provider_messages.OPENAI
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
-    thinks_always = is_openai and model.profile.get("supports_thinking", False)
-    if ours.temperature is not None and not (
-        thinks_always or model.profile.get("anthropic_disallows_sampling_settings")
-    ):
+    if ours.temperature is not None and not model.profile.get("anthropic_disallows_sampling_settings"):
         settings["temperature"] = ours.temperature
     is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
@@ -234,8 +227,8 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         settings["tool_choice"] = "auto" if is_forced and not may_force else choice
         if ours.parallel_tool_calls is not None:
             settings["parallel_tool_calls"] = ours.parallel_tool_calls
-    if is_openai:
-        _add_openai(settings, request, model)
+    if model.system == provider_messages.OPENAI:
+        _add_openai(settings, request, info)
     # A provider that is made to call a tool refuses to think first.
     elif not is_forced and _may_think(request, info, model):
         _add_thinking(settings, request, model)
@@ -255,14 +248,15 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
     return cast("ModelSettings", known)
 
 
-def _add_openai(settings: dict[str, Any], request: ModelRequest, model: "Model[Any]") -> None:
+def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:
     """Nothing is stored at OpenAI: thoughts come back encrypted, are kept as they came, and go back in their place."""
-    ours = request.settings
-    thinks = model.profile.get("supports_thinking", False)
+    ours, dialect = request.settings, dialect_of(info.endpoint_type, OPENAI_ADDRESS, info.name)
     settings["openai_store"] = False
+    if not dialect.takes_temperature:
+        settings.pop("temperature", None)
     if ours.max_output_tokens is None:
         del settings["max_tokens"]
-    if thinks and ours.reasoning_effort is not None:
+    if dialect.effort != "none" and ours.reasoning_effort is not None:
         settings["openai_reasoning_effort"] = ours.reasoning_effort
         # A summary is all that is shown of these thoughts, and only to those who ask for it.
         if ours.reasoning_effort != "none":
@@ -274,7 +268,7 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, model: "Model[A
         schema = wanted.get("json_schema")
         inner = schema if wanted.get("type") == "json_schema" and isinstance(schema, dict) else {}
         text["format"] = {"type": wanted.get("type", "text"), **inner}
-    if thinks and (verbosity := ours.extra.get("verbosity")):
+    if dialect.takes_verbosity and (verbosity := ours.extra.get("verbosity")):
         text["verbosity"] = verbosity
     if text:
         settings["extra_body"] = {"text": text}

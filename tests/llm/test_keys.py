@@ -6,7 +6,8 @@ import pytest
 
 from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import ModelError, Unavailable
-from ricordo.llm.keys import Keys, seal, unseal
+from ricordo.llm.organization_providers import seal, unseal
+from ricordo.llm.provider_table import Keys
 from ricordo.secret import FILE, Secret
 
 KEYS = Keys("sk-secret-1", "AKIA-access-1")

@@ -197,6 +197,23 @@ async def test_thoughts_go_back_in_their_place_and_as_they_came(
     ]
 
 
+async def test_each_model_is_told_what_it_takes_alone(server: ModelServer, waits: Waits) -> None:
+    settings = ModelSettings(temperature=0.7, reasoning_effort="low", extra={"verbosity": "low"})
+    connections = Connections(timeout=5)
+    for name, taken in (
+        ("o4-mini", {"reasoning"}),
+        ("gpt-5-mini", {"reasoning", "text"}),
+        ("gpt-4.1", {"temperature"}),
+        ("qwen3", {"reasoning", "temperature"}),
+    ):
+        info = ModelInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
+        await whole_reply(
+            openai_responses_model(info, connections, waits.policy(), api_key=None), ask("x", settings=settings)
+        )
+        assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
+    await connections.close()
+
+
 async def test_thoughts_of_others_and_thoughts_without_an_end_stay_away(
     model: ProviderModel, server: ModelServer
 ) -> None:

@@ -9,8 +9,8 @@ import pytest
 from ricordo.domain.model import ModelReply, OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.keys import Keys, seal
-from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
+from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders, seal
+from ricordo.llm.provider_table import Keys
 from ricordo.llm.registry import Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.secret import Secret

@@ -6,9 +6,8 @@ import pytest
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
-from ricordo.llm.keys import Keys
 from ricordo.llm.model_lists import known_window
-from ricordo.llm.provider_table import AZURE_API_VERSION, Provider, brought_provider, configured, require_usable
+from ricordo.llm.provider_table import AZURE_API_VERSION, Keys, Provider, brought_provider, configured, require_usable
 from ricordo.settings import ProviderSettings
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
-from ricordo.llm.keys import Keys
+from ricordo.llm.provider_table import Keys
 
 
 def _require_name(name: str) -> str:
