@@ -1,6 +1,5 @@
 """Steps that make, remove, rename and describe blocks: stored whole, and never over what others did meanwhile."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import given
@@ -8,18 +7,16 @@ from hypothesis import strategies as st
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.memory.edit_plan import _connected
-from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import BlockEdit, MemoryEdit, WorkingMemory
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
+from tests.memory.steps import SCOPE, reloaded, save, someone_else
 from tests.support import make
 from tests.support.statements import count_statements
 
-SCOPE = Scope()
 CHANGED = 'Memory block "human" was changed by someone else in the meantime. Read it again in your instructions first.'
 TAKEN = 'The label "plans" belongs to another block, which you cannot see. Choose another label.'
 EXISTS = "Error: Memory block 'plans' already exists"
@@ -30,26 +27,14 @@ async def agent_with(store: SqliteStore, *labels: str) -> AgentState:
     return await make.stored_agent(store, with_blocks=made)
 
 
-async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state)))
+async def begin(store: SqliteStore, *labels: str) -> tuple[AgentState, WorkingMemory]:
+    state = await agent_with(store, *labels)
+    return state, WorkingMemory(state)
 
 
 async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
     """What the agent's blocks hold, in their order."""
-    loaded = await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
-    return {block.label: block.value for block in loaded.blocks}
-
-
-async def whole(store: SqliteStore, state: AgentState) -> tuple[Block, ...]:
-    return (await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))).blocks
-
-
-async def someone_else(store: SqliteStore, block: Block, change: Callable[[Block], Block]) -> None:
-    def work(tx: Transaction) -> None:
-        stored = blocks.get(tx, SCOPE, block.id)
-        blocks.update(tx, stored, change(stored), make.change_metadata("user-else"))
-
-    await store.write(work)
+    return {block.label: block.value for block in (await reloaded(store, state)).blocks}
 
 
 async def shared(store: SqliteStore, label: str, *with_: AgentState) -> Block:
@@ -57,10 +42,6 @@ async def shared(store: SqliteStore, label: str, *with_: AgentState) -> Block:
     for state in with_:
         await store.write(lambda tx, id=state.agent.id: blocks.attach(tx, id, [block]))  # type: ignore[misc]
     return block
-
-
-async def reloaded(store: SqliteStore, state: AgentState) -> AgentState:
-    return await store.read(lambda tx: agents.load(tx, SCOPE, state.agent.id))
 
 
 async def exists(store: SqliteStore, block: Block) -> bool:
@@ -72,13 +53,12 @@ async def exists(store: SqliteStore, block: Block) -> bool:
 
 
 async def test_a_new_block_is_the_agents_own_and_shown_in_the_next_step(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
     memory.write("plans/2026", "Walk\tnow", "call-2")
     committed = await save(store, state, memory)
     assert committed.failed == {}
-    assert committed.blocks == await whole(store, state)
+    assert committed.blocks == (await reloaded(store, state)).blocks
     made = committed.blocks[-1]
     assert (made.label, made.value, made.description) == ("plans/2026", "Walk\tnow", "What is ahead")
     assert made.chain_id == state.blocks[0].chain_id
@@ -124,7 +104,7 @@ async def test_a_rename_is_one_write_that_keeps_place_text_and_attachments(store
     memory.rename("human", "people/ada", "call-2")
     memory.describe("people/ada", "The user", "call-3")
     committed = await save(store, state, memory)
-    assert committed.blocks == await whole(store, state)
+    assert committed.blocks == (await reloaded(store, state)).blocks
     renamed = committed.blocks[0]
     assert (renamed.label, renamed.value, renamed.description, renamed.version, renamed.updated_by) == (
         "people/ada",
@@ -137,8 +117,7 @@ async def test_a_rename_is_one_write_that_keeps_place_text_and_attachments(store
 
 
 async def test_blocks_change_places_and_labels_are_used_again_within_one_step(store: SqliteStore) -> None:
-    state = await agent_with(store, "a", "b", "c")
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, "a", "b", "c")
     memory.rename("a", "x", "call-1")
     memory.rename("b", "a", "call-2")
     memory.rename("x", "b", "call-3")
@@ -147,12 +126,11 @@ async def test_blocks_change_places_and_labels_are_used_again_within_one_step(st
     committed = await save(store, state, memory)
     assert committed.failed == {}
     assert await now(store, state) == {"b": "About a", "a": "About b", "c": "New"}
-    assert committed.blocks == await whole(store, state)
+    assert committed.blocks == (await reloaded(store, state)).blocks
 
 
 async def test_what_is_made_and_removed_in_one_step_leaves_nothing(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.create("plans", "Rest", None, "call-1")
     memory.remove("plans", "call-2")
     with count_statements(store) as counted:
@@ -166,7 +144,7 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store:
     memory = WorkingMemory(state)
     memory.rename("human", "ada", "call-1")
     memory.write("ada", "Name: Ada L.\nDrink: tea\nCity: Turin", "call-2")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, value=block.value.replace("Turin", "Rome")))
+    await someone_else(store, state.blocks[0], value="Name: Ada\nDrink: tea\nCity: Rome")
     committed = await save(store, state, memory)
     both = "Name: Ada L.\nDrink: tea\nCity: Rome"
     assert await now(store, state) == {"ada": both}
@@ -178,29 +156,27 @@ async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: Sqli
     memory = WorkingMemory(state)
     memory.write("human", "A\nb\nc", "call-1", shown="nothing")
     memory.write("plans", "b", "call-1", shown="nothing")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, value="a\nb\nC"))
+    await someone_else(store, state.blocks[0], value="a\nb\nC")
     committed = await save(store, state, memory)
     assert (committed.told, committed.failed) == ({}, {})
     assert await now(store, state) == {"human": "A\nb\nC", "plans": "b"}
 
 
 async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
-    state = await agent_with(store, "human", "persona", "plans")
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, "human", "persona", "plans")
     memory.write("persona", "Kind.", "call-1", shown="nothing")
     memory.write("human", "Ada.", "call-1", shown="nothing")
     memory.write("plans", "Rest.", "call-2")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, value="About Eve"))
+    await someone_else(store, state.blocks[0], value="About Eve")
     committed = await save(store, state, memory)
     assert list(committed.failed) == ["call-1"]
     assert "changed by someone else in the same lines" in committed.failed["call-1"]
     assert await now(store, state) == {"human": "About Eve", "persona": "About persona", "plans": "Rest."}
-    assert committed.blocks == await whole(store, state)
+    assert committed.blocks == (await reloaded(store, state)).blocks
 
 
 async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.rename("human", "plans", "call-1")
     memory.create("human", "New", None, "call-2")
     memory.describe("persona", "Who I am", "call-3")
@@ -212,10 +188,9 @@ async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(s
 
 
 async def test_a_text_that_someone_else_changed_is_not_deleted_unseen(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.remove("human", "call-1")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, value="Precious"))
+    await someone_else(store, state.blocks[0], value="Precious")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": CHANGED}
     assert await now(store, state) == {"human": "Precious", "persona": "About persona"}
@@ -223,8 +198,7 @@ async def test_a_text_that_someone_else_changed_is_not_deleted_unseen(store: Sql
 
 
 async def test_what_someone_else_removed_first_is_removed(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.remove("human", "call-1")
     await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.change_metadata()))
     committed = await save(store, state, memory)
@@ -232,8 +206,7 @@ async def test_what_someone_else_removed_first_is_removed(store: SqliteStore) ->
 
 
 async def test_what_someone_else_removed_is_neither_renamed_nor_described(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.rename("human", "ada", "call-1")
     memory.describe("persona", "Who I am", "call-2")
     await store.write(lambda tx: [blocks.remove(tx, block, make.change_metadata()) for block in state.blocks])
@@ -246,32 +219,29 @@ async def test_what_someone_else_removed_is_neither_renamed_nor_described(store:
 
 
 async def test_a_rename_or_description_of_someone_elses_stays(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.rename("human", "ada", "call-1")
     memory.describe("persona", "Mine", "call-2")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, label="user"))
-    await someone_else(store, state.blocks[1], lambda block: replace(block, description="Theirs"))
+    await someone_else(store, state.blocks[0], label="user")
+    await someone_else(store, state.blocks[1], description="Theirs")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": CHANGED, "call-2": CHANGED.replace("human", "persona")}
     assert [(block.label, block.description) for block in committed.blocks] == [("user", None), ("persona", "Theirs")]
 
 
 async def test_a_block_that_became_read_only_is_left_as_it_is(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.remove("human", "call-1")
     memory.rename("persona", "me", "call-2")
     for block in state.blocks:
-        await someone_else(store, block, lambda stored: replace(stored, read_only=True))
+        await someone_else(store, block, read_only=True)
     committed = await save(store, state, memory)
     assert set(committed.failed.values()) == {"Error This block is read-only and cannot be edited."}
     assert list(await now(store, state)) == ["human", "persona"]
 
 
 async def test_a_label_that_someone_else_took_is_not_given_twice(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.create("plans", "Mine", None, "call-1")
     await shared(store, "plans", state)
     committed = await save(store, state, memory)
@@ -319,11 +289,10 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
 
 
 async def test_a_policy_that_was_tightened_meanwhile_fails_the_calls_and_not_the_step(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", "About Eve", "call-1")
     memory.create("plans", "Rest", None, "call-2")
-    await someone_else(store, state.blocks[0], lambda block: replace(block, policy="propose"))
+    await someone_else(store, state.blocks[0], policy="propose")
     committed = await save(store, state, memory)
     assert list(committed.failed) == ["call-1"]
     assert "policy propose" in committed.failed["call-1"]

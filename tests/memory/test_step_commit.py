@@ -1,6 +1,5 @@
 """Storing a step's edits and passages: nothing that someone else wrote meanwhile is overwritten unseen."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,10 +16,10 @@ from ricordo.storage import agents, archives, blocks, proposals, versions
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents_archives
+from tests.memory.steps import SCOPE, save, someone_else
 from tests.support import make
 from tests.support.statements import count_statements
 
-SCOPE = Scope()
 TEXT = "Name: Ada\nDrink: tea\nCity: Turin"
 TOO_CLOSE = (
     'Memory block "human" was changed by someone else in the same lines while you edited it. '
@@ -34,29 +33,17 @@ async def agent_with(store: SqliteStore, *new: Block) -> AgentState:
     return await make.stored_agent(store, with_blocks=new or (make.block("human", TEXT),))
 
 
-async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state, step_id=step_id)))
+async def begin(store: SqliteStore, *new: Block) -> tuple[AgentState, WorkingMemory]:
+    state = await agent_with(store, *new)
+    return state, WorkingMemory(state)
 
 
 async def block_now(store: SqliteStore, id: str) -> Block:
     return await store.read(lambda tx: blocks.get(tx, SCOPE, id))
 
 
-async def someone_else(store: SqliteStore, id: str, change: Callable[[Block], Block]) -> None:
-    def work(tx: Transaction) -> None:
-        block = blocks.get(tx, SCOPE, id)
-        blocks.update(tx, block, change(block), make.change_metadata("user-else"))
-
-    await store.write(work)
-
-
-def to(value: str) -> Callable[[Block], Block]:
-    return lambda block: replace(block, value=value)
-
-
 async def test_an_edit_is_stored_as_the_next_version_by_the_agent(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
     committed = await save(store, state, memory)
     stored = await block_now(store, state.blocks[0].id)
@@ -66,8 +53,7 @@ async def test_an_edit_is_stored_as_the_next_version_by_the_agent(store: SqliteS
 
 
 async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteStore) -> None:
-    state = await agent_with(store, make.block("human", "a"), make.block("persona", "b"))
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, make.block("human", "a"), make.block("persona", "b"))
     memory.write("human", "a1", "call-1")
     memory.write("persona", "b1", "call-2")
     memory.write("human", "a2", "call-3")
@@ -90,11 +76,10 @@ async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> Non
 
 
 async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", TEXT.replace("Ada", "Ada L."), "call-1")
     memory.write("human", TEXT.replace("Ada", "Ada Lovelace"), "call-2")
-    await someone_else(store, state.blocks[0].id, to(TEXT.replace("Turin", "London")))
+    await someone_else(store, state.blocks[0], value=TEXT.replace("Turin", "London"))
     committed = await save(store, state, memory)
     both = "Name: Ada Lovelace\nDrink: tea\nCity: London"
     stored = await block_now(store, state.blocks[0].id)
@@ -105,11 +90,10 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
 
 
 async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", f"{TEXT}\nPet: cat", "call-1")
     memory.write("human", f"{TEXT}\nPet: cat".replace("tea", "coffee"), "call-2")
-    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
     assert committed.told == {}
@@ -120,10 +104,9 @@ async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(
 async def test_after_a_conflict_the_agent_sees_the_other_text_and_its_next_edit_goes_through(
     store: SqliteStore,
 ) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
-    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
     committed = await save(store, state, memory)
     assert [block.value for block in committed.blocks] == [TEXT.replace("tea", "water")]
 
@@ -135,8 +118,7 @@ async def test_after_a_conflict_the_agent_sees_the_other_text_and_its_next_edit_
 
 
 async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStore) -> None:
-    state = await agent_with(store, make.block("human", "a"), make.block("persona", "b"))
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, make.block("human", "a"), make.block("persona", "b"))
     memory.write("human", "a1", "call-1")
     memory.write("persona", "b1", "call-2")
     await store.write(lambda tx: blocks.remove(tx, state.blocks[0], make.change_metadata()))
@@ -147,10 +129,9 @@ async def test_an_edit_of_a_block_that_was_deleted_fails_alone(store: SqliteStor
 
 
 async def test_a_block_that_became_read_only_is_not_written(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
-    await someone_else(store, state.blocks[0].id, lambda block: replace(block, read_only=True))
+    await someone_else(store, state.blocks[0], read_only=True)
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": "Error This block is read-only and cannot be edited."}
     assert committed.blocks[0].read_only
@@ -158,10 +139,9 @@ async def test_a_block_that_became_read_only_is_not_written(store: SqliteStore) 
 
 
 async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
-    await someone_else(store, state.blocks[0].id, lambda block: replace(block, description="The user"))
+    await someone_else(store, state.blocks[0], description="The user")
     committed = await save(store, state, memory)
     assert (committed.told, committed.failed) == ({}, {})
     stored = await block_now(store, state.blocks[0].id)
@@ -170,10 +150,9 @@ async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(s
 
 
 async def test_a_merge_over_the_limit_fails_and_keeps_the_other_text(store: SqliteStore) -> None:
-    state = await agent_with(store, make.block("human", "a\nb\nc", limit=12))
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, make.block("human", "a\nb\nc", limit=12))
     memory.write("human", "aaaaaa\nb\nc", "call-1")
-    await someone_else(store, state.blocks[0].id, to("a\nb\ncccccc"))
+    await someone_else(store, state.blocks[0], value="a\nb\ncccccc")
     committed = await save(store, state, memory)
     assert committed.failed == {
         "call-1": 'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise the limit.'
@@ -182,10 +161,9 @@ async def test_a_merge_over_the_limit_fails_and_keeps_the_other_text(store: Sqli
 
 
 async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    memory = WorkingMemory(state)
+    state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
-    await someone_else(store, state.blocks[0].id, to("Name: Bob"))
+    await someone_else(store, state.blocks[0], value="Name: Bob")
     committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), make.edit_context(state)))
     assert committed.failed == {"call-1": GONE}
     assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
@@ -344,12 +322,11 @@ async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_propos
 
 
 async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(store: SqliteStore) -> None:
-    state = await agent_with(store, make.block("human", TEXT), make.block("rules", "Be kind.", policy="propose"))
-    memory = WorkingMemory(state)
+    state, memory = await begin(store, make.block("human", TEXT), make.block("rules", "Be kind.", policy="propose"))
     memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
     memory.write("rules", "Be brief.", "call-1")
     memory.write("rules", "Be brief and kind.", "call-2")
-    await someone_else(store, state.blocks[0].id, to(TEXT.replace("tea", "water")))
+    await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
     assert committed.told == {}

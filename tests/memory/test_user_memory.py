@@ -306,7 +306,7 @@ async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: Sqli
     assert done.block == block
     assert block
     assert (block.value, block.policy, block.description) == ("Pass maths", "propose", "What for")
-    # She took it over, so she vouches for it; the version remembers where it came from.
+    # The owner took it over, so it is trusted; the version says where it came from.
     assert not block.is_untrusted
     (version,) = await history_of(store, "goals")
     assert (version.author, version.approved_by, version.proposal_id) == (TUTOR, "user-ada", proposal.id)

@@ -351,7 +351,7 @@ def test_a_stored_tool_is_shown_to_models_by_its_schema() -> None:
     assert schema_of(described).description == "New words."
 
 
-async def test_what_a_result_quotes_and_whether_anybody_vouches_for_it_is_kept_with_it() -> None:
+async def test_what_a_result_quotes_and_whether_it_is_untrusted_is_kept_with_it() -> None:
     def recall(context: ToolContext) -> str:
         """Recall."""
         for number in (1, 2, 1):
