@@ -20,7 +20,7 @@ from ricordo.storage.memory_tables import (
     is_in_chain,
     number_of_chain,
 )
-from ricordo.storage.repository import Missing, new_values, setter
+from ricordo.storage.repository import Missing, columns_of, new_values, setter, values_of
 from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.versions import PARENT
 
@@ -57,7 +57,7 @@ _TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
     is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
 )
 _INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
-_BLOCK_COLUMNS = [column.name for column in blocks.c if column.name != "seq"]
+_BLOCK_COLUMNS = [column.name for column in columns_of(blocks)]
 _INSERT_BLOCK = insert(blocks)
 _WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _AS_EXPECTED = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
@@ -125,12 +125,12 @@ def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) 
 
 def insert_block(tx: Transaction, block: Block) -> None:
     """Store a new block."""
-    tx.run(_INSERT_BLOCK, {name: getattr(replace(block, version=1), name) for name in _BLOCK_COLUMNS})
+    tx.run(_INSERT_BLOCK, values_of(replace(block, version=1), _BLOCK_COLUMNS))
 
 
 def write_block(tx: Transaction, block: Block, before: Block) -> None:
     """Store a block's new state. Raises Overtaken where it is not what it was before."""
-    values = new_values({name: getattr(block, name) for name in _WRITTEN})
+    values = new_values(values_of(block, _WRITTEN))
     _require(tx.run(_WRITE_BLOCK, {**values, "block_id": block.id, "expected": before.version}), before)
 
 

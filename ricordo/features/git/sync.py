@@ -18,9 +18,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Invalid, Stale, Unavailable
 from ricordo.features.git import history, queries, transport
 from ricordo.features.git.adoption import Adoption, adopt
-from ricordo.features.git.branches import PREFIX, approve_merged, open_branches
-from ricordo.features.git.layout import BRANCH as TOML_BRANCH
-from ricordo.features.git.layout import toml_commit
+from ricordo.features.git.branches import PREFIX, TOML_BRANCH, approve_merged, open_branches, toml_commit
 from ricordo.features.git.merge import known_parents, merged
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.packs import read_pack

@@ -1,25 +1,22 @@
-"""Which remotes follow which chains, how far each is, and which have something to do."""
+"""SQL of remotes: those of a chain or at an address, how far each is, and which have something to do."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, exists, insert, or_, select
+from sqlalchemy import bindparam, delete, exists, insert, or_, select
 
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage.memory_tables import chains, memory_remotes, proposals
-from ricordo.storage.repository import new_values, setter
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.repository import RowMapper, equal, found, new_values, one_of, setter, values_of
+from ricordo.storage.store import Transaction
 
-_COLUMNS = [column for column in memory_remotes.c if column.name != "seq"]
-_SELECT = select(*_COLUMNS)
-_BY_ID = _SELECT.where(
-    memory_remotes.c.id == bindparam("id"), memory_remotes.c.organization_id == bindparam("organization_id")
-)
-_AT = _SELECT.where(memory_remotes.c.kind == bindparam("kind"), memory_remotes.c.address == bindparam("address"))
-_OF_CHAIN = _SELECT.where(memory_remotes.c.chain_id == bindparam("chain_id")).order_by(memory_remotes.c.seq)
-_OWNER = select(chains.c.owner_kind, chains.c.owner_id).where(chains.c.id == bindparam("chain_id"))
+_MAPPER = RowMapper(Remote, memory_remotes)
+_SELECT = select(*_MAPPER.columns)
+_BY_ID = _SELECT.where(equal(memory_remotes, "id", "organization_id"))
+_AT = _SELECT.where(equal(memory_remotes, "kind", "address"))
+_OF_CHAIN = _SELECT.where(equal(memory_remotes, "chain_id")).order_by(memory_remotes.c.seq)
+_OWNER = select(chains.c.owner_kind, chains.c.owner_id).where(equal(chains, "id"))
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
     or_(proposals.c.created_at >= memory_remotes.c.last_at, proposals.c.resolved_at >= memory_remotes.c.last_at),
@@ -27,7 +24,7 @@ _CHANGED = exists().where(
 _DUE = (
     _SELECT.join(chains, chains.c.id == memory_remotes.c.chain_id)
     .where(
-        memory_remotes.c.kind.op("IN")(each(bindparam("kinds", type_=memory_remotes.c.settings.type))),
+        one_of(memory_remotes.c.kind, "kinds"),
         or_(
             memory_remotes.c.last_at.is_(None),
             memory_remotes.c.last_at <= bindparam("before"),
@@ -40,57 +37,50 @@ _DUE = (
 _INSERT = insert(memory_remotes)
 _NOTED = ("followed", "seen", "last_error", "last_at")
 _NOTE = setter(memory_remotes, *_NOTED, where=memory_remotes.c.id == bindparam("remote_id"))
-_DELETE = delete(memory_remotes).where(memory_remotes.c.id == bindparam("remote_id"))
+_DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
 
 
 def insert_one(tx: Transaction, remote: Remote) -> None:
     """Store a new remote. Raises Collision where the chain has one of this kind at this address."""
-    tx.run(_INSERT, {column.name: getattr(remote, column.name) for column in _COLUMNS})
+    tx.run(_INSERT, _MAPPER.values(remote))
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Remote:
     """One remote; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
-    if row is None:
-        raise NotFound(f"Remote with ID {id} not found")
-    return _remote(row)
+    return found(_MAPPER.of(row) if row else None, "Remote", id)
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
     """The remotes of a chain, the oldest first."""
-    return [_remote(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
+    return [_MAPPER.of(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
     """The remotes at an address, of every memory of any organization."""
-    return [_remote(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
+    return [_MAPPER.of(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
 
 
 def owner_of(tx: Transaction, chain_id: str) -> tuple[str, str]:
     """The kind and the id of a chain's owner. Raises NotFound."""
-    row = tx.first(_OWNER, {"chain_id": chain_id})
+    row = tx.first(_OWNER, {"id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
     return row.owner_kind, row.owner_id
 
 
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
-    """The remotes of these kinds, of all organizations, whose memory moved, or that were not looked at since `before`
+    """The remotes of these kinds, of all organizations, that have changes to push, or were last synced before a time
     (microseconds).
     """
-    return [_remote(row) for row in tx.all(_DUE, {"kinds": list(kinds), "before": before})]
+    return [_MAPPER.of(row) for row in tx.all(_DUE, {"kinds": list(kinds), "before": before})]
 
 
 def note(tx: Transaction, remote: Remote) -> None:
     """Store how far a remote is, and what went wrong last."""
-    values = new_values({name: getattr(remote, name) for name in _NOTED})
-    tx.run(_NOTE, {**values, "remote_id": remote.id})
+    tx.run(_NOTE, {**new_values(values_of(remote, _NOTED)), "remote_id": remote.id})
 
 
 def remove(tx: Transaction, remote: Remote) -> None:
-    """Follow it no more; what is there stays there."""
-    tx.run(_DELETE, {"remote_id": remote.id})
-
-
-def _remote(row: Row[Any]) -> Remote:
-    return Remote(**row._asdict())
+    """Remove a remote; what is there stays there."""
+    tx.run(_DELETE, {"id": remote.id})

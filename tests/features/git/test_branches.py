@@ -1,4 +1,4 @@
-"""YouLab's layout of a memory, written to a branch of its own."""
+"""The branch that shows a memory as TOML, in the layout of YouLab's first storage."""
 
 import json
 from pathlib import Path
