@@ -89,7 +89,6 @@ class ArchiveResponse(AuthorFields):
 
     @classmethod
     def from_archive(cls, archive: Archive, embedding: EmbeddingInfo | None) -> Json:
-        """Return an archive."""
         return cls.of(
             archive,
             embedding=embedding.handle if embedding else None,
@@ -118,7 +117,6 @@ class PassageResponse(AuthorFields):
 
     @classmethod
     def from_passage(cls, passage: Passage) -> Json:
-        """Return a passage."""
         return cls.of(passage, last_updated_by_id=None)
 
 
@@ -142,7 +140,6 @@ class PassageHitResponse(ResponseModel):
 
     @classmethod
     def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
-        """Return a passage with its relevance."""
         return cls.of(passage, timestamp=date(passage.created_at), relevance=RelevanceResponse.of(relevance))
 
 
@@ -162,7 +159,6 @@ class FoundPassageResponse(ResponseModel):
 
     @classmethod
     def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
-        """Return a passage with its relevance."""
         return cls.of(
             relevance, passage=PassageResponse.from_passage(passage), metadata=RelevanceResponse.of(relevance)
         )

@@ -68,7 +68,6 @@ class CompactionSettingsResponse(ResponseModel):
 
     @classmethod
     def from_settings(cls, settings: CompactionSettings) -> Json:
-        """Return an agent's settings."""
         return cls.of(settings, model_settings=settings.model_settings or None)
 
 

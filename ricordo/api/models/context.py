@@ -18,7 +18,6 @@ class ContextMessageResponse(StoredMessageFields):
 
     @classmethod
     def from_message(cls, message: Message) -> Json:
-        """Return a message."""
         returns = message.tool_returns
         calls = [
             {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -69,7 +68,6 @@ class ContextResponse(ResponseModel):
 
     @classmethod
     def from_overview(cls, seen: Overview) -> Json:
-        """Return the overview of a window."""
         return cls.of(
             seen,
             num_messages=len(seen.messages),

@@ -52,7 +52,6 @@ class JobResponse(ResponseModel):
 
     @classmethod
     def from_job(cls, job: Job) -> Json:
-        """Return a job."""
         lasted = job.ended_at - job.started_at if job.ended_at and job.started_at else None
         return cls.of(
             job,
@@ -88,7 +87,6 @@ class QueueResponse(ResponseModel):
 
     @classmethod
     def from_queue(cls, queue: Queue) -> Json:
-        """Return the queue."""
         return cls.of(
             queue,
             waiting=queue.count("waiting"),

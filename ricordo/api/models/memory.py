@@ -143,7 +143,6 @@ class VersionResponse(ResponseModel):
 
     @classmethod
     def from_version(cls, version: BlockVersion, **fields: Any) -> Json:
-        """Return a version."""
         return cls.of(
             version,
             author=version.author.name or version.author.id,
@@ -224,7 +223,6 @@ class OutcomeResponse(ResponseModel):
 
     @classmethod
     def from_decision(cls, decision: ProposalOutcome) -> Json:
-        """Return the outcome of one decision."""
         decided = decision.decided
         proposal = decided if isinstance(decided, Proposal) else getattr(decided, "proposal", None)
         return cls.of(decision, version=proposal and proposal.result)
@@ -248,7 +246,6 @@ class UndoneResponse(ResponseModel):
 
     @classmethod
     def from_undone(cls, undone: Undone) -> Json:
-        """Return what undoing a run did."""
         blocks = [
             UndoneBlockResponse.of(
                 one,
@@ -297,7 +294,6 @@ class LineageResponse(ResponseModel):
 
     @classmethod
     def from_lineage(cls, lineage: Lineage) -> Json:
-        """Return what an answer knew."""
         blocks = [
             ContextBlockResponse.of(
                 held,
@@ -324,7 +320,6 @@ class BlamedLineResponse(ResponseModel):
 
     @classmethod
     def from_lines(cls, lines: Sequence[BlamedLine]) -> list[Json]:
-        """Return the lines of a block."""
         return [cls.of(line, version=VersionResponse.from_version(line.version)) for line in lines]
 
 

@@ -105,7 +105,6 @@ class ToolReturnFields(ResponseModel):
 
     @classmethod
     def from_part(cls, part: ToolReturnPart) -> Json:
-        """Return a result."""
         return cls.of(part, stdout=part.stdout or None, stderr=part.stderr or None)
 
 
@@ -238,7 +237,6 @@ class MessageFormat:
 
     @classmethod
     def from_json(cls, kept: Json) -> "MessageFormat":
-        """Return the format in which a run was asked for."""
         usual, types = cls(), kept.get("include_return_message_types")
         return cls(
             kept.get("use_assistant_message", usual.speaks_by_tool),

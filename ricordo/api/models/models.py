@@ -172,7 +172,6 @@ class EmbeddingConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: EmbeddingInfo) -> Json:
-        """Return how this model embeds."""
         kind = info.endpoint_type if info.endpoint_type in _EMBEDDING_KINDS else "openai"
         return cls.of(info, embedding_endpoint_type=kind, embedding_dim=info.dimensions or 0)
 

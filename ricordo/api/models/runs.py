@@ -33,7 +33,6 @@ class RunResponse(ResponseModel):
 
     @classmethod
     def from_run(cls, run: Run) -> Json:
-        """Return a run."""
         return cls.of(
             run,
             metadata={"run_type": "send_message", **run.metadata, **({"error": run.error} if run.error else {})},
@@ -50,7 +49,6 @@ class TokenDetails(ResponseModel):
 
     @classmethod
     def from_usage(cls, usage: Usage) -> Json:
-        """Return the parts that were reported."""
         return cls.of(
             usage,
             prompt_tokens_details=_known(
@@ -137,7 +135,6 @@ class StepResponse(TokenDetails):
 
     @classmethod
     def from_step(cls, step: Step) -> Json:
-        """Return a step."""
         details = TokenDetails.from_usage(step.usage)
         return cls.of(step, error_type=step.error.get("type") if step.error else None, **details)
 
@@ -168,7 +165,6 @@ class StepMetricsResponse(ResponseModel):
 
     @classmethod
     def from_step(cls, step: Step) -> Json:
-        """Return the times of a step."""
         began = step.started_at * 1000
         return cls.of(step, step_start_ns=began, llm_request_start_ns=began)
 

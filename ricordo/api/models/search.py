@@ -75,7 +75,6 @@ class FoundMessageResponse(ResponseModel):
 
     @classmethod
     def from_hit(cls, message: Message, relevance: Relevance) -> Json:
-        """Return a message with its relevance."""
         return cls.of(
             message,
             message_type=f"{message.role}_message",
@@ -100,7 +99,6 @@ class StoredMessageHitResponse(RelevanceResponse):
 
     @classmethod
     def from_hit(cls, message: Message, relevance: Relevance) -> Json:
-        """Return a whole message with its ranks."""
         stored = StoredMessageResponse.of(
             message,
             content=[{"type": "text", "text": message.text}] if message.text else [],
