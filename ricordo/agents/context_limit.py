@@ -7,7 +7,6 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.agents.request import TurnContext
@@ -28,6 +27,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid, NotFound
+from ricordo.llm.chat import ChatModel
 from ricordo.llm.tokens import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
@@ -43,7 +43,6 @@ from ricordo.prompt.truncation import fit
 from ricordo.runtime import Runtime
 
 log = logging.getLogger(__name__)
-_W = TypeVar("_W", bound=Writer)
 # The librarian is no language model: an outline says more than it would.
 NO_WRITER = "ricordo"
 # A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
@@ -138,8 +137,7 @@ async def compact(
     summary = await summarize(
         found.evicted,
         settings,
-        writer=None if gains_little else _recording(_writer(runtime, turn, settings), calls),
-        own=None if gains_little else _recording(_own(turn, request), calls),
+        writer=None if gains_little else _writer(runtime, turn, request, settings, calls),
         room=room,
         timezone=turn.state.agent.timezone,
     )
@@ -202,41 +200,43 @@ def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
     return least * percent > _room(turn) * 100
 
 
-def _writer(runtime: Runtime, turn: TurnContext, settings: CompactionSettings) -> Writer | None:
-    """The model that writes summaries: the one that was chosen, else the agent's own, also where the chosen one is gone."""
-    user_id = turn.request.scope.user_id
-    if settings.model:
+def _writer(
+    runtime: Runtime, turn: TurnContext, request: ModelRequest, settings: CompactionSettings, calls: deque[Call] | None
+) -> Writer | None:
+    """Who writes summaries; its calls are noted in `calls`.
+
+    In the modes that begin with `self_` the agent's own model, asked as the agent is, so that its provider's cache still knows the
+    beginning. Else the model that was chosen; where none was, or it is gone, the agent's own.
+    """
+    agent, percent, user_id = turn.state.agent, turn.limit.token_percent, request.user_id
+    is_model = turn.model.info.provider != NO_WRITER
+    is_own = is_model and settings.mode.startswith("self_")
+
+    def recording(model: ChatModel) -> ChatModel:
+        return model if calls is None else RecordingModel(model, calls)
+
+    if settings.model and not is_own:
         try:
-            model = runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
-            return Writer(model=model, window=model.info.context_window, user_id=user_id)
+            chosen = runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
+            return Writer(model=recording(chosen), window=chosen.info.context_window, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
-    if turn.model.info.provider == NO_WRITER:
+    if not is_model:
         return None
-    window, percent = turn.state.agent.context_window, turn.limit.token_percent
-    return Writer(model=turn.model, window=window, percent=percent, user_id=user_id)
-
-
-def _recording(writer: _W | None, calls: deque[Call] | None) -> _W | None:
-    return writer if writer is None or calls is None else replace(writer, model=RecordingModel(writer.model, calls))
-
-
-def _own(turn: TurnContext, request: ModelRequest) -> AgentWriter | None:
-    """The agent's own model, asked as the agent is, so that its provider's cache still knows the beginning."""
-    agent = turn.state.agent
-    if turn.model.info.provider == NO_WRITER:
-        return None
+    model = recording(turn.model)
+    if not is_own:
+        return Writer(model=model, window=agent.context_window, percent=percent, user_id=user_id)
     packs = traits_of(agent.agent_type).packs_user_messages
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
         return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
 
     return AgentWriter(
-        model=turn.model,
+        model=model,
         window=agent.context_window,
         settings=request.settings,
-        percent=turn.limit.token_percent,
-        user_id=request.user_id,
+        percent=percent,
+        user_id=user_id,
         system=request.messages[0],
         tools=request.tools,
         render=render,

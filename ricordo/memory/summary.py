@@ -99,25 +99,24 @@ async def summarize(
     settings: CompactionSettings,
     *,
     writer: Writer | None,
-    own: AgentWriter | None = None,
     room: int | None = None,
     timezone: str = "UTC",
     timeout: float = TIMEOUT,
 ) -> Summary:
     """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
 
-    A model that writes gets `timeout` seconds, in the modes that begin with `self_` the agent's `own`. What it did not do, or all
-    where there is none, is left to an outline. Raises nothing.
+    The writer gets `timeout` seconds. What it did not do, or all where there is none, is left to an outline. The modes that begin
+    with `self_` need an AgentWriter; with another one they become `all`. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
-    draft, mode, asked = _SummaryDraft(earlier), settings.mode, writer
-    if mode.startswith("self_"):
-        mode, asked = (mode, own) if own else ("all", writer)
-    if asked:
-        handle = asked.model.info.handle
+    draft, mode = _SummaryDraft(earlier), settings.mode
+    if mode.startswith("self_") and not isinstance(writer, AgentWriter):
+        mode = "all"
+    if writer:
+        handle = writer.model.info.handle
         try:
             async with asyncio.timeout(timeout):
-                await _write(draft, evicted, _Task(mode, settings, asked, room, timezone))
+                await _write(draft, evicted, _Task(mode, settings, writer, room, timezone))
             return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
         except Exception as error:  # whatever an adapter raises, the agent goes on
             is_expected = isinstance(error, ModelError | TimeoutError)

@@ -349,51 +349,6 @@ def some_messages(number: int) -> list[Message]:
     ]
 
 
-async def test_a_slow_reader_is_told_merged_deltas_that_add_up() -> None:
-    stored, messages = Stored(), [message(ReasoningPart("Let me think about it."), TextPart("I will look for it."))]
-    reader = Feed(RUN, stored).subscribe(capacity=8)
-    play(reader, stored, messages)
-
-    events = await told(event_stream(), reader.events())
-
-    assert stored.reads == 0
-    assert len(events) <= 8 + len(["stop_reason", "usage_statistics", "[DONE]"])
-    assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
-
-
-async def test_a_slower_reader_loses_only_the_ends_of_messages_and_is_told_them_at_the_save() -> None:
-    stored, messages = Stored(), some_messages(2)
-    reader = Feed(RUN, stored).subscribe(capacity=3)
-    play(reader, stored, messages)
-
-    beginnings: dict[str, str] = {}
-    async for event in reader.events():
-        if isinstance(event, TextDelta):
-            beginnings[event.message_id] = beginnings.get(event.message_id, "") + event.text
-    for one in messages:
-        words = next(part.text for part in one.parts if isinstance(part, TextPart))
-        assert words.startswith(beginnings.get(one.id, ""))
-
-    stored = Stored()
-    reader = Feed(RUN, stored).subscribe(capacity=3)
-    play(reader, stored, messages)
-    events = await told(event_stream(), reader.events())
-    assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
-
-
-async def test_the_slowest_reader_still_gets_every_whole_message_once() -> None:
-    messages = some_messages(9)
-
-    for tokens in (True, False):
-        stored = Stored()
-        reader = Feed(RUN, stored).subscribe(capacity=4)
-        play(reader, stored, messages)
-        events = await told(event_stream(tokens=tokens), reader.events())
-        assert add_up(events) == add_up(messages_response(messages, MessageFormat()))
-        assert events[-1] == "[DONE]"
-        assert stored.reads == 1
-
-
 @given(
     capacity=st.integers(1, 30),
     number=st.integers(1, 5),
@@ -417,20 +372,6 @@ def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is
     messages = some_messages(number)
 
     assert asyncio.run(read()) == add_up(messages_response(messages, MessageFormat()))
-
-
-async def test_a_reader_that_comes_late_begins_with_what_is_saved() -> None:
-    stored, messages = Stored(), some_messages(3)
-    feed = Feed(RUN, stored)
-    early = feed.subscribe()
-    play(feed, stored, messages)
-    late = feed.subscribe()
-
-    first = await told(event_stream(tokens=False), early.events())
-    second = await told(event_stream(tokens=False), late.events())
-
-    assert second == first
-    assert len(messages_response(messages, MessageFormat())) == len(first) - 3
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:

@@ -175,9 +175,11 @@ async def test_whatever_fails_ends_in_an_outline_and_what_was_spent_in_vain_coun
     failures: list[Line] = [ModelError(kind, "no") for kind in kinds]
     failures += [" ", ToolCallPart("call-1", "look", "{}"), RuntimeError("a plugin's fault")]
     for failure in failures:
-        own, other = model([failure], "own"), model([failure])
-        summary = await summarize(talk(6), in_mode(mode), writer=writer_of(other), own=own_of(own))
-        (request,) = (own if mode.startswith("self_") else other).requests
+        asked = model([failure])
+        summary = await summarize(
+            talk(6), in_mode(mode), writer=(own_of if mode.startswith("self_") else writer_of)(asked)
+        )
+        (request,) = asked.requests
         name = {"sliding_window": "sliding", "self_compact_sliding_window": "self_sliding"}.get(mode, mode)
         assert text(f"summary_{name.replace('compact_', '')}")[60:140] in prompt_of(request), failure
         assert (summary.mode, summary.model) == ("deterministic", ""), failure
@@ -228,7 +230,7 @@ async def test_an_agent_sums_up_for_itself_behind_the_very_beginning_of_its_own_
     asked = model(["I told Ada of tea."], "own")
     messages = [*talk(3), make.call(AGENT, "look"), make.result(AGENT, "look", "A cat.")]
     settings = ModelSettings(temperature=0.5, reasoning_effort="low")
-    summary = await summarize(messages, in_mode(mode), writer=writer_of(model([])), own=own_of(asked, settings))
+    summary = await summarize(messages, in_mode(mode), writer=own_of(asked, settings))
     assert (summary.text, summary.mode, summary.model) == ("I told Ada of tea.", mode, "scripted/own")
     [request] = asked.requests
     usual = transcript([SYSTEM, *messages], "UTC", 32_000)
@@ -241,7 +243,7 @@ async def test_an_agent_sums_up_for_itself_behind_the_very_beginning_of_its_own_
 
 async def test_an_agent_whose_last_message_is_its_own_is_asked_right_after_it() -> None:
     asked = model(["Fine.", "Fine."], "own")
-    await summarize(talk(4), in_mode("self_compact_all"), writer=writer_of(model([])), own=own_of(asked))
+    await summarize(talk(4), in_mode("self_compact_all"), writer=own_of(asked))
     assert [message.role for message in asked.requests[0].messages[-2:]] == ["assistant", "user"]
     assert len(asked.requests[0].messages) == 6
 
@@ -250,7 +252,7 @@ async def test_an_agent_sums_up_ten_windows_for_itself_in_valid_pieces() -> None
     asked = model(lambda _: "I remember.", "own", window=4_096)
     pairs = [(make.call(AGENT, "look"), make.result(AGENT, "look", "result " * 60)) for _ in range(300)]
     messages = [*talk(40, 80), *(message for pair in pairs for message in pair), make.message(AGENT, "x" * 90_000)]
-    summary = await summarize(messages, in_mode("self_compact_all"), writer=writer_of(model([])), own=own_of(asked))
+    summary = await summarize(messages, in_mode("self_compact_all"), writer=own_of(asked))
     assert summary.mode == "self_compact_all"
     assert len(asked.requests) > 8
     for request in asked.requests:
