@@ -1,4 +1,4 @@
-"""SqlStore of work: async callers pass plain functions, each of which is one transaction in a worker thread.
+"""Units of work: async callers pass plain functions, each of which is one transaction in a worker thread.
 
 A function that takes a Transaction never awaits and never opens another; model, embedder and tool calls happen in between.
 """
