@@ -25,12 +25,11 @@ from ricordo.features import FEATURES
 from ricordo.llm.registry import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.database import Absent, Broken, InUse, Shared, Sound, check, read_at_rest
+from ricordo.storage.database import DatabaseStatus, check, read_at_rest
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]
-DatabaseState = Absent | InUse | Sound | Shared | Broken
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
 _SHOWN_CONVERSATIONS = 10
@@ -123,20 +122,21 @@ def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
             yield DoctorFinding("remote folder", f"{text} Choose a separate folder.", "warning")
 
 
-def _database(settings: Settings, database: DatabaseState) -> DoctorFinding:
+def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     path = settings.database_path
-    match database:
-        case Absent():
+    match database.state:
+        case "absent":
             return DoctorFinding("database", f"{path}, made at the first start")
-        case InUse():
+        case "in use":
             return _running_server(settings)
-        case Broken(reason):
-            return DoctorFinding("database", reason, "wrong")
-        case Sound(schema, size):
-            return _schema(str(path), schema, f"{_size(size)}, sound")
-        case Shared(schema, size, server, name, vectors):
-            with_vectors = f"with pgvector {vectors}" if vectors else "without pgvector"
-            return _schema(f"{name} on PostgreSQL {server}", schema, f"{_size(size)}, {with_vectors}")
+        case "broken":
+            return DoctorFinding("database", database.reason, "wrong")
+        case "sound":
+            return _schema(str(path), database.schema, f"{_size(database.size)}, sound")
+        case "shared":
+            vectors = f"with pgvector {database.vectors}" if database.vectors else "without pgvector"
+            name = f"{database.name} on PostgreSQL {database.version}"
+            return _schema(name, database.schema, f"{_size(database.size)}, {vectors}")
 
 
 def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
@@ -149,17 +149,17 @@ def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
     return DoctorFinding("database", f"{name}, {made}, {rest}")
 
 
-def _is_current(database: DatabaseState) -> bool:
-    return isinstance(database, Sound | Shared) and database.schema == len(MIGRATIONS)
+def _is_current(database: DatabaseStatus) -> bool:
+    return database.state in ("sound", "shared") and database.schema == len(MIGRATIONS)
 
 
-def _conversations(settings: Settings, database: DatabaseState) -> Iterator[DoctorFinding]:
+def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
     """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
     if not _is_current(database):
         return
     try:
         with read_at_rest(settings) as tx:
-            count, found = examine_all(tx, is_alone=isinstance(database, Sound))
+            count, found = examine_all(tx, is_alone=database.state == "sound")
     except RicordoError as error:
         yield DoctorFinding("conversations", f"not examined: {error}", "warning")
         return
@@ -193,7 +193,7 @@ def _running_server(settings: Settings) -> DoctorFinding:
     return DoctorFinding("database", f"in use by a running server; {reason}", "warning")
 
 
-def _jobs(settings: Settings, database: DatabaseState) -> Iterator[DoctorFinding]:
+def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
     try:
         queue, is_served = _queue(settings, database)
     except RicordoError as error:
@@ -210,15 +210,15 @@ def _jobs(settings: Settings, database: DatabaseState) -> Iterator[DoctorFinding
         yield DoctorFinding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
 
 
-def _queue(settings: Settings, database: DatabaseState) -> tuple[Json | None, bool]:
+def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
     """Return the job queue, if it can be read, and whether a server runs the jobs."""
-    if isinstance(database, InUse):
+    if database.state == "in use":
         return _asked_queue(settings), True
     if not _is_current(database):
         return None, False
     with read_at_rest(settings) as tx:
         queue = read_queue(tx, None)
-    return QueueResponse.from_queue(queue), isinstance(database, Shared) and database.servers > 0
+    return QueueResponse.from_queue(queue), database.servers > 0
 
 
 def _asked_queue(settings: Settings) -> Json | None:

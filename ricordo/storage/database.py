@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, inspect, make_url, text
@@ -26,43 +26,21 @@ _OTHERS = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """There is no database yet."""
+class DatabaseStatus:
+    """What `check` found; a "shared" database is on a PostgreSQL server that was reached.
 
-
-@dataclass(frozen=True, slots=True)
-class InUse:
-    """A running server has the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sound:
-    """A file that can be read and is consistent."""
-
-    schema: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A database on a PostgreSQL server that was reached.
-
-    `schema` is 0 before the first start, `vectors` is pgvector's version, `servers` how many connections servers have to it.
+    `reason` is why it is broken, `schema` 0 before the first start, `vectors` pgvector's version, `servers` how many connections
+    servers have to it.
     """
 
-    schema: int
-    size: int
-    server: str
-    name: str
-    vectors: str | None
-    servers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """It cannot be read, or is inconsistent."""
-
-    reason: str
+    state: Literal["absent", "in use", "sound", "shared", "broken"]
+    reason: str = ""
+    schema: int = 0
+    size: int = 0
+    version: str = ""
+    name: str = ""
+    vectors: str | None = None
+    servers: int = 0
 
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
@@ -225,45 +203,47 @@ def require_current(connection: Connection, where: str) -> None:
         raise Conflict(f"{where} has schema {version}, and this Ricordo writes {known}. {what}, stop it, then repeat.")
 
 
-def check(settings: Settings) -> Absent | InUse | Sound | Shared | Broken:
+def check(settings: Settings) -> DatabaseStatus:
     """Check the database, without changing or locking it."""
     if settings.postgres_url is None:
         return check_database(settings.database_path)
     try:
         postgres = _postgres()
         with postgres.read_only(settings.postgres_url) as connection:
+            schema, servers = schema_of(connection), count_servers(connection)
+            if schema == HALF_COPIED:
+                return DatabaseStatus("broken", UNFINISHED)
             size, version, name, vectors = postgres.describe(connection)
-            found = Shared(schema_of(connection), size, version, name, vectors, count_servers(connection))
     except Unavailable as error:
-        return Broken(str(error))
-    return Broken(UNFINISHED) if found.schema == HALF_COPIED else found
+        return DatabaseStatus("broken", str(error))
+    return DatabaseStatus("shared", "", schema, size, version, name, vectors, servers)
 
 
-def check_database(path: Path) -> Absent | InUse | Sound | Broken:
+def check_database(path: Path) -> DatabaseStatus:
     """Check a database file, as `check` does."""
     if not path.exists() or path.stat().st_size == 0:
-        return Absent()
+        return DatabaseStatus("absent")
     try:
         # Taken for a moment only: a server that starts meanwhile waits for it.
         with FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600):
             pass
     except Timeout:
-        return InUse()
+        return DatabaseStatus("in use")
     except OSError as error:
-        return Broken(f"{path} cannot be locked: {error.strerror}.")
+        return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     engine = sqlite.make_engine(path, "normal")
     try:
         with sqlite.first_connection(engine, path) as connection:
             result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if result != "ok":
-                return Broken(f"{path} is damaged: {result}. Restore it from a backup.")
+                return DatabaseStatus("broken", f"{path} is damaged: {result}. Restore it from a backup.")
             schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
     except Exception as error:
         # Whatever the driver meets in a file that is no database any more.
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
-        return Broken(f"{path} cannot be read: {reason}. Restore it from a backup.")
+        return DatabaseStatus("broken", f"{path} cannot be read: {reason}. Restore it from a backup.")
     finally:
         engine.dispose()
     if schema == HALF_COPIED:
-        return Broken(f"{path} cannot be used. {UNFINISHED}")
-    return Sound(int(schema), path.stat().st_size)
+        return DatabaseStatus("broken", f"{path} cannot be used. {UNFINISHED}")
+    return DatabaseStatus("sound", schema=int(schema), size=path.stat().st_size)

@@ -25,6 +25,10 @@ def add_colour(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE agents ADD COLUMN colour TEXT")
 
 
+def add_table(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE additions (seq INTEGER PRIMARY KEY)")
+
+
 def add_half_of_something(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE halves (seq INTEGER PRIMARY KEY)")
     connection.exec_driver_sql("DELETE FROM agents")
@@ -58,25 +62,17 @@ async def path(tmp_path: Path) -> Path:
 
 def with_migrations(monkeypatch: pytest.MonkeyPatch, *more: migrations.Migration) -> None:
     """Let this Ricordo know more migrations than the released ones."""
-    known = (*migrations.MIGRATIONS, *more)
-    original = migrations.migrate
-
-    def migrate(connection: Connection, *, back_up: Any) -> int:
-        return original(connection, back_up=back_up, migrations=known)
-
-    monkeypatch.setattr(migrations, "migrate", migrate)
+    known, original = (*migrations.MIGRATIONS, *more), migrations.migrate
+    monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
 
 
 async def open_and_close(path: Path) -> None:
     await open_sqlite(path).close()
 
 
-async def test_the_first_migration_seeds_the_local_organization_and_user(path: Path) -> None:
+async def test_a_new_database_has_its_seeds_and_no_backup_and_a_second_start_changes_nothing(path: Path) -> None:
     assert query(path, "SELECT id FROM organizations") == [(LOCAL_ORGANIZATION,)]
     assert query(path, "SELECT id, organization_id FROM users") == [(LOCAL_USER, LOCAL_ORGANIZATION)]
-
-
-async def test_a_new_database_needs_no_backup_and_a_second_start_changes_nothing(path: Path) -> None:
     before = dump(path)
     await open_and_close(path)
     assert dump(path) == before
@@ -94,7 +90,7 @@ async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_fir
         seen.extend(dump(copy) for copy in backups(path))
         add_colour(connection)
 
-    with_migrations(monkeypatch, look_then_add_colour, add_half_of_nothing)
+    with_migrations(monkeypatch, look_then_add_colour, add_table)
     await open_and_close(path)
     assert seen == [before]
     (copy,) = backups(path)
@@ -104,14 +100,8 @@ async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_fir
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
     assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
-    assert query(path, "SELECT name FROM schema_versions ORDER BY version")[-2:] == [
-        ("look_then_add_colour",),
-        ("add_half_of_nothing",),
-    ]
-
-
-def add_half_of_nothing(connection: Connection) -> None:
-    connection.exec_driver_sql("CREATE TABLE nothings (seq INTEGER PRIMARY KEY)")
+    names = query(path, "SELECT name FROM schema_versions ORDER BY version")
+    assert names[-2:] == [("look_then_add_colour",), ("add_table",)]
 
 
 async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Path) -> None:
@@ -145,10 +135,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, mo
             open_sqlite(path)
     assert dump(path) == before
     await open_and_close(path)  # the folder is free, and the older Ricordo still works
-
-
-async def test_migrations_before_one_that_fails_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_migrations(monkeypatch, add_colour, add_half_of_something)
+    with_migrations(monkeypatch, add_colour, add_half_of_something)  # those before one that fails stay
     with pytest.raises(Exception, match="no such table"):
         open_sqlite(path)
     assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
@@ -161,10 +148,7 @@ async def test_a_first_migration_that_fails_leaves_an_empty_database(
     path = tmp_path / "ricordo.db"
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "MIGRATIONS", (add_half_of_something,))
-        original = migrations.migrate
-        patched.setattr(
-            migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=(add_half_of_something,))
-        )
+        with_migrations(patched)
         with pytest.raises(Exception, match="no such table"):
             open_sqlite(path)
     assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("schema_versions",)]

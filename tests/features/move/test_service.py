@@ -29,7 +29,7 @@ from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import database, jobs, messages, runs
-from ricordo.storage.database import Broken, check, check_database, exclusive_access, open_store, read_transaction
+from ricordo.storage.database import check, check_database, exclusive_access, open_store, read_transaction
 from ricordo.storage.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import agents, archives, expenses, providers, run_events, traces
@@ -271,7 +271,7 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(last)
     looked = check_database(last.database_path)
-    assert isinstance(looked, Broken)
+    assert looked.state == "broken"
     assert "half-finished copy" in looked.reason
     with pytest.raises(Unavailable, match="half-finished copy"):
         await move(last, at(tmp_path / "third"))
@@ -292,7 +292,7 @@ async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings
         await _in_thread_of_its_own(lambda: service.move(first, on_postgres, MoveOptions(), breaks))
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(on_postgres)
-    assert isinstance(await asyncio.to_thread(check, on_postgres), Broken)
+    assert (await asyncio.to_thread(check, on_postgres)).state == "broken"
     await move(first, on_postgres, MoveOptions(replace=True))
     assert await hash_in(on_postgres) == await hash_in(first)
 
