@@ -5,7 +5,7 @@ is known by its shape, or by the name before it and its shape. In texts of machi
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,12 +31,14 @@ class _Rule:
     """One kind of secret: the group `secret` of the pattern is replaced where `is_one` agrees.
 
     It is looked for only where one of `marks` is in the text in small letters: that is a hundred times quicker than the pattern.
+    `sign` is in all of the marks: one look for it spares many.
     """
 
     kind: str
     marks: tuple[str, ...]
     pattern: re.Pattern[str]
     is_one: Callable[[re.Match[str]], bool] = _is_always
+    sign: str = ""
 
 
 _ENDINGS = ".!?)"
@@ -80,19 +82,25 @@ def _is_password(found: re.Match[str]) -> bool:
     return mixes_case or any(one.isdigit() or one in "!@#$%^&*~+" for one in word)
 
 
-def _rule(kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = _is_always) -> _Rule:
-    return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one)
+def _rule(
+    kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = _is_always, sign: str = ""
+) -> _Rule:
+    return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one, sign)
 
 
+def _by_sign(starts: Iterable[str]) -> dict[str, list[str]]:
+    """The beginnings of keys by the sign that they hold: `_`, `-` or none."""
+    found: dict[str, list[str]] = {"_": [], "-": [], "": []}
+    for start in starts:
+        found["_" if "_" in start else "-" if "-" in start else ""].append(start)
+    return found
+
+
+_PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
     _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"),
-    _rule(
-        "api key",
-        "|".join(_PREFIXES),
-        rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])",
-        _is_key,
-    ),
+    *(_rule("api key", "|".join(some), _PREFIXED, _is_key, sign) for sign, some in _by_sign(_PREFIXES).items()),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
     _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
@@ -128,13 +136,15 @@ _RULES = (
     ),
 )
 _STARTS = "sk|pk|rk|gsk|xai|ghp|gho|ghs|glpat|xoxb|xoxp|hf|key"
+_STARTED = rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza[\w-]{{30,}})"
 _STRICT_RULES = (
     *_RULES,
     _rule("credential", "bearer |basic ", r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})"),
-    _rule(
-        "credential",
-        "|".join(["akia", "aiza", *(start + sign for start in _STARTS.split("|") for sign in "-_")]),
-        rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza[\w-]{{30,}})",
+    *(
+        _rule("credential", "|".join(some), _STARTED, sign=sign)
+        for sign, some in _by_sign(
+            ["akia", "aiza", *(f"{start}{sign}" for start in _STARTS.split("|") for sign in "-_")]
+        ).items()
     ),
     _rule(
         "credential",
@@ -156,7 +166,7 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
         text = _without_private_keys(text, kinds)
     small = text.lower()
     for rule in _STRICT_RULES if is_strict else _RULES:
-        if any(mark in small for mark in rule.marks):
+        if rule.sign in small and any(map(small.__contains__, rule.marks)):
             text = rule.pattern.sub(lambda found, rule=rule: _replaced(found, rule, kinds), text)  # type: ignore[misc]
     return Redacted(text, tuple(dict.fromkeys(kinds)))
 
