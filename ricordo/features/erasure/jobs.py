@@ -124,7 +124,7 @@ class ErasureWork:
     async def _cover_rest(self) -> None:
         """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
         archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
-        seeing = await self._store.read(lambda tx: queries.seeing(tx, archives))
+        seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
         agents, now = {*self.erasure.agents, *seeing.values()}, self._store.clock.now()
 
         def have_ended(tx: Transaction) -> bool:
@@ -136,7 +136,7 @@ class ErasureWork:
         await self._each(queries.cover_conversation, sorted(shown), size=1)
         await self._each(queries.cover_messages, sorted({*seeing} - shown), size=1)
         for column in queries.columns_to_blank():
-            await self._each(partial(queries.blank, column=column), await self._named(column))
+            await self._each(partial(queries.blank_column, column=column), await self._named(column))
         scope = Scope(self.erasure.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown, *seeing}):

@@ -150,7 +150,7 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
     return own, others
 
 
-def seeing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
+def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
     """The conversations whose prompts show the tags of these archives, each with its agent."""
     joined = agents_archives.c.agent_id == conversations.c.agent_id
     found = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
@@ -252,7 +252,7 @@ def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
     erasure.removed["jobs"] += tx.run(delete(jobs).where(these, has_stopped))
 
 
-def blank(tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]) -> None:
+def blank_column(tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]) -> None:
     """Take the user's id out of this column of others' rows, and with it their name and words where it cannot be empty."""
     table: Any = column.table
     required = [one.name for one in table.c if not one.nullable and erasure_of(one) == "blank"]
