@@ -22,78 +22,58 @@ def block_id(client: StrictLetta) -> str:
     return client.blocks.create(label="project", value="Ricordo").id
 
 
-def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, block_id: str) -> None:
+def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: httpx2.Client, block_id: str) -> None:
     rethink = client.tools.list(name="memory_rethink").items[0]
-
-    made = client.agents.create(
-        name="Nina",
-        description="A companion",
-        system="Be kind.",
-        model=MODEL,
-        embedding="scripted/embedder",
-        context_window_limit=8192,
-        model_settings={
-            "provider_type": "openai",
-            "temperature": 0.25,
-            "max_output_tokens": 512,
-            "parallel_tool_calls": True,
-            "reasoning": {"reasoning_effort": "low"},
-        },
-        memory_blocks=[
-            {"label": "human", "value": "Ada", "description": "Whom I talk to", "limit": 50, "metadata": {"a": [1]}},
-            {"label": "rules", "value": "Be brief.", "read_only": True},
-        ],
-        block_ids=[block_id],
-        tools=["send_message"],
-        tool_ids=[rethink.id],
-        tags=["b", "a", "b"],
-        metadata={"course": "Logic"},
-        timezone="Europe/Rome",
-        hidden=True,
-        max_files_open=3,
-        per_file_view_window_char_limit=1000,
-    )
-
-    assert is_id(made.id, "agent")
-    assert (made.name, made.description, made.system, made.agent_type) == (
-        "Nina",
-        "A companion",
-        "Be kind.",
-        "letta_v1_agent",
-    )
-    assert (made.model, made.llm_config.handle, made.llm_config.model) == (MODEL, MODEL, "model")
-    assert (made.llm_config.context_window, made.llm_config.temperature) == (8192, 0.25)
-    assert (made.llm_config.max_tokens, made.llm_config.parallel_tool_calls) == (512, True)
-    assert made.embedding == "scripted/embedder"
-    assert made.api_model_settings is not None
-    assert made.api_model_settings.to_dict() == {
+    settings = {
         "provider_type": "openai",
         "temperature": 0.25,
         "max_output_tokens": 512,
         "parallel_tool_calls": True,
         "reasoning": {"reasoning_effort": "low"},
     }
-    assert [(block.label, block.value, block.limit) for block in made.blocks] == [
-        ("human", "Ada", 50),
-        ("rules", "Be brief.", 100_000),
-        ("project", "Ricordo", 100_000),
-    ]
-    assert [block.read_only for block in made.blocks] == [False, True, False]
-    assert (made.blocks[0].description, made.blocks[0].metadata) == ("Whom I talk to", {"a": [1]})
-    assert [block.id for block in made.memory.blocks] == [block.id for block in made.blocks]
-    assert made.blocks[2].id == block_id
-    assert [tool.name for tool in made.tools] == [
-        *traits_of("letta_v1_agent").base_tools,
-        "send_message",
-        "memory_rethink",
-    ]
-    assert made.tags == ["a", "b"]
-    assert (made.metadata, made.timezone, made.hidden) == ({"course": "Logic"}, "Europe/Rome", True)
-    assert (made.max_files_open, made.per_file_view_window_char_limit) == (3, 1000)
-    assert made.created_by_id == made.last_updated_by_id == LOCAL_USER
-    assert made.message_ids is not None
-    assert len(made.message_ids) == 1
+    plain: dict[str, Any] = {
+        "name": "Nina",
+        "description": "A companion",
+        "system": "Be kind.",
+        "model": MODEL,
+        "embedding": "scripted/embedder",
+        "model_settings": settings,
+        "metadata": {"course": "Logic"},
+        "timezone": "Europe/Rome",
+        "hidden": True,
+        "max_files_open": 3,
+        "per_file_view_window_char_limit": 1000,
+    }
+    human = {"label": "human", "value": "Ada", "description": "Whom I talk to", "limit": 50, "metadata": {"a": [1]}}
+    made = client.agents.create(
+        **plain,
+        context_window_limit=8192,
+        memory_blocks=[human, {"label": "rules", "value": "Be brief.", "read_only": True}],
+        block_ids=[block_id],
+        tools=["send_message"],
+        tool_ids=[rethink.id],
+        tags=["b", "a", "b"],
+    )
+
+    shown = http.get(f"/v1/agents/{made.id}").json()
     assert client.agents.retrieve(made.id).to_dict() == made.to_dict()
+    assert is_id(made.id, "agent")
+    assert {name: shown[name] for name in plain} == plain
+    assert (shown["agent_type"], shown["tags"], len(shown["message_ids"])) == ("letta_v1_agent", ["a", "b"], 1)
+    assert shown["created_by_id"] == shown["last_updated_by_id"] == LOCAL_USER
+    assert (made.llm_config.handle, made.llm_config.model, made.llm_config.context_window) == (MODEL, "model", 8192)
+    assert (made.llm_config.temperature, made.llm_config.max_tokens) == (0.25, 512)
+    assert made.llm_config.parallel_tool_calls is True
+    assert [(block.label, block.value, block.limit, block.read_only) for block in made.blocks] == [
+        ("human", "Ada", 50, False),
+        ("rules", "Be brief.", 100_000, True),
+        ("project", "Ricordo", 100_000, False),
+    ]
+    assert {name: shown["blocks"][0][name] for name in human} == human
+    assert shown["memory"]["blocks"] == shown["blocks"]
+    assert made.blocks[2].id == block_id
+    base = traits_of("letta_v1_agent").base_tools
+    assert [tool.name for tool in made.tools] == [*base, "send_message", "memory_rethink"]
 
 
 def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(client: StrictLetta) -> None:
@@ -108,22 +88,16 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(clien
     assert (made.last_run_completion, made.last_stop_reason, made.pending_approval) == (None, None, None)
 
 
-def test_an_agent_can_be_made_without_the_base_tools(client: StrictLetta) -> None:
+def test_older_clients_and_those_of_one_provider_are_understood(client: StrictLetta, http: httpx2.Client) -> None:
     assert client.agents.create(model=MODEL, include_base_tools=False).tools == []
-
-
-def test_an_older_client_names_its_model_in_a_whole_configuration(http: httpx2.Client) -> None:
-    by_handle = http.post("/v1/agents/", json={"llm_config": {"handle": MODEL, "context_window": 1, "model": "x"}})
-    by_name = http.post("/v1/agents/", json={"llm_config": {"model": "model", "provider_name": "scripted"}})
-
-    assert (by_handle.json()["model"], by_name.json()["model"]) == (MODEL, MODEL)
-
-
-def test_what_a_provider_alone_knows_is_kept_among_the_settings(client: StrictLetta, http: httpx2.Client) -> None:
+    for config in (
+        {"handle": MODEL, "context_window": 1, "model": "x"},
+        {"model": "model", "provider_name": "scripted"},
+    ):
+        assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
+    # What a provider alone knows is kept among the settings.
     settings = {"provider_type": "openai", "verbosity": "low", "temperature": 0.5, "frequency_penalty": None}
-
     made = http.post("/v1/agents/", json={"model": MODEL, "model_settings": settings}).json()
-
     assert made["model_settings"] == {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}
     assert client.agents.retrieve(made["id"]).id == made["id"]
 
@@ -139,35 +113,28 @@ def test_a_change_touches_only_what_was_sent(client: StrictLetta, agent: AgentSt
     assert client.agents.retrieve(agent.id).to_dict() == after
 
 
-def test_every_field_of_an_agent_can_be_changed(client: StrictLetta, agent: AgentState, block_id: str) -> None:
+def test_every_field_of_an_agent_can_be_changed(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState, block_id: str
+) -> None:
     speech = client.tools.list(name="send_message").items[0]
+    plain: dict[str, Any] = {
+        "description": "Older",
+        "system": "Be short.",
+        "metadata": {"n": 1},
+        "timezone": "Asia/Tokyo",
+        "hidden": True,
+        "model_settings": {"provider_type": "openai", "temperature": 0.5},
+        "embedding": "ricordo/wordllama-256",
+        "max_files_open": 2,
+    }
 
-    client.agents.update(
-        agent.id,
-        description="Older",
-        system="Be short.",
-        metadata={"n": 1},
-        timezone="Asia/Tokyo",
-        hidden=True,
-        model_settings={"provider_type": "openai", "temperature": 0.5},
-        context_window_limit=9000,
-        embedding="ricordo/wordllama-256",
-        block_ids=[block_id],
-        tool_ids=[speech.id],
-        max_files_open=2,
-    )
+    client.agents.update(agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id])
 
-    now = client.agents.retrieve(agent.id)
-    assert (now.description, now.system, now.metadata) == ("Older", "Be short.", {"n": 1})
-    assert (now.timezone, now.hidden, now.embedding, now.max_files_open) == (
-        "Asia/Tokyo",
-        True,
-        "ricordo/wordllama-256",
-        2,
-    )
-    assert (now.llm_config.temperature, now.llm_config.context_window) == (0.5, 9000)
-    assert [block.id for block in now.blocks] == [block_id]
-    assert [tool.name for tool in now.tools] == ["send_message"]
+    now = http.get(f"/v1/agents/{agent.id}").json()
+    assert {name: now[name] for name in plain} == plain
+    assert (now["llm_config"]["temperature"], now["llm_config"]["context_window"]) == (0.5, 9000)
+    assert [block["id"] for block in now["blocks"]] == [block_id]
+    assert [tool["name"] for tool in now["tools"]] == ["send_message"]
 
 
 def test_null_takes_the_description_away_and_leaves_the_rest(client: StrictLetta, http: httpx2.Client) -> None:
@@ -187,14 +154,17 @@ def test_another_model_brings_its_own_window(client: StrictLetta, agent: AgentSt
     assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
 
 
-def test_agents_are_found_by_name_by_a_piece_of_it_and_by_tags(client: StrictLetta) -> None:
-    mark = new_id("tag")
+def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
+    mark, before = new_id("tag"), http.get("/v1/agents/count").json()
     both = client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
     one = client.agents.create(model=MODEL, name=f"Bert {mark}", tags=[mark], hidden=True)
 
     def ids(**query: Any) -> list[str]:
         return [found.id for found in client.agents.list(**query)]
 
+    assert http.get("/v1/agents/count").json() == before + 2
     assert ids(name=f"Anna {mark}") == [both.id]
     assert ids(query_text=mark.upper()) == [one.id, both.id]
     assert ids(tags=[mark]) == [one.id, both.id]
@@ -216,13 +186,6 @@ def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent:
             ask(agent.id)
         assert caught.value.body == {"detail": f"NOT_FOUND: Agent with ID {agent.id} not found"}
     assert list(client.runs.list(agent_id=agent.id)) == []
-
-
-def test_the_count_is_that_of_all_agents(http: httpx2.Client, client: StrictLetta) -> None:
-    before = http.get("/v1/agents/count").json()
-    client.agents.create(model=MODEL)
-
-    assert http.get("/v1/agents/count").json() == before + 1
 
 
 def test_the_agent_tells_how_its_last_run_ended(client: StrictLetta, agent: AgentState) -> None:
@@ -264,29 +227,25 @@ def test_reading_an_agent_costs_at_most_four_statements(
     assert counted.transactions == 1
 
 
-@pytest.mark.parametrize(("tags", "most"), [([], 12), (["person"], 13)])
 def test_making_an_agent_costs_at_most_twelve_statements_and_one_more_where_blocks_have_tags(
-    client: StrictLetta, server: ServerInThread, block_id: str, tags: list[str], most: int
+    client: StrictLetta, server: ServerInThread, block_id: str
 ) -> None:
     speech = client.tools.list(name="send_message").items[0]
     client.agents.create(model=MODEL)  # from here on it is known which providers there are
-
-    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
-        client.agents.create(
-            model=MODEL,
-            memory_blocks=[
-                {"label": "persona", "value": "I am Nina."},
-                {"label": "human", "value": "Ada", "tags": tags},
-            ],
-            block_ids=[block_id],
-            tools=["memory_rethink"],
-            tool_ids=[speech.id],
-            tags=["a", "b"],
-        )
-
-    # Two of them store the blocks' first versions and their texts.
-    assert 5 <= len(counted.statements) <= most, counted.statements
-    assert counted.transactions == 1
+    for tags, most in (([], 12), (["person"], 13)):
+        human: Any = {"label": "human", "value": "Ada", "tags": tags}
+        with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
+            client.agents.create(
+                model=MODEL,
+                memory_blocks=[{"label": "persona", "value": "I am Nina."}, human],
+                block_ids=[block_id],
+                tools=["memory_rethink"],
+                tool_ids=[speech.id],
+                tags=["a", "b"],
+            )
+        # Two of them store the blocks' first versions and their texts.
+        assert 5 <= len(counted.statements) <= most, counted.statements
+        assert counted.transactions == 1
 
 
 def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None:

@@ -181,21 +181,16 @@ def test_a_passage_is_archived_and_shown(client: StrictLetta, http: httpx2.Clien
     assert listed.to_dict() == made.to_dict()
 
 
-def test_a_passage_may_be_older_than_today(client: StrictLetta, agent: AgentState) -> None:
-    moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
-
-    (made,) = client.agents.passages.create(agent.id, text="An old one.", created_at=moment)
-    client.agents.passages.create(agent.id, text="A new one.")
-
-    assert made.created_at == moment
-    assert [passage.text for passage in client.agents.passages.list(agent.id)] == ["An old one.", "A new one."]
-
-
 def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: AgentState) -> None:
     for text in ("Green tea", "Black TEA", "100% coffee"):
         client.agents.passages.create(agent.id, text=text)
 
     assert [found.text for found in client.agents.passages.list(agent.id, search="tea")] == ["Green tea", "Black TEA"]
+    # A passage may be older than today.
+    moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+    (old,) = client.agents.passages.create(agent.id, text="An old one.", created_at=moment)
+    assert old.created_at == moment
+    assert [found.text for found in client.agents.passages.list(agent.id, limit=2)] == ["An old one.", "Green tea"]
     assert [found.text for found in client.agents.passages.list(agent.id, search="0%")] == ["100% coffee"]
     assert client.agents.passages.list(agent.id, search="_") == []
 

@@ -12,60 +12,50 @@ from tests.support.serving import MODEL, ServerInThread, StrictLetta
 
 
 def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:
-    made = client.blocks.create(
-        label="project/plan",
-        value="Write tests.",
-        description="What I work on",
-        limit=500,
-        read_only=True,
-        hidden=True,
-        metadata={"n": 1},
-        tags=["b", "a"],
-    )
+    plain: dict[str, Any] = {
+        "label": "project/plan",
+        "value": "Write tests.",
+        "description": "What I work on",
+        "limit": 500,
+        "read_only": True,
+        "hidden": True,
+        "metadata": {"n": 1},
+    }
+    made = client.blocks.create(**plain, tags=["b", "a"])
 
     assert is_id(made.id, "block")
-    assert (made.label, made.value, made.description) == ("project/plan", "Write tests.", "What I work on")
-    assert (made.limit, made.read_only, made.hidden, made.metadata) == (500, True, True, {"n": 1})
-    assert sorted(made.tags or []) == ["a", "b"]
-    assert made.created_by_id == made.last_updated_by_id == LOCAL_USER
-    assert made.is_template is False
-    read = client.blocks.retrieve(made.id)
-    assert {**read.to_dict(), "tags": None} == {**made.to_dict(), "tags": None}
-    assert read.tags == ["a", "b"]
+    shown = client.blocks.retrieve(made.id).to_dict()
+    assert {name: shown[name] for name in plain} == plain
+    assert (shown["tags"], shown["is_template"]) == (["a", "b"], False)
+    assert shown["created_by_id"] == shown["last_updated_by_id"] == LOCAL_USER
+    assert {**made.to_dict(), "tags": ["a", "b"]} == shown
 
 
-def test_a_change_touches_only_what_was_sent(client: StrictLetta) -> None:
+def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.Client) -> None:
     made = client.blocks.create(label="human", value="Ada", description="Whom", limit=10, tags=["x"])
 
     client.blocks.update(made.id, value="Grace")
-    now = client.blocks.retrieve(made.id)
-    assert now.to_dict() == {**made.to_dict(), "value": "Grace"}
-
-    changed = client.blocks.update(
-        made.id, label="person", description="Who", limit=20, read_only=True, hidden=True, metadata={"a": 1}, tags=["y"]
-    )
-    assert (changed.label, changed.description, changed.limit) == ("person", "Who", 20)
-    assert (changed.read_only, changed.hidden, changed.metadata, changed.tags) == (True, True, {"a": 1}, ["y"])
-    assert client.blocks.retrieve(made.id).to_dict() == changed.to_dict()
-
-
-def test_an_empty_value_and_a_null_description_are_changes_too(client: StrictLetta, http: httpx2.Client) -> None:
-    made = client.blocks.create(label="human", value="Ada", description="Whom", tags=["x"])
-
+    assert client.blocks.retrieve(made.id).to_dict() == {**made.to_dict(), "value": "Grace"}
+    plain: dict[str, Any] = {"label": "person", "description": "Who", "limit": 20, "read_only": True, "hidden": True}
+    plain |= {"metadata": {"a": 1}, "tags": ["y"]}
+    changed = client.blocks.update(made.id, **plain).to_dict()
+    assert {name: changed[name] for name in plain} == plain
+    assert client.blocks.retrieve(made.id).to_dict() == changed
+    # An empty value and a null description are changes too.
     http.patch(f"/v1/blocks/{made.id}", json={"value": "", "description": None, "tags": []})
-
     now = client.blocks.retrieve(made.id)
     assert (now.value, now.description, now.tags) == ("", None, [])
 
 
-def test_blocks_are_found_by_label_by_pieces_and_by_tags(client: StrictLetta) -> None:
-    mark = new_id("mark")
+def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(client: StrictLetta, http: httpx2.Client) -> None:
+    mark, before = new_id("mark"), http.get("/v1/blocks/count").json()
     tea = client.blocks.create(label=f"{mark}/tea", value="Green 100%", description="Drinks", tags=[mark, "hot"])
     ink = client.blocks.create(label=f"{mark}/ink", value="Blue", description="Pens", tags=[mark])
 
     def ids(**query: Any) -> list[str]:
         return [found.id for found in client.blocks.list(**query)]
 
+    assert http.get("/v1/blocks/count").json() == before + 2
     assert ids(label=f"{mark}/tea") == [tea.id]
     assert ids(label_search=mark) == [ink.id, tea.id]
     assert ids(label_search=mark, value_search="0%") == [tea.id]
@@ -88,13 +78,6 @@ def test_a_deleted_block_leaves_every_prompt(client: StrictLetta, agent: AgentSt
         client.blocks.delete(human.id)
 
 
-def test_the_count_is_that_of_all_blocks(http: httpx2.Client, client: StrictLetta) -> None:
-    before = http.get("/v1/blocks/count").json()
-    client.blocks.create(label="human", value="")
-
-    assert http.get("/v1/blocks/count").json() == before + 1
-
-
 def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, agent: AgentState) -> None:
     human = client.agents.blocks.retrieve("human", agent_id=agent.id)
     changed = client.agents.blocks.update("human", agent_id=agent.id, value="His name is Bob.", limit=40)
@@ -106,19 +89,18 @@ def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, age
     assert {block.label for block in client.agents.blocks.list(agent.id)} == {"persona", "human"}
 
 
-def test_core_memory_is_all_blocks_at_once(http: httpx2.Client, agent: AgentState) -> None:
-    memory = http.get(f"/v1/agents/{agent.id}/core-memory").json()
-
-    assert [block["label"] for block in memory["blocks"]] == ["persona", "human"]
-    assert (memory["agent_type"], memory["git_enabled"], memory["file_blocks"]) == ("letta_v1_agent", False, [])
-
-
-def test_a_label_may_hold_slashes(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     made = client.agents.create(model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}])
+    address = f"/v1/agents/{made.id}/core-memory"
 
     assert client.agents.blocks.retrieve("people/ada", agent_id=made.id).value == "Curious"
-    changed = http.patch(f"/v1/agents/{made.id}/core-memory/blocks/people/ada", json={"value": "Very curious"})
-    assert changed.json()["value"] == "Very curious"
+    changed = http.patch(f"{address}/blocks/people/ada", json={"value": "Very curious"}).json()
+    assert changed["value"] == "Very curious"
+    memory = http.get(address).json()
+    assert memory["blocks"] == [changed]
+    assert (memory["agent_type"], memory["git_enabled"], memory["file_blocks"]) == ("letta_v1_agent", False, [])
 
 
 def test_a_block_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:
@@ -181,20 +163,18 @@ def test_two_blocks_of_an_agent_never_share_a_label(
     assert server.rows() == rows
 
 
-@pytest.mark.parametrize("label", ["", " ", "a//b", "/a", "a/", "history", "a/restore", "a\nb", "<a>", "x" * 256])
 def test_a_label_that_cannot_be_is_refused(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, label: str
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     rows = server.rows()
-
-    answers = [
-        http.post("/v1/blocks/", json={"label": label, "value": ""}),
-        http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]}),
-        http.patch(f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}),
-    ]
-
-    assert [answer.status_code for answer in answers] == [400, 400, 400]
-    assert all(answer.json()["detail"].startswith("INVALID_ARGUMENT: Block label ") for answer in answers)
+    for label in ("", " ", "a//b", "/a", "a/", "history", "a/restore", "a\nb", "<a>", "x" * 256):
+        for answer in (
+            http.post("/v1/blocks/", json={"label": label, "value": ""}),
+            http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]}),
+            http.patch(f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}),
+        ):
+            assert answer.status_code == 400, label
+            assert answer.json()["detail"].startswith("INVALID_ARGUMENT: Block label "), label
     assert server.rows() == rows
     assert client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
 
