@@ -241,7 +241,7 @@ def _outcomes(
         if error := committed.failed.get(call_id):
             outcomes.append(failed_result(ToolCallPart(call_id, result.name, ""), error))
             continue
-        if (told := committed.told.get(call_id)) is not None:
+        if (told := committed.results.get(call_id)) is not None:
             told = truncate(told, limits.get(result.name, DEFAULT_RETURN_LIMIT))
             result = replace(result, content=told, is_json=False)
         if (notes := step.memory.notes.get(call_id)) and result.status == "success":

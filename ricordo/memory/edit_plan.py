@@ -1,7 +1,7 @@
-"""Storing a step that makes, removes, renames or describes blocks, or whose calls change several at once.
+"""Stores a step that makes, removes, renames or describes blocks, or whose calls change several at once.
 
-It is planned against what is stored now, held still, before anything is written. Edits that hang together, by a call, a block or
-a label, stand or fall together: none of them is half done, and what others did meanwhile is not overwritten unseen.
+The step is planned against what is stored now, under locks, before anything is written. Edits that share a call, a block or a label
+are all stored or none of them, and what others did meanwhile is not overwritten unseen.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -43,10 +43,10 @@ _Blocks = Mapping[str, Block]
 
 @dataclass(frozen=True, slots=True)
 class StoredEdits:
-    """The agent's blocks as they are now, what calls are told in place of their results, and calls that failed, by call id."""
+    """The agent's blocks as they are now, other texts for the results of calls, and calls that failed, by call id."""
 
     blocks: tuple[Block, ...]
-    told: dict[str, str]
+    results: dict[str, str]
     failed: dict[str, str]
 
 
@@ -76,7 +76,7 @@ def store_plan(
 ) -> StoredEdits:
     """Store the edits, but for those that what others did meanwhile makes impossible.
 
-    The agent and all chains are held; `own` is the agent's, if it has one.
+    The agent and all chains are locked; `own` is the agent's, if it has one.
     """
     agent_id = state.agent.id
     there = {
@@ -85,7 +85,7 @@ def store_plan(
     }
     ground = _Ground(tx, scope, agent_id, own, there, context)
     after: _Blocks = there
-    told: dict[str, str] = {}
+    results: dict[str, str] = {}
     failed: dict[str, str] = {}
     for group in _connected(edits):
         try:
@@ -96,10 +96,10 @@ def store_plan(
         for block_id, last in _last_texts(group).items():
             block = after.get(block_id)
             if last.shown == "text" and block and block.value != last.value:
-                told[last.call_id] = block.value
+                results[last.call_id] = block.value
     stored = _store(ground, after, edits)
-    told |= version_notes(edits, stored, failed)
-    return StoredEdits(stored, told, failed)
+    results |= version_notes(edits, stored, failed)
+    return StoredEdits(stored, results, failed)
 
 
 def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def _last_texts(edits: Iterable[MemoryEdit]) -> dict[str, BlockEdit]:
 
 
 def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _Blocks:
-    """The blocks as they will be with these edits; raises what their calls are to be told."""
+    """The blocks as they will be with these edits; raises what their calls are to be results."""
     after = dict(before)
     texts = _last_texts(edits)
     for edit in edits:

@@ -1,4 +1,4 @@
-"""Proposing: what a policy does not let an agent do at once waits for the block's owner, and is seen by nobody else until then."""
+"""Proposals: what a policy does not let an agent do at once waits for the block's owner, and only the owner sees it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,24 +47,24 @@ class ProposalDraft:
 
 @dataclass(frozen=True, slots=True)
 class ProposedEdits:
-    """What became of edits that had to wait: what their calls are told, and those that failed, by call id."""
+    """What became of edits that had to wait: what their calls are results, and those that failed, by call id."""
 
-    told: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
-    def beside(self, told: Mapping[str, str]) -> dict[str, str]:
-        """With what other edits' calls are told; a call that did both gets both."""
-        return {**told, **{id: f"{text} {_BESIDE}" if id in told else text for id, text in self.told.items()}}
+    def beside(self, results: Mapping[str, str]) -> dict[str, str]:
+        """These with the results of other edits; a call that did both gets both."""
+        return {**results, **{id: f"{text} {_BESIDE}" if id in results else text for id, text in self.results.items()}}
 
 
 def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext) -> ProposedEdits:
     """Make a proposal of each block's edits in one step."""
-    told: dict[str, str] = {}
+    results: dict[str, str] = {}
     failed: dict[str, str] = {}
     by_block: dict[str, list[MemoryEdit]] = {}
     for edit in edits:
         by_block.setdefault(edit.base.id, []).append(edit)
-    # In the order of their chains, as everyone takes them, so that no two wait for each other.
+    # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for group in sorted(by_block.values(), key=lambda group: group[0].base.chain_id):
         block = group[0].base
         if any(isinstance(edit, BlockDescription) for edit in group):
@@ -78,8 +78,8 @@ def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditCon
             continue
         for edit in group:
             sentence = WAITS.format(block.label, proposal.id)
-            told[edit.call_id] = f"{told[edit.call_id]} {sentence}" if edit.call_id in told else sentence
-    return ProposedEdits(told, failed)
+            results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
+    return ProposedEdits(results, failed)
 
 
 def propose(

@@ -25,43 +25,43 @@ from ricordo.storage.store import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a step's effects: the memory as it is now, texts in place of calls' results, and calls that failed, by
+    """What became of a step's effects: the memory as it is now, other texts for the results of calls, and calls that failed, by
     call id.
     """
 
     blocks: tuple[Block, ...]
     archives: tuple[Archive, ...]
-    told: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext) -> Committed:
     """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
-    direct, waiting = _parted(memory.edits, context)
+    direct, waiting = _split_by_policy(memory.edits, context)
     texts = _texts_by_block(direct)
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
-    own = _hold(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
+    own = _lock(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
     done = (
         store_plan(tx, state, direct, scope, context, own)
         if texts is None
         else _write_texts(tx, state, texts, scope, context)
     )
-    lost = _lost_with(done.failed, waiting)
-    waiting = [edit for edit in waiting if edit.call_id not in lost]
+    dropped = _failed_with(done.failed, waiting)
+    waiting = [edit for edit in waiting if edit.call_id not in dropped]
     proposed = propose_edits(tx, waiting, context) if waiting else ProposedEdits()
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
-    kept, rotated = _rotated(tx, state, done.blocks, filled, context)
+    kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
     passages = [*_passages(tx, state, memory.passages, scope, context), *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
-    return Committed(kept, held, proposed.beside(done.told), {**done.failed, **lost, **proposed.failed})
+    return Committed(kept, held, proposed.beside(done.results), {**done.failed, **dropped, **proposed.failed})
 
 
-def _hold(
+def _lock(
     tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], *, files: bool, reshapes: bool, is_mixed: bool
 ) -> Chain | None:
-    """Let nobody else change what the step will, and return the agent's own chain, if it has one, where blocks may be made in it.
+    """Lock what the step changes, and return the agent's own chain, if it has one, where blocks may be made in it.
 
-    First the agent, where an archive may be made for it (`files`), then chains, in the order in which all take them.
+    First the agent, where an archive may be made for it (`files`), then chains, in the order in which everyone locks them.
     """
     scope = Scope(state.agent.organization_id)
     if reshapes or (files and edits):
@@ -73,7 +73,7 @@ def _hold(
     return own
 
 
-def _rotated(
+def _rotate_filled(
     tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], context: EditContext
 ) -> tuple[tuple[Block, ...], list[Passage]]:
     """The blocks, those shortened that this step filled up, and what left them. One that its owner filled stays as it is."""
@@ -88,7 +88,7 @@ def _rotated(
     return tuple(kept), left
 
 
-def _parted(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
+def _split_by_policy(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
     """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
     proposed = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
     return [edit for edit in edits if edit.base.id not in proposed], [
@@ -96,7 +96,7 @@ def _parted(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[Mem
     ]
 
 
-def _lost_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
+def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
     """By call id why edits that would wait are not even proposed: their call failed elsewhere, or one that shares a text."""
     reasons = {edit.base.id: failed[edit.call_id] for edit in waiting if edit.call_id in failed}
     return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
@@ -117,9 +117,9 @@ def _write_texts(
     tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, context: EditContext
 ) -> StoredEdits:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
-    told: dict[str, str] = {}
+    results: dict[str, str] = {}
     failed: dict[str, str] = {}
-    # In the order of their chains, as everyone takes them, so that no two wait for each other.
+    # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         try:
             written = _write(tx, scope, edits, context)
@@ -130,9 +130,9 @@ def _write_texts(
             continue
         current[block_id] = written
         if written.value != edits[-1].value and edits[-1].shown == "text":
-            told[edits[-1].call_id] = written.value
-        told |= version_notes(edits, [written], failed)
-    return StoredEdits(tuple(block for block in current.values() if block), told, failed)
+            results[edits[-1].call_id] = written.value
+        results |= version_notes(edits, [written], failed)
+    return StoredEdits(tuple(block for block in current.values() if block), results, failed)
 
 
 def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:

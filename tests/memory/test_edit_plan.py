@@ -148,7 +148,7 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store:
     committed = await save(store, state, memory)
     both = "Name: Ada L.\nDrink: tea\nCity: Rome"
     assert await now(store, state) == {"ada": both}
-    assert (committed.told, committed.failed) == ({"call-2": both}, {})
+    assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
 async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: SqliteStore) -> None:
@@ -158,7 +158,7 @@ async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: Sqli
     memory.write("plans", "b", "call-1", shown="nothing")
     await someone_else(store, state.blocks[0], value="a\nb\nC")
     committed = await save(store, state, memory)
-    assert (committed.told, committed.failed) == ({}, {})
+    assert (committed.results, committed.failed) == ({}, {})
     assert await now(store, state) == {"human": "A\nb\nC", "plans": "b"}
 
 

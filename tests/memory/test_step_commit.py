@@ -65,7 +65,7 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
         ("human", "a2", 2),
         ("persona", "b1", 2),
     ]
-    assert (committed.told, committed.failed) == ({}, {})
+    assert (committed.results, committed.failed) == ({}, {})
 
 
 async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> None:
@@ -86,7 +86,7 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
     # Only the last of the step's results shows the block as it stands; the one before was true when it was given.
-    assert (committed.told, committed.failed) == ({"call-2": both}, {})
+    assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
 async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(store: SqliteStore) -> None:
@@ -96,7 +96,7 @@ async def test_someone_elses_change_of_the_same_line_stays_and_every_call_fails(
     await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
-    assert committed.told == {}
+    assert committed.results == {}
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version, stored.updated_by) == (TEXT.replace("tea", "water"), 2, "user-else")
 
@@ -143,7 +143,7 @@ async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(s
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0], description="The user")
     committed = await save(store, state, memory)
-    assert (committed.told, committed.failed) == ({}, {})
+    assert (committed.results, committed.failed) == ({}, {})
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.description, stored.version) == ("Name: Eve", "The user", 3)
     assert committed.blocks == (stored,)
@@ -329,5 +329,5 @@ async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(store:
     await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
-    assert committed.told == {}
+    assert committed.results == {}
     assert await store.read(lambda tx: proposals.waiting(tx, state.blocks[1].chain_id)) == []

@@ -104,7 +104,7 @@ async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
     await desk.said("edit_memory_block", **edit, **({"quote": quote} if quote else {}))
     done = await saved(desk, **circumstances)
     (block,) = desk.state.blocks
-    told = done.told["call-1"]
+    told = done.results["call-1"]
     if is_applied:
         assert block.value == TEXT.replace("Ada", "Grace")
         assert told == f'Applied to memory block "human" as version {(block.head or b"").hex()[:12]}.'
@@ -126,7 +126,7 @@ async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) ->
     assert desk.state.blocks[0].value == TEXT
     (proposal,) = await waiting(desk)
     assert (proposal.confidence, proposal.base) == (0.4, desk.state.blocks[0].head)
-    assert "You will not be told" in done.told["call-1"]
+    assert "You will not be told" in done.results["call-1"]
 
 
 async def test_a_text_is_replaced_once_everywhere_or_put_into_an_empty_block(human: Desk) -> None:
