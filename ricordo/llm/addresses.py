@@ -36,7 +36,7 @@ Lookup = Callable[[str, int], Awaitable[list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class PostResponse:
     """What came of a request: the status of the answer."""
 
     status: int
@@ -111,7 +111,7 @@ async def post(
     allow_private: bool = False,
     timeout: float = TIMEOUT,
     lookup: Lookup | None = None,
-) -> Posted:
+) -> PostResponse:
     """Send the body; raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time."""
     require_callable(url, allow_private=allow_private)
     transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)
@@ -123,7 +123,7 @@ async def post(
             # Nothing of the answer's body is read.
             client.stream("POST", _parsed(url), content=body, headers=dict(headers)) as answer,
         ):
-            return Posted(answer.status_code)
+            return PostResponse(answer.status_code)
     except PrivateAddress as error:
         raise Invalid(str(error)) from error
     except TimeoutError as error:

@@ -15,7 +15,7 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.connections import Connections
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
-from ricordo.llm.openai_reply import EventLines, ReplyBuilder, generation_in, read_fault, to_reply
+from ricordo.llm.openai_reply import ReplyBuilder, SseReader, generation_in, read_fault, to_reply
 from ricordo.llm.policy import (
     CallPolicy,
     answer_by_policy,
@@ -100,7 +100,7 @@ class OpenAICompatibleModel:
     async def _read_events(
         self, response: httpx2.Response, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        lines, builder = EventLines(), ReplyBuilder(self._dialect)
+        lines, builder = SseReader(), ReplyBuilder(self._dialect)
         pieces = response.aiter_bytes()
         try:
             async for data in pieces:

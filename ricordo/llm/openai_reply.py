@@ -51,7 +51,7 @@ def to_reply(payload: dict[str, Any], request: ModelRequest, dialect: Dialect | 
     return builder.reply(request)
 
 
-class EventLines:
+class SseReader:
     """Server-sent events as they arrive in pieces: each `data:` line is one JSON object."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class ReplyBuilder:
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
-        self._details = Details()
+        self._details = ReasoningDetails()
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
@@ -276,7 +276,7 @@ def _piece_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Details:
+class ReasoningDetails:
     """OpenRouter's `reasoning_details`, put together from their pieces: what has to be sent back as it came."""
 
     def __init__(self) -> None:
@@ -307,7 +307,7 @@ def _detail_rows(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)]
 
 
-def reasoning_parts(thought: str, details: Details, dialect: Dialect) -> list[Part]:
+def reasoning_parts(thought: str, details: ReasoningDetails, dialect: Dialect) -> list[Part]:
     """The thoughts as parts, marked where their server wants them back."""
     if dialect.replays == "nothing":
         return [ReasoningPart(thought)] if thought else []

@@ -55,7 +55,7 @@ def _is_address(url: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
-class Album:
+class PictureCache:
     """Pictures for providers that want them in the request: what lies at an address is fetched, and a few are kept.
 
     One that cannot be had becomes a note in its place: addresses die, and the conversation goes on.

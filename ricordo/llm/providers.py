@@ -18,7 +18,7 @@ from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, dialect_of
 from ricordo.llm.openai_format import strict_parameters
-from ricordo.llm.pictures import Album
+from ricordo.llm.pictures import PictureCache
 from ricordo.llm.policy import (
     CONNECT_TIMEOUT,
     CallPolicy,
@@ -52,7 +52,7 @@ class ProviderModel:
         self._build = build
         self._model: Model[Any] | None = None
         self._building = asyncio.Lock()
-        self._album = Album(_fetch)
+        self._pictures = PictureCache(_fetch)
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
@@ -73,7 +73,7 @@ class ProviderModel:
 
         transcript = request.messages
         if model.system in _INLINES:
-            transcript = await self._album.inline(transcript)
+            transcript = await self._pictures.inline(transcript)
         try:
             call: dict[str, Any] = {
                 "messages": provider_messages.to_messages(transcript, self.info.provider, model.system),

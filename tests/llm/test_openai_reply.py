@@ -7,13 +7,13 @@ import pytest
 from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ToolCallChunk
 from ricordo.errors import ModelError
-from ricordo.llm.openai_reply import EventLines, ReplyBuilder
+from ricordo.llm.openai_reply import ReplyBuilder, SseReader
 from tests.llm.talk import ask
 from tests.llm.test_openai_format import MALFORMED
 
 
-def read(data: bytes, size: int) -> tuple[list[Any], EventLines]:
-    lines = EventLines()
+def read(data: bytes, size: int) -> tuple[list[Any], SseReader]:
+    lines = SseReader()
     events = [e for start in range(0, len(data), size) for e in lines.feed(data[start : start + size])]
     return events + list(lines.end()), lines
 

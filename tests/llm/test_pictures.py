@@ -6,7 +6,7 @@ import base64
 import pytest
 
 from ricordo.domain.message import ImagePart, TextPart
-from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, Album, readable_picture
+from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, PictureCache, readable_picture
 from tests.llm.talk import said
 
 
@@ -64,7 +64,7 @@ async def test_a_picture_at_an_address_is_fetched_once_and_kept() -> None:
         asked.append(url)
         return b"ABC", "image/png"
 
-    album = Album(fetch)
+    album = PictureCache(fetch)
     messages = said("user", "See:", PICTURE, PICTURE), said("user", "plain")
     for _ in range(2):
         first, second = await album.inline(messages)
@@ -80,7 +80,7 @@ async def test_what_is_no_picture_becomes_a_note(found: tuple[bytes, str]) -> No
     async def fetch(_url: str) -> tuple[bytes, str]:
         return found
 
-    (message,) = await Album(fetch).inline([said("user", PICTURE)])
+    (message,) = await PictureCache(fetch).inline([said("user", PICTURE)])
     assert message.parts == (TextPart(UNREADABLE),)
 
 
@@ -96,7 +96,7 @@ async def test_an_address_that_is_gone_or_silent_becomes_a_note_and_is_asked_aga
             await asyncio.sleep(60)
         return b"ABC", "image/png"
 
-    album = Album(fetch, seconds=0.01)
+    album = PictureCache(fetch, seconds=0.01)
     seen = [(await album.inline([said("user", PICTURE)]))[0].parts for _ in range(3)]
     assert seen == [(TextPart(UNREADABLE),), (TextPart(UNREADABLE),), (FETCHED,)]
 
@@ -106,4 +106,4 @@ async def test_pictures_that_are_in_the_request_already_stay() -> None:
         raise AssertionError
 
     message = said("user", FETCHED, ImagePart("", url="data:image/png;base64,QUJD"))
-    assert await Album(fetch).inline([message]) == (message,)
+    assert await PictureCache(fetch).inline([message]) == (message,)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ricordo.errors import ModelError, NotFound
-from ricordo.llm.embedding.embedded import HANDLE, EmbeddedModel
+from ricordo.errors import NotFound
+from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.policy import CallPolicy
@@ -48,14 +48,6 @@ async def test_a_handle_of_a_configured_provider_embeds(server: ModelServer) -> 
     assert len(vector) == 4
     assert server.requests[0].body["model"] == SMALL
     await known.close()
-
-
-async def test_an_embedder_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url, gemini_api_key="k")
-    assert known.embedders.get("openai/a") is known.embedders.get("openai/a")
-    assert known.embedders.get("google_ai/gemini-embedding-001").info.endpoint_type == "google_ai"
-    assert isinstance(known.embedders.get(HANDLE), EmbeddedModel)
-    assert server.connections == 0
 
 
 @pytest.mark.parametrize("handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"])
@@ -182,18 +174,6 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
     await known.close()
 
 
-async def test_only_the_configured_provider_is_called(server: ModelServer) -> None:
-    async with ModelServer() as other:
-        known = models(openai_base_url=server.url, local_servers=(LocalServer("ollama", other.port, "/api/tags"),))
-        await known.embedders.list()
-        await known.embedders.get(f"openai/{SMALL}").embed(["tea"])
-        with pytest.raises(NotFound):
-            await known.embedders.require(f"mistral/{SMALL}")
-        assert len(server.requests) == 2
-        assert other.connections == 0
-        await known.close()
-
-
 async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:
     server.push(rows("nomic-embed-text:latest"))
     known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
@@ -202,18 +182,3 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
     assert (await known.embedders.require("ollama/nomic-embed-text")).endpoint == server.url
     assert len((await known.embedders.get("ollama/nomic-embed-text").embed(["tea"]))[0]) == 4
     await known.close()
-
-
-async def test_a_server_that_was_down_is_used_once_it_is_up() -> None:
-    async with ModelServer() as server:
-        port = server.port
-        await server.stop()
-        known = models(local_servers=(LocalServer("ollama", port, "/api/tags"),))
-        embedder = known.embedders.get("ollama/nomic-embed-text")
-        with pytest.raises(ModelError, match="ollama cannot be reached"):
-            await embedder.embed(["tea"])
-        with pytest.raises(NotFound):
-            await known.embedders.require("ollama/nomic-embed-text")
-        await server.start(port)
-        assert len((await embedder.embed(["tea"]))[0]) == 4
-        await known.close()
