@@ -22,7 +22,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.connections import Connections
-from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model
+from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model, openai_responses_model
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream
 
@@ -299,28 +299,21 @@ async def test_an_empty_answer_after_a_tools_result_ends_the_turn(model: ChatMod
     assert reply.finish == "stop"
 
 
-@pytest.mark.parametrize(
-    ("missing", "extra"), [("anthropic", "anthropic"), ("google.genai", "google"), ("boto3", "bedrock")]
-)
-async def test_a_missing_library_is_named_with_its_extra(
-    missing: str, extra: str, monkeypatch: pytest.MonkeyPatch, waits: Waits
-) -> None:
-    real = importlib.import_module
-
-    def without(name: str, package: str | None = None) -> Any:
-        if name == missing:
-            raise builtins.ImportError(name)
-        return real(name, package)
+async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    def without(name: str) -> Any:
+        raise builtins.ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    info, connections = ModelInfo(f"{extra}/m", extra, "m", extra), Connections(1)
-    model: ChatModel = {
-        "anthropic": lambda: anthropic_model(info, connections, waits.policy(), api_key="k"),
-        "google": lambda: google_model(info, connections, waits.policy(), api_key="k"),
-        "bedrock": lambda: bedrock_model(info, waits.policy(), region="eu-west-1"),
-    }[extra]()
-    with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"'):
-        await whole_reply(model, ask("x"))
+    connections = Connections(1)
+    for extra, advice, build in (
+        ("anthropic", "", anthropic_model),
+        ("google", "", google_model),
+        ("openai", " or set OPENAI_API=chat for chat completions", openai_responses_model),
+        ("bedrock", "", lambda info, _, policy, **__: bedrock_model(info, policy, region="eu-west-1")),
+    ):
+        model: ChatModel = build(ModelInfo(f"{extra}/m", extra, "m", extra), connections, waits.policy(), api_key="k")
+        with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"{advice}$'):
+            await whole_reply(model, ask("x"))
 
 
 @pytest.mark.parametrize(

@@ -19,48 +19,13 @@ def calls(of: ModelReply) -> list[tuple[str, str]]:
     return [(part.name, part.arguments) for part in of.parts if isinstance(part, ToolCallPart)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "get_weather", "arguments": {"city": "Rome"}}',
-        '{"name": "get_weather", "parameters": {"city": "Rome"}}',
-        '{"tool": "get_weather", "args": {"city": "Rome"}}',
-        '{"type": "function", "function": {"name": "get_weather", "arguments": "{\\"city\\":\\"Rome\\"}"}}',
-        '{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}',
-        '[{"name": "get_weather", "arguments": {"city": "Rome"}}]',
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}]',
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
-        '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}',
-        '<function=get_weather>{"city": "Rome"}</function>',
-        '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
-        '```\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\n',
-        '{"name": "functions.get_weather", "arguments": {"city": "Rome"}}',
-    ],
-)
-def test_a_call_written_as_text_becomes_a_call(text: str) -> None:
-    mended = repair(reply(text), TOOLS)
+def test_a_call_written_as_text_becomes_a_call_and_what_is_no_certain_call_stays_a_text() -> None:
+    mended = repair(reply('{"name": "get_weather", "arguments": {"city": "Rome"}}'), TOOLS)
     assert calls(mended) == [("get_weather", ROME)]
     assert mended.finish == "tool_calls"
     assert not any(isinstance(part, TextPart) for part in mended.parts)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "delete_everything", "arguments": {}}',
-        '{"name": "get_weather"}',
-        '{"name": "get_weather", "arguments": [1]}',
-        '{"city": "Rome"}',
-        '{"name": "get_weather", "arguments": ',
-        'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
-        '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
-        "The tag <tool_call> is used by some models.",
-        "plain words",
-        "[1, 2]",
-    ],
-)
-def test_a_text_that_is_no_certain_call_stays_a_text(text: str) -> None:
-    assert repair(reply(text), TOOLS) == reply(text)
+    for text in ("The tag <tool_call> is used by some models.", '{"name": "get_weather", "arguments": ', "plain words"):
+        assert repair(reply(text), TOOLS) == reply(text)
 
 
 def test_nothing_becomes_a_call_where_no_tool_was_offered() -> None:
