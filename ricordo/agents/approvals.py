@@ -7,7 +7,6 @@ and the next message is answered as ever.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import SECOND
@@ -63,15 +62,13 @@ def answered(window: Sequence[Message], parts: Sequence[Part]) -> Answered:
     if request is None:
         raise Invalid(NOTHING_WAITS)
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
-    given = [_named(part, gated) for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
-    ids = [part.call_id for part in given]
+    ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
     if sorted(ids) != sorted(gated):
-        _refuse(list(gated), ids)
-    return Answered(
-        request,
-        {part.call_id: part for part in given if isinstance(part, ApprovalPart)},
-        {part.call_id: part for part in given if isinstance(part, ToolReturnPart)},
-    )
+        raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
+    decisions = {part.call_id: part for part in parts if isinstance(part, ApprovalPart)}
+    returns = [part for part in parts if isinstance(part, ToolReturnPart)]
+    # The client does not say which tool a result is of.
+    return Answered(request, decisions, {one.call_id: replace(one, name=gated[one.call_id].name) for one in returns})
 
 
 def to_all(window: Sequence[Message], approves: bool, reason: str | None) -> tuple[Part, ...]:
@@ -82,15 +79,10 @@ def to_all(window: Sequence[Message], approves: bool, reason: str | None) -> tup
     return tuple(ApprovalPart(call.call_id, approves, reason) for call in request.tool_calls if call.is_gated)
 
 
-def has_expired(request: Message, now: int, seconds: float) -> bool:
-    """Whether nobody answered the request in time."""
-    return now - request.created_at >= seconds * SECOND
-
-
 def require_nothing_waits(window: Sequence[Message], now: int, seconds: float) -> Message | None:
     """Raise Conflict while calls wait for an answer; returns the request that nobody answered in time, if there is one."""
     request = waiting_in(window)
-    if request is not None and not has_expired(request, now, seconds):
+    if request is not None and now - request.created_at < seconds * SECOND:
         raise Conflict(STILL_WAITING)
     return request
 
@@ -106,14 +98,3 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
     if is_wanted:
         rules.append(ToolRule(tool_name, "requires_approval"))
     return agent if len(rules) == len(agent.tool_rules) else replace(agent, tool_rules=tuple(rules))
-
-
-def _named(part: ApprovalPart | ToolReturnPart, gated: dict[str, ToolCallPart]) -> ApprovalPart | ToolReturnPart:
-    """A result of the client's, with the name of the tool it is of, which the client does not say."""
-    if isinstance(part, ToolReturnPart) and part.call_id in gated:
-        return replace(part, name=gated[part.call_id].name)
-    return part
-
-
-def _refuse(expected: list[str], received: list[str]) -> NoReturn:
-    raise Invalid(f"Invalid tool call IDs. Expected '{expected}', but received '{received}'.")

@@ -5,11 +5,11 @@ turns have theirs; with an otid on each message a repeat stores only what is mis
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
+from functools import partial
 
-from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_timestamp, zone
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
@@ -33,68 +33,63 @@ class PastMessage:
     otid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Thread:
-    scope: Scope
-    agent_id: str
-    conversation_id: str
-
-
 async def import_messages(
     store: Store, scope: Scope, agent_id: str, past: Sequence[PastMessage], conversation_id: str | None = None
 ) -> list[str]:
-    """Store the messages in the thread (None: the agent's default one); returns their ids in order.
+    """Store the messages in the conversation (None: the agent's default one); returns their ids in order.
 
-    The id of a message that stands in the thread already, with its otid, is the one that stands there. A message without a
-    date comes right beside its neighbour in the list, and where none has one, all come right before now. Everything is checked
-    before anything is stored; raises NotFound, Invalid, Conflict where an otid stands for another message.
+    The id of a message that is stored there already, with its otid, is that of the stored one. A message without a date comes right
+    beside its neighbour in the list, and where none has one, all come right before now. Everything is checked before anything is
+    stored; raises NotFound, Invalid, Conflict where an otid stands for another message.
     """
-    _require_different_otids(past)
-    thread = _Thread(scope, agent_id, conversation_id or conversations.default_id(agent_id))
+    counted = Counter(item.otid for item in past if item.otid)
+    if twice := next((otid for otid, count in counted.items() if count > 1), None):
+        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+    id = conversation_id or conversations.default_id(agent_id)
 
     def check(tx: Transaction) -> str:
-        state = agents.load(tx, scope, agent_id, thread.conversation_id)
+        state = agents.load(tx, scope, agent_id, id)
         if len(past) > PORTION:  # a single one is checked where it is stored
-            _stored(tx, thread.conversation_id, past)
+            _stored(tx, id, past)
         return state.agent.timezone
+
+    def insert(tx: Transaction, portion: slice) -> list[str]:
+        conversation = conversations.get(tx, id)
+        # Deleted since the import began, perhaps: what belongs to nobody any more takes nothing in.
+        agents.require(tx, scope, agent_id)
+        if conversation is None or conversation.agent_id != agent_id:
+            raise NotFound(f"Conversation with ID {id} not found")
+        known = _stored(tx, id, past[portion])
+        new: list[Message] = []
+        ids: list[str] = []
+        for item, created_at in zip(past[portion], times[portion], strict=True):
+            if item.otid and item.otid in known:
+                ids.append(known[item.otid])
+                continue
+            message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
+            user_id = scope.subject_id or conversation.user_id
+            new.append(replace(message, user_id=user_id, otid=item.otid, name=item.name))
+            ids.append(message.id)
+        if new:
+            insert_messages(tx, new)
+            conversations.add_past(tx, id, len(new), max(message.created_at for message in new))
+        return ids
 
     times = _times(past, zone(await store.read(check)), store.clock.now())
     ids: list[str] = []
     for start in range(0, len(past), PORTION):
-        portion = slice(start, start + PORTION)
-        ids += await _store_portion(store, thread, past[portion], times[portion])
+        ids += await _write_again(store, partial(insert, portion=slice(start, start + PORTION)))
     return ids
 
 
-async def _store_portion(store: Store, thread: _Thread, past: Sequence[PastMessage], times: Sequence[int]) -> list[str]:
+async def _write_again(store: Store, work: Callable[[Transaction], list[str]]) -> list[str]:
     for _ in range(_ATTEMPTS):
         try:
-            return await store.write(lambda tx: _insert(tx, thread, past, times))
+            return await store.write(work)
         except Collision:
             # On a database with several writers somebody stored one of these otids meanwhile: it is found there now.
             continue
     raise Conflict("Others keep storing messages with the same otids. Send the request again when they are done.")
-
-
-def _insert(tx: Transaction, thread: _Thread, past: Sequence[PastMessage], times: Sequence[int]) -> list[str]:
-    conversation = conversations.get(tx, thread.conversation_id)
-    # Deleted since the import began, perhaps: what belongs to nobody any more takes nothing in.
-    agents.require(tx, thread.scope, thread.agent_id)
-    if conversation is None or conversation.agent_id != thread.agent_id:
-        raise NotFound(f"Conversation with ID {thread.conversation_id} not found")
-    known = _stored(tx, conversation.id, past)
-    new: list[Message] = []
-    ids: list[str] = []
-    for item, created_at in zip(past, times, strict=True):
-        if item.otid and item.otid in known:
-            ids.append(known[item.otid])
-            continue
-        new.append(_message(item, created_at, conversation, thread.scope))
-        ids.append(new[-1].id)
-    if new:
-        insert_messages(tx, new)
-        conversations.add_past(tx, conversation.id, len(new), max(message.created_at for message in new))
-    return ids
 
 
 def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) -> dict[str, str]:
@@ -116,18 +111,6 @@ def _is_same(message: Message, item: PastMessage) -> bool:
     """Whether the same was said by the same; when may differ: a date that is not given follows from the rest of the list."""
     texts = tuple(TextPart(text) for text in item.texts)
     return (message.role, message.parts, message.name) == (item.role, texts, item.name)
-
-
-def _message(item: PastMessage, created_at: int, conversation: Conversation, scope: Scope) -> Message:
-    message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
-    user_id = scope.subject_id or conversation.user_id
-    return replace(message, user_id=user_id, otid=item.otid, name=item.name)
-
-
-def _require_different_otids(past: Sequence[PastMessage]) -> None:
-    counted = Counter(item.otid for item in past if item.otid)
-    if twice := next((otid for otid, count in counted.items() if count > 1), None):
-        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
 
 
 def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:

@@ -205,13 +205,13 @@ class Turn:
                 return
 
 
+@dataclass(frozen=True, slots=True)
 class PastTurn:
     """A turn that ended, or that runs in another process: its events are read from the database."""
 
-    def __init__(self, runtime: Runtime, scope: Scope, run_id: str) -> None:
-        self._runtime = runtime
-        self._scope = scope
-        self._run_id = run_id
+    runtime: Runtime
+    scope: Scope
+    run_id: str
 
     async def events(self) -> AsyncGenerator[Event]:
         """What was saved, once the run has ended."""
@@ -219,29 +219,29 @@ class PastTurn:
         yield RunStarted(run)
         await self.wait()
         run = await self._read()
-        if said := await _answer_of(self._runtime, self._run_id):
-            yield StepSaved(self._run_id, None, tuple(said))
+        if said := await _answer_of(self.runtime, self.run_id):
+            yield StepSaved(self.run_id, None, tuple(said))
         if run.status == "failed":
             error = run.error or {}
             yield Failed(run, error.get("type", "internal_error"), error.get("message", "The run failed."))
         else:
-            tokens = await self._runtime.store.read(lambda tx: runs.context_tokens(tx, self._run_id))
+            tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
             yield RunEnded(replace(run, context_tokens=tokens))
 
     async def cancel(self) -> None:
         """End the run in the database; the process that runs it finds its lease gone."""
         run = await self._read()
-        await self._runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
+        await self.runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
 
     async def wait(self) -> None:
         """Return when the run has ended."""
         while (await self._read()).ended_at is None:
             # Another process cannot wake us; and if it is gone, nobody but us may ever ask for this run.
-            if not await self._runtime.store.write(lambda tx: heal(tx, runs.get(tx, self._scope, self._run_id))):
+            if not await self.runtime.store.write(lambda tx: heal(tx, runs.get(tx, self.scope, self.run_id))):
                 await asyncio.sleep(_POLL)
 
     async def _read(self) -> Run:
-        return await self._runtime.store.read(lambda tx: runs.get(tx, self._scope, self._run_id))
+        return await self.runtime.store.read(lambda tx: runs.get(tx, self.scope, self.run_id))
 
 
 async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
