@@ -1,5 +1,6 @@
 """Deferred deletion: hidden at once, purged in portions, and whatever is interrupted can be finished."""
 
+import asyncio
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -12,9 +13,10 @@ from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
+from ricordo.domain.usage import Usage
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_passages
-from ricordo.storage import agents, archives, conversations, deletion, messages, runs
+from ricordo.storage import agents, archives, conversations, deletion, messages, runs, usage
 from ricordo.storage.columns import metadata
 from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.paging import Page
@@ -123,6 +125,23 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     after["search_buffer"] -= 1
     assert after == before
     assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == []
+
+
+async def test_what_an_agent_spent_is_kept_once_where_servers_purge_it_at_the_same_time(
+    store: SqliteStore, scope: Scope
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    run = make.run(agent, ended_at=1, usage=Usage(400))
+    steps = [make.step(run, usage=Usage(1)) for _ in range(400)]
+    await store.write(lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps]))
+    await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
+
+    async def purge() -> None:
+        while await store.write(lambda tx: purge_portion(tx, "agent", agent.id)):
+            pass
+
+    await asyncio.gather(*(purge() for _ in range(4)))
+    assert await store.read(lambda tx: usage.used_since(tx, scope.organization_id, 0)) == 400
 
 
 async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(
