@@ -6,8 +6,7 @@ RicordoError
 ├── Conflict          the request is right, but not now
 │   ├── Stale         the thing changed since it was read
 │   ├── PreconditionFailed  If-Match or If-None-Match does not hold
-│   ├── Busy          another turn runs in this conversation
-│   └── AlreadySaid   these messages were accepted before: attach to their run
+│   └── Busy          another turn runs in this conversation
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
 │   └── LeaseLost     another holder, or a cancel, ended this run
@@ -73,14 +72,6 @@ class Busy(Conflict):
             "Cannot send a new message: Another request is currently being processed for this conversation. "
             "Please wait for the current request to complete."
         )
-        self.run_id = run_id
-
-
-class AlreadySaid(Conflict):
-    """The same messages were accepted before, by the run `run_id`."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"These messages were accepted before, by {run_id}. Read that run.")
         self.run_id = run_id
 
 
