@@ -21,7 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Whose history a block is part of: a user's, an agent's, or its own.
+    """The line of versions of one owner: a user, an agent, or a block of its own.
 
     `head` is the id of the tip, the compare-and-swap point; `files` holds by label the id of each current text, and how many
     steps it is from a text that is stored whole.
@@ -102,7 +102,7 @@ class Block:
 
 
 def _file_name(label: str) -> str:
-    """What a file system that does not tell capitals apart makes of a label."""
+    """Return the label as a file system that ignores case sees it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", label).casefold())
 
 

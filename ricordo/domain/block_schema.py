@@ -1,4 +1,4 @@
-"""What a block's text is made of: typed fields in an order, as a course designer lays them down. Values, no text."""
+"""Block schemas: the typed fields that a block's text is made of, as a course designer defines them."""
 
 import math
 import re
@@ -104,7 +104,7 @@ class SchemaField:
 
 @dataclass(frozen=True, slots=True)
 class BlockSchema:
-    """What blocks of one kind hold. `policy` and `limit` (in characters) are what a new block of the kind starts with.
+    """The fields of blocks of one kind. `policy` and `limit` (in characters) are what a new block of the kind starts with.
 
     Without a `policy` it is the usual one of whoever owns the block.
     """

@@ -60,7 +60,7 @@ class MessageRestarted:
 
 @dataclass(frozen=True, slots=True)
 class StepSaved:
-    """A step is saved: these messages, in order, stand in the database."""
+    """A step is saved, with these messages in their order."""
 
     run_id: str
     step: Step | None

@@ -13,7 +13,7 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class ChangeMetadata:
-    """Why memory changes, as every version keeps it: who, in which words, and the step that led to it.
+    """Metadata of a change, kept with its version: author, reason, and the run and step that led to it.
 
     `is_untrusted` tells that the step had read untrusted content. `is_quoted` tells that a user of the turn said it, word for
     word. With `approved_by` an owner took over what `author` had proposed.

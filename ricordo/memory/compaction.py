@@ -1,4 +1,4 @@
-"""What leaves a window that is too full: a cut that splits no call from its result, and always gets further where it can.
+"""Which messages leave a window that is too full: a cut splits no call from its result, and frees room wherever it can.
 
 Pure. Who sums up what left is `memory/summary.py`; a message that alone is too long is for `prompt/fitting.py`.
 """
@@ -62,7 +62,7 @@ def cut(
     percent: int,
     keep_from: int,
 ) -> Cut | None:
-    """Say what leaves the window; None where nothing can.
+    """Return what leaves the window; None where nothing can.
 
     `share` is how much of the conversation leaves first in the sliding modes; more does until system and rest are within
     `1 - share` of `window_tokens`. `overhead` is the tools' tokens, `percent` what the provider counts for a hundred of ours,
@@ -79,7 +79,7 @@ def cut(
 
 
 def summary_room(window_tokens: int, percent: int = 100) -> int:
-    """How many tokens by our own estimate a summary may take, so that it does not fill the window it made room in."""
+    """Return how many tokens, by our own estimate, a summary may take of the window."""
     return min(_SUMMARY_MOST, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
 
 

@@ -1,4 +1,4 @@
-"""Whether an archive says something already: passages with the same words, or with nearly the same ones."""
+"""Duplicates in an archive: passages with the same words as a new text, or nearly the same."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""In whose name, and in what circumstances, memory is edited: what the store decides by, and every version keeps."""
+"""The context of an edit: who edits memory, in which step, and whether the step read untrusted content."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class EditContext:
             require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
 
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
-        """The metadata of one change that these calls made together; `otherwise` is the reason where they gave none."""
+        """Return the metadata of one change by these calls; `otherwise` is the reason where they gave none."""
         given = list(reasons)
         texts = dict.fromkeys(reason.text.strip() for reason in given if reason.text.strip())
         return ChangeMetadata(
@@ -47,7 +47,7 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
-        """What becomes of an edit, by its block's policy and by what it asks for itself."""
+        """Return what becomes of an edit, by its block's policy and by what the call asks for."""
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule)
         return "propose" if decision == "apply" and edit.reason.only_proposes else decision
 

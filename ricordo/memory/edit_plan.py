@@ -52,7 +52,7 @@ class StoredEdits:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What is stored at present: the agent's blocks, and the chain of its own, if it has one."""
+    """What is stored now: the agent's blocks, and the agent's own chain, if it has one."""
 
     tx: Transaction
     scope: Scope
@@ -74,7 +74,7 @@ def store_plan(
     context: EditContext,
     own: Chain | None,
 ) -> StoredEdits:
-    """Store the edits, but for those that what others did meanwhile makes impossible.
+    """Store the edits, except those that a change by someone else makes impossible.
 
     The agent and all chains are locked; `own` is the agent's, if it has one.
     """
@@ -103,7 +103,7 @@ def store_plan(
 
 
 def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
-    """Which version their edit became, for the calls that want to know it."""
+    """Return by call id the version that an edit became, for the calls that show it."""
     heads = {block.id: block.head for block in stored}
     return {
         edit.call_id: APPLIED.format(edit.base.label, (heads.get(edit.base.id) or b"").hex()[:12])
@@ -142,7 +142,7 @@ def _last_texts(edits: Iterable[MemoryEdit]) -> dict[str, BlockEdit]:
 
 
 def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _Blocks:
-    """The blocks as they will be with these edits; raises what their calls are to be results."""
+    """The blocks as they will be with these edits; raises the error that their calls get as result."""
     after = dict(before)
     texts = _last_texts(edits)
     for edit in edits:
@@ -216,7 +216,7 @@ def _require_free(ground: _Ground, after: _Blocks, label: str, chain_id: str | N
 
 
 def _is_own(ground: _Ground, block: Block) -> bool:
-    """Whether the block is the agent's and nobody else's, so that it ends when the agent lets go of it."""
+    """Whether the block is the agent's and nobody else's, so that it is deleted when the agent detaches it."""
     return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [ground.agent_id]
 
 

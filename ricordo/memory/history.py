@@ -1,4 +1,4 @@
-"""What became of a block's text: whose each line is, and why."""
+"""Blame: which version brought each line of a block's text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

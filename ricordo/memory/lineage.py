@@ -1,4 +1,4 @@
-"""Where an answer came from: what of memory its step had before it, and what it changed."""
+"""Lineage of an answer: the memory that its step had in the prompt, and what the step changed."""
 
 from dataclasses import dataclass
 

@@ -61,9 +61,9 @@ def _kept_by_both(
 
 
 def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
-    """Which lines of the old text stand where in the new one, and whether all were compared.
+    """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared.
 
-    Where that would take too long, only what both begin and end with is.
+    Where that would take too long, only what both begin and end with is compared.
     """
     head, tail = common_ends(old, new)
     kept = {line: line for line in range(head)}

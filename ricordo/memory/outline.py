@@ -1,4 +1,4 @@
-"""The summary that needs no model: who said what first and last, when, and which tools were called.
+"""A summary without a model: who said what first and last, when, and which tools were called.
 
 It is used where no model could sum up, so that an agent is never without one: plain, the same every time, and short.
 """
@@ -20,7 +20,7 @@ _EARLIER_SHARE = 0.6
 
 
 def outline(messages: Sequence[Message], *, earlier: str = "", timezone: str = "UTC", longest: int = _MOST) -> str:
-    """What can be said of the messages without a model, in at most `longest` characters; `earlier` was said of those before."""
+    """Outline the messages in at most `longest` characters; `earlier` was said of those before."""
     longest = min(longest, _MOST)
     parts = [_NOTE]
     if before := earlier.removeprefix(_NOTE).strip():

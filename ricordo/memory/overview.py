@@ -1,4 +1,4 @@
-"""What fills a context window, section by section, in tokens."""
+"""Overview of a context window: its sections, and their sizes in tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ class ProposalDraft:
 
 @dataclass(frozen=True, slots=True)
 class ProposedEdits:
-    """What became of edits that had to wait: what their calls are results, and those that failed, by call id."""
+    """What became of edits that had to wait: the results of their calls, and those that failed, by call id."""
 
     results: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Recall: what was ever said or archived, found by words, by meaning, or by both.
+"""Recall: search of all messages and passages, by words, by meaning, or by both.
 
 The query is embedded and outside indexes are asked before the transaction, in which nothing waits. Where either fails, the search
 goes on with words alone: a provider that is down makes answers poorer, never none.

@@ -97,7 +97,7 @@ def _split_by_policy(edits: Sequence[MemoryEdit], context: EditContext) -> tuple
 
 
 def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
-    """By call id why edits that would wait are not even proposed: their call failed elsewhere, or one that shares a text."""
+    """Return by call id why waiting edits are not proposed: their call failed elsewhere, or another call of the same block did."""
     reasons = {edit.base.id: failed[edit.call_id] for edit in waiting if edit.call_id in failed}
     return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
 

@@ -1,4 +1,4 @@
-"""Summaries of what left a window, by a model where one answers, and without one where none does: this never fails.
+"""Summaries of messages that left a window, by a model where one answers, else without one: this never fails.
 
 The material is cut into pieces that the writer's window holds, each summarized together with the summary so far, so any length
 works. A writer gets it as plain text between tags, as data; an agent that sums up for itself gets its own messages as they are,
