@@ -43,7 +43,6 @@ class PostResponse:
 
     @property
     def is_success(self) -> bool:
-        """Whether whoever was told took it."""
         return 200 <= self.status < 300
 
 
@@ -192,7 +191,6 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         return await pool.handle_async_request(pinned)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         for pool in self._pools.values():
             await pool.aclose()
         self._pools.clear()

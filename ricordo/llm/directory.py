@@ -98,7 +98,6 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        """Return what all providers list."""
         listed = await asyncio.gather(*(self.ask(provider) for provider in tuple(self._providers.values())))
         return [each for each in listed if each]
 

@@ -145,7 +145,6 @@ def models_in(content: bytes, provider: Provider, owner: str | None = None) -> M
 
 
 def known_window(model: str) -> int:
-    """Return the context window of a model by its name, in tokens."""
     name = model.rpartition("/")[2].lower()
     best = max((beginning for beginning in _WINDOWS if name.startswith(beginning)), key=len, default="")
     return _WINDOWS.get(best, DEFAULT_CONTEXT_WINDOW)

@@ -81,12 +81,10 @@ _NEAREST = {
 
 
 def thinks_at_openai(model: str) -> bool:
-    """Whether a model of OpenAI's own is one that thinks."""
     return _OPENAI_THINKS.match(model) is not None
 
 
 def is_openai(base_url: str) -> bool:
-    """Whether an address is OpenAI's own, in any of its regions."""
     return _OPENAI_ADDRESS.match(base_url) is not None
 
 

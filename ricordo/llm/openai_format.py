@@ -43,7 +43,6 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
 
 
 def must_call(request: ModelRequest) -> bool:
-    """Whether the model is to call a tool."""
     return bool(request.tools) and (request.forced_tool is not None or request.tool_choice == "required")
 
 

@@ -111,7 +111,6 @@ class ReplyBuilder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the server said why the answer ended."""
         return self._finish is not None
 
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
@@ -229,7 +228,6 @@ def read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_text(row: dict[str, Any], name: str) -> str:
-    """A field's text, empty where it is missing."""
     return _as(str, row.get(name), name) or ""
 
 
@@ -298,7 +296,6 @@ class ReasoningDetails:
                     known[name] = value
 
     def whole(self) -> list[dict[str, Any]]:
-        """All of them, in the order in which they began."""
         return list(self._rows.values())
 
 
@@ -319,7 +316,6 @@ def reasoning_parts(thought: str, details: ReasoningDetails, dialect: Dialect) -
 
 
 def read_function(call: dict[str, Any]) -> dict[str, Any]:
-    """What a call, or a piece of one, says of its function."""
     return _as(dict, call.get("function"), "function") or {}
 
 
@@ -331,7 +327,6 @@ def as_text(arguments: Any) -> str:
 
 
 def read_finish(reason: Any) -> FinishReason:
-    """Why the answer ended."""
     return _FINISHES.get((_as(str, reason, "finish_reason") or "").lower(), "unknown")
 
 

@@ -156,7 +156,6 @@ class OrganizationProviders:
             raise keys.without(error) from None
 
     async def close(self) -> None:
-        """Close all connections."""
         for organization in self._organizations.values():
             await organization.connections.close()
         self._organizations.clear()
@@ -226,7 +225,6 @@ class OrganizationModel:
         self._answer = answer
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply]:
-        """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         return self._answer(self.info, request)
 
 
@@ -268,7 +266,6 @@ class OrganizationModels:
         return found and found[0].stored
 
     def default_handle(self) -> str:
-        """Return the handle for agents made without one."""
         return self._base.default_handle()
 
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:

@@ -99,7 +99,6 @@ class CallPolicy:
 
 
 def policy_from(settings: Settings) -> CallPolicy:
-    """The policy that the settings ask for."""
     return CallPolicy(retries=settings.model_retries, timeout=settings.model_timeout)
 
 

@@ -253,7 +253,6 @@ def _thought(group: list[Any], provider: str) -> list[Part]:
 
 
 def arguments_of(arguments: Any) -> str:
-    """Arguments as JSON text, whichever way the library holds them."""
     if isinstance(arguments, str):
         return arguments
     return "" if arguments is None else orjson.dumps(arguments).decode()

@@ -185,7 +185,6 @@ def _value(settings: ProviderSettings, name: str | None) -> str | None:
 
 
 def local_provider(server: LocalServer) -> Provider:
-    """Return the provider that a server found on this machine becomes."""
     return Provider(server.name, f"http://127.0.0.1:{server.port}/v1", server.name, window=server.window)
 
 

@@ -76,7 +76,6 @@ class Models(Registry[ChatModel]):
         return await self._directory.find_local()
 
     async def close(self) -> None:
-        """Close all connections."""
         self._built.clear()
         await self.embedders.close()
         await self._connections.close()

@@ -41,7 +41,6 @@ class ScriptedModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Which model this is."""
         return self._info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:

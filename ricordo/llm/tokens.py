@@ -32,7 +32,6 @@ _WIDE = re.compile(
 
 
 def text_tokens(text: str) -> int:
-    """Tokens of a text."""
     return (len(text) + 3) // 4 if text.isascii() else _wider_tokens(text)
 
 
@@ -77,7 +76,6 @@ def part_tokens(part: Part) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Tokens of one message."""
     return MESSAGE_TOKENS + sum(map(part_tokens, message.parts))
 
 
@@ -93,12 +91,10 @@ def tool_tokens(tools: Sequence[ToolSchema]) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """Tokens of all that a request sends."""
     return transcript_tokens(request.messages) + tool_tokens(request.tools)
 
 
 def transcript_tokens(messages: Iterable[Message]) -> int:
-    """Tokens of messages in a row."""
     return sum(map(message_tokens, messages))
 
 

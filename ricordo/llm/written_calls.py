@@ -67,7 +67,6 @@ _NUMBERED = re.compile(r":\d+$")
 
 
 def new_call_id() -> str:
-    """Return an id for a call that came without one."""
     return f"call_{secrets.token_hex(12)}"
 
 

@@ -206,6 +206,14 @@ async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server:
     await known.close()
 
 
+async def test_without_the_librarian_it_is_said_that_no_model_is_configured() -> None:
+    known = models()
+    assert (known.default_handle(), known.has_default()) == (LIBRARIAN, False)
+    with pytest.raises(NotFound, match="no model is configured"):
+        await known.require(LIBRARIAN)
+    await known.close()
+
+
 async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> None:
     server.push(tags("qwen3:8b"))
     settings = Settings(_env_file=None, model="openai/gpt-4.1")

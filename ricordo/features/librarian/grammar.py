@@ -215,12 +215,10 @@ def _split(text: str, end_pattern: str) -> list[str]:
 
 
 def is_personal(text: str) -> bool:
-    """Whether the words are about the person who says them."""
     return not is_decision(text) and bool(_match(_FIRST_PERSON, text) or facts_told(text))
 
 
 def is_decision(text: str) -> bool:
-    """Whether the words say what was decided."""
     return bool(_match(_DECISION, text))
 
 

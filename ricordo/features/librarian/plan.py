@@ -51,7 +51,6 @@ class Statement:
 
     @property
     def rest(self) -> str:
-        """What its note says besides."""
         return " ".join(self.note.words.replace(self.words, " ", 1).split()).removesuffix(" and").strip(" ;")
 
 
@@ -243,7 +242,6 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[PlannedCa
 
 
 def question_of(intents: Sequence[Intent]) -> str:
-    """Return all that is asked, as one text."""
     return " ".join(intent.text for intent in intents if intent.kind == "ask")
 
 

@@ -41,12 +41,10 @@ class ShownBlock:
 
     @property
     def name(self) -> str:
-        """The last part of its label."""
         return self.label.rsplit("/", 1)[-1].lower()
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Its lines, without the empty ones."""
         return tuple(note_of(self.label, line) for line in self.value.split("\n") if line.strip())
 
 
@@ -61,11 +59,9 @@ class CallOutcome:
 
     @property
     def text(self) -> str:
-        """The result as text."""
         return self.message if isinstance(self.message, str) else json.dumps(self.message, ensure_ascii=False)
 
     def argument(self, *names: str) -> str:
-        """The first of these arguments that was given, as text."""
         return str(next((self.arguments[name] for name in names if self.arguments.get(name)), ""))
 
 
@@ -86,21 +82,17 @@ class LibrarianView:
 
     @property
     def person_block(self) -> ShownBlock | None:
-        """The block about the person, if one can be written to."""
         by_name = {block.name: block for block in self.blocks if not block.is_read_only}
         return next((by_name[label] for label in _PERSON_LABELS if label in by_name), None)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The lines of all blocks but the persona's."""
         return tuple(note for block in self.blocks if block.name != "persona" for note in block.notes)
 
     def offers(self, *names: str) -> str | None:
-        """Return the first of these tools that is offered."""
         return next((name for name in names if name in self.tools), None)
 
     def made(self, *names: str) -> list[CallOutcome]:
-        """Return the calls of these tools in this turn."""
         return [outcome for outcome in self.outcomes if outcome.tool in names]
 
 

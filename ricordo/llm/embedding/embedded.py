@@ -67,7 +67,6 @@ class EmbeddedModel:
 
     @property
     def handle(self) -> str:
-        """Which model this is, as `provider/name`."""
         return HANDLE
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002

@@ -85,7 +85,6 @@ class Embedders(Registry[Embedder]):
         return self._embedded.handle if self._embedded else None
 
     async def close(self) -> None:
-        """Forget what was built; the connections are closed by who opened them."""
         self._built.clear()
 
     def _known(self, info: EmbeddingInfo) -> EmbeddingInfo:

@@ -64,7 +64,6 @@ class RemoteEmbedder:
 
     @property
     def handle(self) -> str:
-        """Which model this is, as `provider/name`."""
         return self._info.handle
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:

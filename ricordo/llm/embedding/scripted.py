@@ -27,12 +27,10 @@ class ScriptedEmbedder:
 
     @property
     def info(self) -> EmbeddingInfo:
-        """Which model this is."""
         return self._info
 
     @property
     def handle(self) -> str:
-        """Which model this is, as `provider/name`."""
         return self._info.handle
 
     def fails(self, *errors: Exception) -> None:
