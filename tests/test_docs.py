@@ -279,7 +279,7 @@ def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
     text = (ROOT / "docs" / "status.md").read_text()
-    refused = {*agents._UNSUPPORTED, *turns._UNSUPPORTED}
+    refused = {*agents.AgentFields.unsupported, *turns.SendRequest.unsupported}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert refused - named == set()

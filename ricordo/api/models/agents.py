@@ -31,16 +31,15 @@ from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.run import StopReason
-from ricordo.errors import Unsupported
-
-_UNSUPPORTED = (
-    *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
-    *("include_default_source", "memory_variables", "from_template", "message_ids"),
-)
 
 
 class AgentFields(RequestModel):
     """What both a new agent and a change of one may have."""
+
+    unsupported = (
+        *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
+        *("include_default_source", "memory_variables", "from_template", "message_ids"),
+    )
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -83,12 +82,6 @@ class AgentFields(RequestModel):
     def embedding_handle(self) -> str | None:
         """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
         return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
-
-    def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
-        for name in _UNSUPPORTED:
-            if getattr(self, name, None):
-                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
 
 
 class AgentRequest(AgentFields):

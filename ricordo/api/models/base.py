@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal, get_args, overload
+from typing import Annotated, Any, ClassVar, Literal, get_args, overload
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.errors import Unsupported
 
 Json = dict[str, Any]
 # More than any model reads or any block needs, and little enough for every database.
@@ -60,6 +61,14 @@ class RequestModel(RequestPart):
 
     # Its parts are worked out with it, and not each by itself before.
     model_config = ConfigDict(defer_build=False)
+    unsupported: ClassVar[tuple[str, ...]] = ()
+    """Fields that clients know and this version does not act on: they are refused by name unless they are empty."""
+
+    def refuse_unsupported(self) -> None:
+        """Raise Unsupported where the request asks for something this version does not do."""
+        for name in self.unsupported:
+            if getattr(self, name, None):
+                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
 
     @model_validator(mode="before")
     @classmethod

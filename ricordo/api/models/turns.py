@@ -7,9 +7,6 @@ from pydantic import AliasChoices, Discriminator, Field, Tag
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
-from ricordo.errors import Unsupported
-
-_UNSUPPORTED = ("client_skills", "return_logprobs", "return_token_ids")
 
 
 class TextContent(RequestPart):
@@ -99,6 +96,8 @@ AnyMessageRequest = Annotated[
 class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
+    unsupported = ("client_skills", "return_logprobs", "return_token_ids")
+
     messages: list[AnyMessageRequest] | None = None
     input: Content | None = None
     max_steps: int = Field(50, ge=1, le=1000)
@@ -117,12 +116,6 @@ class SendRequest(RequestModel):
     return_logprobs: bool = False
     return_token_ids: bool = False
     include_compaction_messages: bool = False
-
-    def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
-        for name in _UNSUPPORTED:
-            if getattr(self, name):
-                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
 
 
 class AsyncSendRequest(SendRequest):
