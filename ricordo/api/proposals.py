@@ -83,12 +83,12 @@ async def undo(here: Here, user_id: str, run_id: str) -> Response:
     """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
 
     def work(tx: Transaction) -> Undone:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        touched = any(version.chain_id == owned.chain.id for version in history.of_run(tx, here.scope, run_id))
-        which = ProposalFilter(chain_id=owned.chain.id, run_id=run_id)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        touched = any(version.chain_id == memory.chain.id for version in history.of_run(tx, here.scope, run_id))
+        which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
         if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
             raise NotFound(f"Run with ID {run_id} not found")
-        return approval.undo_run(tx, _scope_of(here, owned), run_id, owned.actor)
+        return approval.undo_run(tx, _scope_of(here, memory), run_id, memory.actor)
 
     return answer(UndoneResponse.from_undone(await here.store.write(work)))
 
@@ -106,11 +106,11 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
     """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
 
     def work(tx: Transaction) -> Proposal:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
         options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
         by = _proposer(tx, here.scope, body.agent_id)
-        made = user_memory.propose_edit(tx, owned, label, body.old_string, body.new_string, by, options)
-        block = user_memory.find(tx, owned, label)
+        made = user_memory.propose_edit(tx, memory, label, body.old_string, body.new_string, by, options)
+        block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
             schema = schemas_in(here.runtime.settings.data_dir)(block.schema_ref)
             require_follows(label, block.value, made.value or "", schema)
@@ -128,8 +128,8 @@ async def approve(here: Here, user_id: str, label: str, diff_id: str, body: Appr
     text = body.body if body else None
 
     def work(tx: Transaction) -> _Decided | Conflicted:
-        owned = _require(tx, here, user_id, label, diff_id)
-        done = approval.approve(tx, _scope_of(here, owned), diff_id, owned.actor, body=text)
+        memory = _require(tx, here, user_id, label, diff_id)
+        done = approval.approve(tx, _scope_of(here, memory), diff_id, memory.actor, body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
@@ -145,10 +145,10 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     """Leave the block as it is; the proposal is kept with the reason."""
 
     def work(tx: Transaction) -> _Decided:
-        owned = _require(tx, here, user_id, label, diff_id)
+        memory = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = approval.reject(tx, _scope_of(here, owned), diff_id, owned.actor, reason=reason)
-        block = user_memory.find(tx, owned, label)
+        rejected = approval.reject(tx, _scope_of(here, memory), diff_id, memory.actor, reason=reason)
+        block = user_memory.find(tx, memory, label)
         return rejected, block, waiting_for(tx, block) if block else 0
 
     return await _decided(await here.store.write(work))
@@ -161,9 +161,9 @@ async def _decided(done: _Decided) -> Response:
 
 async def _list(here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        chain = owned.chain
-        if label is not None and not user_memory.find(tx, owned, label):
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        chain = memory.chain
+        if label is not None and not user_memory.find(tx, memory, label):
             _require_proposed(tx, here, chain.id, label)
         which = ProposalFilter(
             chain_id=chain.id,
@@ -186,29 +186,31 @@ async def _decide_many(
     here: RequestContext, user_id: str, body: BulkDecisionRequest, decision: Literal["approve", "reject"]
 ) -> Response:
     def read(tx: Transaction) -> tuple[UserMemory, list[str]]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        return owned, body.ids or proposals.waiting_ids(tx, owned.chain.id, DECIDED_AT_ONCE)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        return memory, body.ids or proposals.waiting_ids(tx, memory.chain.id, DECIDED_AT_ONCE)
 
-    owned, ids = await here.store.read(read)
-    done = await approval.decide_all(here.store, _scope_of(here, owned), ids, decision, owned.actor, reason=body.reason)
+    memory, ids = await here.store.read(read)
+    done = await approval.decide_all(
+        here.store, _scope_of(here, memory), ids, decision, memory.actor, reason=body.reason
+    )
     response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.from_decision(one) for one in done]))
-    left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, owned.chain.id).values()))
+    left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response
 
 
-def _scope_of(here: RequestContext, owned: UserMemory) -> Scope:
+def _scope_of(here: RequestContext, memory: UserMemory) -> Scope:
     """The caller's scope, narrowed to what is the user's."""
-    return replace(here.scope, subject_id=owned.user.id)
+    return replace(here.scope, subject_id=memory.user.id)
 
 
 def _require(tx: Transaction, here: RequestContext, user_id: str, label: str, diff_id: str) -> UserMemory:
     """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
-    owned = user_memory.open_memory(tx, here.scope, user_id)
+    memory = user_memory.open_memory(tx, here.scope, user_id)
     proposal = proposals.get(tx, here.scope, diff_id)
-    if (proposal.chain_id, proposal.label) != (owned.chain.id, label):
+    if (proposal.chain_id, proposal.label) != (memory.chain.id, label):
         raise NotFound(f"Proposal with ID {diff_id} not found")
-    return owned
+    return memory
 
 
 def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:

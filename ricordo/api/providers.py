@@ -37,10 +37,10 @@ async def create(here: Here, body: ProviderRequest) -> Response:
     """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
     keys = body.keys()
     provider = _new(here, body.name, body)
-    owned = _owned(here)
-    owned.require_usable(provider, keys)
-    owned.require_free(body.name)
-    provider = replace(provider, secret=owned.seal(keys))
+    models = _models(here)
+    models.require_usable(provider, keys)
+    models.require_free(body.name)
+    provider = replace(provider, secret=models.seal(keys))
 
     def insert(tx: Transaction) -> OrganizationProvider:
         now = tx.clock.now()
@@ -49,7 +49,7 @@ async def create(here: Here, body: ProviderRequest) -> Response:
         return made
 
     made = await here.store.write(insert)
-    owned.forget(here.scope.organization_id)
+    models.forget(here.scope.organization_id)
     return answer(ProviderResponse.of(made))
 
 
@@ -68,17 +68,17 @@ async def retrieve(here: Here, provider_id: str) -> Response:
 @router.patch("/{provider_id}", response_model=ProviderResponse)
 async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response:
     """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
-    owned = _owned(here)
+    models = _models(here)
     before = await _stored(here, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
         # Else a caller who may change the address, but does not know the key, could have it sent to an address of theirs.
         raise Invalid("Send api_key together with a new base_url: a stored key goes to no other address.")
     # A key that this server cannot read can still be replaced.
-    old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else owned.keys_of(before)
+    old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else models.keys_of(before)
     keys = body.keys(old)
-    owned.require_usable(_with(before, body), keys)
-    secret = owned.seal(keys)
+    models.require_usable(_with(before, body), keys)
+    secret = models.seal(keys)
 
     def change(tx: Transaction) -> OrganizationProvider:
         stored = providers.get(tx, here.scope, provider_id)
@@ -91,7 +91,7 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
         return changed
 
     changed = await here.store.write(change)
-    owned.forget(here.scope.organization_id)
+    models.forget(here.scope.organization_id)
     return answer(ProviderResponse.of(changed))
 
 
@@ -99,15 +99,15 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
 async def check_stored(here: Here, provider_id: str) -> Response:
     """Ask a provider whether it still takes the stored keys."""
     provider = await _stored(here, provider_id)
-    return await _checked(here, provider, _owned(here).keys_of(provider))
+    return await _checked(here, provider, _models(here).keys_of(provider))
 
 
 @router.patch("/{provider_id}/refresh", response_model=ProviderResponse)
 async def refresh(here: Here, provider_id: str) -> Response:
     """Read the provider's list of models again."""
-    owned = _owned(here)
+    models = _models(here)
     provider = await _stored(here, provider_id)
-    await owned.ask(provider, owned.keys_of(provider))
+    await models.ask(provider, models.keys_of(provider))
 
     def note(tx: Transaction) -> OrganizationProvider:
         stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())
@@ -116,7 +116,7 @@ async def refresh(here: Here, provider_id: str) -> Response:
 
     # With the new moment the provider counts as changed, so that every process reads its list again.
     noted = await here.store.write(note)
-    owned.forget(here.scope.organization_id)
+    models.forget(here.scope.organization_id)
     return answer(ProviderResponse.of(noted))
 
 
@@ -124,7 +124,7 @@ async def refresh(here: Here, provider_id: str) -> Response:
 async def delete(here: Here, provider_id: str) -> Response:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
     await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))
-    _owned(here).forget(here.scope.organization_id)
+    _models(here).forget(here.scope.organization_id)
     return note(f"Provider id={provider_id} successfully deleted")
 
 
@@ -133,9 +133,9 @@ async def _stored(here: RequestContext, provider_id: str) -> OrganizationProvide
 
 
 async def _checked(here: RequestContext, provider: OrganizationProvider, keys: Keys) -> Response:
-    owned = _owned(here)
-    owned.require_usable(provider, keys)
-    await owned.ask(provider, keys)
+    models = _models(here)
+    models.require_usable(provider, keys)
+    await models.ask(provider, keys)
     return note(f"Valid api key for provider_type={provider.provider_type}")
 
 
@@ -161,5 +161,5 @@ def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationP
     return replace(provider, **{name: value for name, value in given.items() if value is not None})
 
 
-def _owned(here: RequestContext) -> OrganizationProviders:
+def _models(here: RequestContext) -> OrganizationProviders:
     return cast("OrganizationProviders", here.request.app.state.runtime.organization_providers)

@@ -43,10 +43,10 @@ async def list_blocks(here: Here, user_id: str) -> Response:
     """The user's blocks in the order of their labels, each with how many proposals wait."""
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        waiting = proposals.waiting_counts(tx, owned.chain.id)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        waiting = proposals.waiting_counts(tx, memory.chain.id)
         return [
-            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, memory)
         ]
 
     return answer(await here.store.read(read))
@@ -81,8 +81,8 @@ async def restore(here: Here, user_id: str, label: str, body: RestoreRequest) ->
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        block = user_memory.restore(tx, owned, label, body.sha, owned.actor, message=body.message)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.restore(tx, memory, label, body.sha, memory.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     return _shown(await here.store.write(work))
@@ -99,8 +99,8 @@ async def retrieve(
     """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
 
     def read(tx: Transaction) -> tuple[Block, int]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        block = user_memory.require(tx, owned, label)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.require(tx, memory, label)
         return block, waiting_for(tx, block)
 
     block, pending = await here.store.read(read)
@@ -126,12 +126,12 @@ async def put(
     """
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = user_memory.open_memory(tx, here.scope, user_id, makes=True)
-        _require(tx, owned, label, if_match, if_none_match)
-        block = user_memory.put(tx, owned, label, body.body, owned.actor, _options(body))
+        memory = user_memory.open_memory(tx, here.scope, user_id, makes=True)
+        _require(tx, memory, label, if_match, if_none_match)
+        block = user_memory.put(tx, memory, label, body.body, memory.actor, _options(body))
         # What a new block cannot be created with, and what null takes back.
         if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
-            block = user_memory.change_settings(tx, owned, label, rest, owned.actor)
+            block = user_memory.change_settings(tx, memory, label, rest, memory.actor)
         return block, waiting_for(tx, block)
 
     try:
@@ -145,11 +145,11 @@ async def modify(here: Here, user_id: str, label: str, body: UserBlockUpdate, if
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
 
     def work(tx: Transaction) -> tuple[Block, int]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        _require(tx, owned, label, if_match)
-        block = user_memory.change_settings(tx, owned, label, _with_flag(body.settings()), owned.actor)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        _require(tx, memory, label, if_match)
+        block = user_memory.change_settings(tx, memory, label, _with_flag(body.settings()), memory.actor)
         if body.label is not None:
-            block = user_memory.rename(tx, owned, label, body.label, owned.actor, message=body.message)
+            block = user_memory.rename(tx, memory, label, body.label, memory.actor, message=body.message)
         return block, waiting_for(tx, block)
 
     return _shown(await here.store.write(work))
@@ -160,9 +160,9 @@ async def delete(here: Here, user_id: str, label: str, message: Message = None, 
     """Delete a block. Its history stays, and any version of it can be restored."""
 
     def work(tx: Transaction) -> None:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        _require(tx, owned, label, if_match)
-        user_memory.delete(tx, owned, label, owned.actor, message=message)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        _require(tx, memory, label, if_match)
+        user_memory.delete(tx, memory, label, memory.actor, message=message)
 
     await here.store.write(work)
     return note(f'Block "{label}" deleted. Its history stays.')
@@ -185,11 +185,11 @@ async def _of_chain(here: RequestContext, user_id: str, read: Any) -> Any:
 
 
 def _require(
-    tx: Transaction, owned: UserMemory, label: str, if_match: str | None, if_none_match: str | None = None
+    tx: Transaction, memory: UserMemory, label: str, if_match: str | None, if_none_match: str | None = None
 ) -> None:
     if if_match is not None or if_none_match is not None:
-        versions.lock(tx, owned.chain.id)
-        require_match(user_memory.find(tx, owned, label), if_match, if_none_match)
+        versions.lock(tx, memory.chain.id)
+        require_match(user_memory.find(tx, memory, label), if_match, if_none_match)
 
 
 def _options(body: PutBlockRequest) -> PutOptions:
@@ -206,14 +206,14 @@ async def _collision(here: RequestContext, user_id: str, label: str, body: PutBl
     """Say why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
-        block = user_memory.find(tx, owned, label)
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        block = user_memory.find(tx, memory, label)
         now = block.value if block else None
         try:
-            version = history.get(tx, owned.chain.id, body.version or "")
+            version = history.get(tx, memory.chain.id, body.version or "")
         except NotFound:
             return None, now
-        return history.text_at(tx, owned.chain.id, label, version), now
+        return history.text_at(tx, memory.chain.id, label, version), now
 
     base, ours = await here.store.read(read)
     return text_conflict(
