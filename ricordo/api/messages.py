@@ -201,12 +201,7 @@ async def stream_turn(
     keepalive, clock = here.runtime.settings.keepalive, here.store.clock
     return sse_response(
         sse_stream(
-            turn.events(),
-            view,
-            clock,
-            has_tokens=body.stream_tokens,
-            has_pings=body.include_pings,
-            keepalive=keepalive,
+            turn.events(), view, clock, has_tokens=body.stream_tokens, has_pings=body.include_pings, keepalive=keepalive
         )
     )
 

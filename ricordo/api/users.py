@@ -112,12 +112,7 @@ async def retrieve(
 
 @router.put(_ONE, response_model=UserBlockResponse, openapi_extra=PUT_BODY)
 async def put(
-    here: Here,
-    user_id: str,
-    label: str,
-    body: Sent,
-    if_match: IfMatch = None,
-    if_none_match: IfNoneMatch = None,
+    here: Here, user_id: str, label: str, body: Sent, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Write a block's text, and create the user and the block where they are new. The text may also be sent as Markdown or TOML.
 

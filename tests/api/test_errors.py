@@ -228,11 +228,7 @@ def test_a_message_that_makes_no_sense_is_refused(
 
 
 IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
-    (
-        {"model": "x/y"},
-        404,
-        "NOT_FOUND: Handle x/y not found, must be one of ['ricordo/librarian', 'scripted/model'",
-    ),
+    ({"model": "x/y"}, 404, "NOT_FOUND: Handle x/y not found, must be one of ['ricordo/librarian', 'scripted/model'"),
     ({"model": "gpt"}, 404, "NOT_FOUND: Handle gpt not found, must be one of ["),
     ({"model": "openai/gpt-4.1"}, 404, "NOT_FOUND: Handle openai/gpt-4.1 not found, must be one of ["),
     ({"tools": ["no_such_tool", "nor_this"]}, 404, "NOT_FOUND: Tool with name no_such_tool, nor_this not found"),
@@ -273,10 +269,7 @@ MALFORMED_AGENTS: list[tuple[dict[str, Any], str]] = [
     ({"model_settings": {"temperature": "hot"}}, "body.model_settings.temperature"),
     ({"model_settings": {"max_output_tokens": 0}}, "body.model_settings.max_output_tokens"),
     ({"model_settings": {"reasoning": "hard"}}, "body.model_settings.reasoning"),
-    (
-        {"model_settings": {"thinking": {"budget_tokens": "x"}}},
-        "body.model_settings.thinking.budget_tokens",
-    ),
+    ({"model_settings": {"thinking": {"budget_tokens": "x"}}}, "body.model_settings.thinking.budget_tokens"),
     ({"llm_config": {"handle": 5}}, "body.llm_config.handle"),
     ({"embedding_config": {"handle": 5}}, "body.embedding_config.handle"),
     ({"max_tokens": -1}, "body.max_tokens"),

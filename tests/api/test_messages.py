@@ -167,10 +167,7 @@ def test_another_tool_may_be_the_one_that_speaks(
     server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
 
     answer = client.agents.messages.create(
-        agent.id,
-        input="Hello.",
-        assistant_message_tool_name="memory_insert",
-        assistant_message_tool_kwarg="new_string",
+        agent.id, input="Hello.", assistant_message_tool_name="memory_insert", assistant_message_tool_kwarg="new_string"
     )
 
     assert answer.messages[0].message_type == "assistant_message"

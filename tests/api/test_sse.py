@@ -175,11 +175,7 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
 
     events = await messages_told(event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one))
 
-    assert [(event["id"], event["content"]) for event in events] == [
-        (void.id, "Lost"),
-        (one.id, "An"),
-        (one.id, "ew."),
-    ]
+    assert [(event["id"], event["content"]) for event in events] == [(void.id, "Lost"), (one.id, "An"), (one.id, "ew.")]
 
 
 async def test_several_texts_of_one_message_add_up_too() -> None:
@@ -300,9 +296,7 @@ def turn_of(messages: Sequence[Message], stored: Stored, size: int = 1) -> Itera
             if isinstance(part, ToolCallPart):
                 whole = part.arguments
                 starts = range(0, len(whole), size)
-                calls.append(
-                    [piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts],
-                )
+                calls.append([piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts])
             elif isinstance(part, TextPart | ReasoningPart):
                 delta = thought if isinstance(part, ReasoningPart) else text
                 yield from (delta(one, part.text[at : at + size], place) for at in range(0, len(part.text), size))

@@ -165,11 +165,7 @@ def test_deltas_add_up_exactly_to_what_is_stored(
 ) -> None:
     calls = _calls("tea", "coffee, if there is any", "é")
     parts: tuple[Part, ...] = (ReasoningPart("Let me think."), TextPart("I will look."), *calls)
-    chunks: list[Chunk] = [
-        *map(ReasoningChunk, "Let me think."),
-        *map(TextChunk, "I will look."),
-        *_letters(calls),
-    ]
+    chunks: list[Chunk] = [*map(ReasoningChunk, "Let me think."), *map(TextChunk, "I will look."), *_letters(calls)]
     server.pieces.answers.append((chunks, ModelReply(parts, USAGE, "tool_calls")))
     server.pieces.answers.append(([TextChunk("Do"), TextChunk("ne.")], ModelReply((TextPart("Done."),), USAGE)))
 

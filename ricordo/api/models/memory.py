@@ -248,9 +248,7 @@ class UndoneResponse(ResponseModel):
     def from_undone(cls, undone: Undone) -> Json:
         blocks = [
             UndoneBlockResponse.of(
-                one,
-                label=one.block.label if one.block else one.label,
-                version=one.block.head if one.block else None,
+                one, label=one.block.label if one.block else one.label, version=one.block.head if one.block else None
             )
             for one in undone.blocks
         ]

@@ -349,11 +349,7 @@ def _approval_response(message: Message) -> Piece:
         elif isinstance(part, ToolReturnPart):
             items.append(ToolReturnResponse.from_part(part))
     first = next((item for item in items if item["type"] == "approval"), {})
-    return ApprovalResponseMessage, {
-        "approvals": items,
-        "approve": first.get("approve"),
-        "reason": first.get("reason"),
-    }
+    return ApprovalResponseMessage, {"approvals": items, "approve": first.get("approve"), "reason": first.get("reason")}
 
 
 def _summary(message: Message) -> Iterator[Piece]:

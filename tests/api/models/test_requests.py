@@ -34,11 +34,7 @@ AGENT_LATER: dict[str, Any] = {
     "memory_variables": {"name": "Ada"},
     "from_template": "nina:latest",
 }
-SEND_LATER: dict[str, Any] = {
-    "client_skills": [{"name": "draw"}],
-    "return_logprobs": True,
-    "return_token_ids": True,
-}
+SEND_LATER: dict[str, Any] = {"client_skills": [{"name": "draw"}], "return_logprobs": True, "return_token_ids": True}
 
 
 def test_what_this_version_lacks_is_refused_by_name(
@@ -180,12 +176,7 @@ IMPOSSIBLE_RULES: list[tuple[Any, str]] = [
     ({"type": "max_count_per_step", "tool_name": "a", "max_count_limit": -1}, "max_count_limit"),
     ({"type": "run_first", "tool_name": "a", "args": [1]}, "args"),
     (
-        {
-            "type": "constrain_child_tools",
-            "tool_name": "a",
-            "children": ["b"],
-            "child_arg_nodes": [{"name": "c"}],
-        },
+        {"type": "constrain_child_tools", "tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]},
         "not among its children",
     ),
     ("exit_loop", "not right"),
