@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from ricordo.domain.job import Job
+from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
@@ -81,6 +82,19 @@ class Library:
     async def flush(self, owner_id: str) -> None:
         await self.indexing.flush(self._job(owner_id), unheard)
 
+    async def flushed(self, *texts: str) -> Archive:
+        """An archive with these passages, flushed."""
+        state = await make.stored_agent(self.store)
+        archive = await make.stored_archive(self.store, state.agent, *texts)
+        await self.flush(archive.id)
+        return archive
+
+    async def embedded(self, *texts: str) -> Archive:
+        """The same, embedded too."""
+        archive = await self.flushed(*texts)
+        await self.embed(archive.id)
+        return archive
+
     async def embed(self, owner_id: str) -> None:
         await self.indexing.embed(self._job(owner_id), unheard)
 
@@ -116,9 +130,7 @@ async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_a
 
 
 async def test_a_flush_empties_the_buffer_and_asks_for_vectors(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.flush(archive.id)
+    archive = await library.flushed(*(f"note {n}" for n in range(600)))
     await library.flush(archive.id)
     buffer = await library.store.read(lambda tx: tx.all(select(search_buffer)))
     assert buffer == []
@@ -160,9 +172,7 @@ async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> N
 
 
 async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_others_again(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "Donaudampfschifffahrt", "tea")
-    await library.flush(archive.id)
+    archive = await library.flushed("Donaudampfschifffahrt", "tea")
     for _ in range(2):
         hit, *_ = await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
         assert hit.passage.text == "Donaudampfschifffahrt"
@@ -177,11 +187,8 @@ async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_othe
 
 
 async def test_every_document_is_embedded_once(library: Library) -> None:
-    state = await make.stored_agent(library.store)
     texts = [f"note {n}" for n in range(600)]
-    archive = await make.stored_archive(library.store, state.agent, *texts)
-    await library.flush(archive.id)
-    await library.embed(archive.id)
+    archive = await library.embedded(*texts)
     await library.embed(archive.id)
     assert sorted(text for call in library.embedder.asked for text in call) == sorted(texts)
     assert max(len(call) for call in library.embedder.asked) <= indexer.EMBEDDED_AT_ONCE
@@ -189,9 +196,7 @@ async def test_every_document_is_embedded_once(library: Library) -> None:
 
 
 async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.flush(archive.id)
+    archive = await library.flushed(*(f"note {n}" for n in range(600)))
     first = library.embedder.embed
     calls = 0
 
@@ -212,22 +217,14 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
     assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - indexer.EMBEDDED_AT_ONCE
 
 
-async def test_a_model_that_is_away_leaves_the_job_to_be_tried_again(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "note")
-    await library.flush(archive.id)
+async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
+    library: Library,
+) -> None:
+    # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
+    archive = await library.flushed(*(f"note {n}" for n in range(40)))
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):
         await library.embed(archive.id)
-    await library.embed(archive.id)
-    assert (await library.find(archive.id, "note"))[0].relevance.vector_rank == 1
-
-
-async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_vector_for_good(library: Library) -> None:
-    # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)))
-    await library.flush(archive.id)
     made, asked = library.embedder.embed, 0
 
     async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
@@ -247,9 +244,7 @@ async def test_a_model_that_refuses_every_text_leaves_no_document_without_its_ve
 
 
 async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(40)), "forbidden")
-    await library.flush(archive.id)
+    archive = await library.flushed(*(f"note {n}" for n in range(40)), "forbidden")
     made = library.embedder.embed
 
     async def refuses(texts: Sequence[str], **options: object) -> list[list[float]]:
@@ -266,10 +261,7 @@ async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(l
 
 
 async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(600)))
-    await library.flush(archive.id)
-    await library.embed(archive.id)
+    archive = await library.embedded(*(f"note {n}" for n in range(600)))
     seen: list[str] = []
     library.other.delay = 0.02
     library.embedders._settings = library.embedders._settings.model_copy(update={"embedding": "scripted/other"})
@@ -292,10 +284,7 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
 
 
 async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "one")
-    await library.flush(archive.id)
-    await library.embed(archive.id)
+    archive = await library.embedded("one")
     library.embedders.add(ScriptedEmbedder(dimensions=48))
     await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "two")]))
     await library.flush(archive.id)
@@ -306,10 +295,7 @@ async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library
 
 
 async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "one", "two", "three")
-    await library.flush(archive.id)
-    await library.embed(archive.id)
+    archive = await library.embedded("one", "two", "three")
     hits = await library.find(archive.id, "two")
     await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
     await library.flush(archive.id)
@@ -337,11 +323,10 @@ async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(li
 
 
 async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualClock) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "one")
-    await library.flush(archive.id)
-    await make.stored_messages(library.store, make.message(state.agent, "said"))
+    archive = await library.flushed("one")
+    agent = (await make.stored_agent(library.store)).agent
+    await make.stored_messages(library.store, make.message(agent, "said"))
     await library.store.write(lambda tx: tx.run(jobs.delete().where(jobs.c.seq > 0), {"unused": 0}))
     await library.indexing.sweep(Job(partitions.SWEEP, LOCAL_ORGANIZATION), unheard)
-    assert [job.payload["owner_id"] for job in await library.waiting(FLUSH)] == [state.agent.id]
+    assert [job.payload["owner_id"] for job in await library.waiting(FLUSH)] == [agent.id]
     assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [archive.id]

@@ -204,10 +204,7 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
         assert await shelf.everything() == before
     rows = await shelf.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
     assert [row.embedding for row in rows] == ["scripted/embedder"]
-
-
-async def test_vectors_that_nobody_has_yet_are_made(shelf: Shelf) -> None:
-    before = await shelf.everything()
+    # And where there are none yet.
     await shelf.store.write(lambda tx: tx.run(delete(search_vectors)))
     await shelf.store.write(lambda tx: tx.run(update(search_partitions).values(embedding=None, vectors=0)))
     shelf.forget()
