@@ -6,7 +6,7 @@ words.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ from ricordo.search.fusion import Similarities
 from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
 from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
 from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
-from ricordo.search.records import Documents, read_documents
+from ricordo.search.records import read_documents
 from ricordo.search.scoring import Integers, Posting
 from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
@@ -86,8 +86,10 @@ class _Search:
         self._rows = rows = {partition.owner_id: partition for partition in snapshot.partitions}
         cache = cache_of(tx)
         self._owners = [owner for owner in owners if owner in rows or owner in snapshot.buffers]
+        empty = read_documents(b"")
+        flushed = {row.owner_id: snapshot.documents[row.seq] for row in snapshot.partitions}
         views = [
-            view_of(cache, row := rows.get(owner), _records(row, snapshot.documents), snapshot.buffers.get(owner, []))
+            view_of(cache, rows.get(owner), flushed.get(owner, empty), snapshot.buffers.get(owner, []))
             for owner in self._owners
         ]
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
@@ -205,10 +207,6 @@ class _Search:
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
         return (similar if len(similar) else None), frozenset(filter(None, missing))
-
-
-def _records(partition: PartitionRow | None, records: Mapping[int, Documents]) -> Documents:
-    return records[partition.seq] if partition else read_documents(b"")
 
 
 @lru_cache(maxsize=256)

@@ -145,48 +145,32 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
 
 
 def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[int, Vectors]:
-    """The vectors of each partition that has some, by its number. Only what came since the last search is read, if anything did."""
-    cache = cache_of(tx)
-    current: dict[int, Vectors] = {}
-    stale: dict[int, Vectors | None] = {}
-    for partition in partitions:
-        if not (partition.embedding and partition.vectors):
-            continue
-        known = cache.partitions.get(("vectors", partition.seq))
-        if known and known[0] == (partition.generation, partition.embedding) and len(known[1]) <= partition.vectors:
-            if len(known[1]) == partition.vectors:
-                current[partition.seq] = known[1]
-            else:
-                stale[partition.seq] = known[1]
-        else:
-            stale[partition.seq] = None
-    if stale:
-        wanted = [partition for partition in partitions if partition.seq in stale]
-        for partition, new in _read_on(tx, wanted, stale):
-            vectors = current[partition.seq] = vectors_from(new, stale[partition.seq])
-            cache.partitions.put(
-                ("vectors", partition.seq), ((partition.generation, partition.embedding), vectors), vectors.nbytes
-            )
-    return current
-
-
-def _read_on(
-    tx: Transaction, partitions: Sequence[PartitionRow], known: dict[int, Vectors | None]
-) -> list[tuple[PartitionRow, npt.NDArray[np.float16]]]:
-    """For each of these partitions the vectors behind those that are known of it, where there are some."""
-    first = {partition.seq: len(known[partition.seq] or ()) for partition in partitions}
-    since = min(first.values()) // VECTOR_CHUNK
-    embeddings = sorted({str(partition.embedding) for partition in partitions})
+    """The vectors of each partition that has some, by its number. Only those that were added since the last search are read."""
+    cache = cache_of(tx).partitions
+    known: dict[int, Vectors] = {}
+    wanted = [partition for partition in partitions if partition.embedding and partition.vectors]
+    for partition in wanted:
+        version, cached = cache.get(("vectors", partition.seq)) or (None, None)
+        if version == (partition.generation, partition.embedding) and len(cached) <= partition.vectors:
+            known[partition.seq] = cached
+    behind = [partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors]
+    if not behind:
+        return known
+    since = min(len(known.get(partition.seq, ())) for partition in behind) // VECTOR_CHUNK
     chunks: dict[tuple[int, str], list[Any]] = {}
-    values = {"partitions": [partition.seq for partition in partitions], "embeddings": embeddings, "since": since}
+    embeddings = sorted({str(partition.embedding) for partition in behind})
+    values = {"partitions": [partition.seq for partition in behind], "embeddings": embeddings, "since": since}
     for row in tx.all(_VECTORS, values):
         new = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions)
         chunks.setdefault((row.partition, row.embedding), []).append(new)
-    together = []
-    for partition in partitions:
+    for partition in behind:
         if parts := chunks.get((partition.seq, str(partition.embedding))):
-            together.append((partition, np.concatenate(parts)[first[partition.seq] - since * VECTOR_CHUNK :]))
-    return together
+            before = known.get(partition.seq)
+            new = np.concatenate(parts)[len(before or ()) - since * VECTOR_CHUNK :]
+            vectors = known[partition.seq] = vectors_from(new, before)
+            version = (partition.generation, partition.embedding)
+            cache.put(("vectors", partition.seq), (version, vectors), vectors.nbytes)
+    return known
 
 
 def _first_look(vectors: Vectors, asked: Floats, count: int, may: Bools | None) -> Positions:
