@@ -258,19 +258,11 @@ def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
 
 
 def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
-    tags = list(wanted.tags) or None
-    return {
-        **group.values,
-        "vector": _literal(vector),
-        "limit": limit,
-        "roles": list(wanted.roles) or None,
-        "thread": wanted.thread,
-        "user_id": wanted.user_id,
-        "any_tags": None if wanted.all_tags else tags,
-        "all_tags": tags if wanted.all_tags else None,
-        "start": wanted.start,
-        "end": wanted.end,
-    }
+    # A condition whose value is None is left out of the plan.
+    conditions = {name: getattr(wanted, name) for name in ("thread", "user_id", "start", "end")}
+    tags, no_tags = ("all_tags", "any_tags") if wanted.all_tags else ("any_tags", "all_tags")
+    lists = {"roles": list(wanted.roles) or None, tags: list(wanted.tags) or None, no_tags: None}
+    return {**group.values, "vector": _literal(vector), "limit": limit, **conditions, **lists}
 
 
 def _literal(vector: Sequence[float]) -> str:

@@ -26,7 +26,7 @@ _MOST_DIMENSIONS = 4000  # of a halfvec in an index
 # Measured at 300,000 vectors of 256 dimensions: this finds 0.968 of the nearest ten with 200 in view, and 0.986 with 400.
 _LINKS, _LINKS_WEIGHED = 16, 100
 _OUT_OF_ROOM = ("53100", "53200")  # disk or memory, which here is the shared memory of parallel workers
-_MOST_REMEMBERED = 10_000
+_MOST_LOOKED = 10_000
 
 # The index's predicate holds names of others, so PostgreSQL itself writes them as literals.
 _STATEMENT = text(
@@ -113,7 +113,7 @@ class IndexBuilder:
 
     async def build(self, group: VectorGroup) -> bool:
         """Build the group's index if it has enough vectors; tells whether it has one now. Not while another server builds one."""
-        if len(self._looked) >= _MOST_REMEMBERED:
+        if len(self._looked) >= _MOST_LOOKED:
             self._looked.clear()
         async with self._alone_here:
             self._looked[group] = time.monotonic()

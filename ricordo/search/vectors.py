@@ -150,9 +150,9 @@ def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[in
     known: dict[int, Vectors] = {}
     wanted = [partition for partition in partitions if partition.embedding and partition.vectors]
     for partition in wanted:
-        version, cached = cache.get(("vectors", partition.seq)) or (None, None)
-        if version == (partition.generation, partition.embedding) and len(cached) <= partition.vectors:
-            known[partition.seq] = cached
+        cached: tuple[Any, Vectors] | None = cache.get(("vectors", partition.seq))
+        if cached and cached[0] == (partition.generation, partition.embedding) and len(cached[1]) <= partition.vectors:
+            known[partition.seq] = cached[1]
     behind = [partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors]
     if not behind:
         return known
