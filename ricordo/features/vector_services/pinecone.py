@@ -9,20 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ricordo.errors import Unavailable
-from ricordo.features.vector_services.service import (
-    DEFAULT_PREFIX,
-    MOST_RESULTS,
-    ServiceIndex,
-    ServiceTimeouts,
-    VectorService,
-    by_size,
-    conditions,
-    floats,
-    latest,
-    library,
-    ranked,
-    slices,
-)
+from ricordo.features.vector_services import service as shared
+from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
@@ -37,7 +25,7 @@ class PineconeIndex(ServiceIndex):
     name = "pinecone"
 
     def __init__(
-        self, api_key: str, host: str, *, prefix: str = DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
+        self, api_key: str, host: str, *, prefix: str = shared.DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
     ) -> None:
         service = VectorService("Pinecone", host, "PINECONE_API_KEY", "PINECONE_INDEX_HOST", api_key)
         super().__init__(service, prefix, timeouts)
@@ -45,14 +33,14 @@ class PineconeIndex(ServiceIndex):
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these, in as many requests as Pinecone's limits need."""
         namespace = self._namespace_of(partition, model)
-        for vectors in by_size(map(_vector, latest(records)), _MOST_VECTORS, _MOST_BYTES):
+        for vectors in shared.by_size(map(_vector, shared.latest(records)), _MOST_VECTORS, _MOST_BYTES):
             index = await self._opened()
             async with self._request(self._timeouts.write):
                 await index.upsert(vectors=vectors, namespace=namespace)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Remove these documents."""
-        for ids in slices([str(document) for document in documents], _MOST_VECTORS):
+        for ids in shared.slices([str(document) for document in documents], _MOST_VECTORS):
             await self._delete(partition, model, ids)
 
     async def drop(self, partition: str, model: str) -> None:
@@ -68,13 +56,13 @@ class PineconeIndex(ServiceIndex):
         index = await self._opened()
         async with self._request(self._timeouts.search):
             answer = await index.query(
-                vector=floats(vector),
-                top_k=min(limit, MOST_RESULTS),
+                vector=shared.floats(vector),
+                top_k=min(limit, shared.MOST_RESULTS),
                 namespace=self._namespace_of(partition, model),
                 filter=_filter(wanted),
             )
         try:
-            return ranked((int(match.id), float(match.score)) for match in answer.matches)
+            return shared.ranked((int(match.id), float(match.score)) for match in answer.matches)
         except ValueError:
             raise self._service.unexpected_answer() from None
 
@@ -116,7 +104,7 @@ class PineconeIndex(ServiceIndex):
             )
 
     def _translated(self, error: Exception) -> Unavailable | None:
-        errors = library("pinecone.errors", "Pinecone")
+        errors = shared.library("pinecone.errors", "Pinecone")
         match error:
             case errors.ApiError():
                 return self._service.refused(error.status_code, error.message)
@@ -131,18 +119,18 @@ class PineconeIndex(ServiceIndex):
 
 def _index_class() -> Any:
     # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
-    return library("pinecone", "Pinecone").AsyncIndex
+    return shared.library("pinecone", "Pinecone").AsyncIndex
 
 
 def _vector(record: VectorRecord) -> dict[str, Any]:
     metadata = record.fields()
     if not record.tags:
         del metadata["tags"]
-    return {"id": str(record.document), "values": floats(record.vector), "metadata": metadata}
+    return {"id": str(record.document), "values": shared.floats(record.vector), "metadata": metadata}
 
 
 def _filter(wanted: VectorFilter) -> dict[str, Any] | None:
-    found = [{name: {_OPERATORS[operator]: value}} for name, operator, value in conditions(wanted)]
+    found = [{name: {_OPERATORS[operator]: value}} for name, operator, value in shared.conditions(wanted)]
     return {"$and": found} if found else None
 
 

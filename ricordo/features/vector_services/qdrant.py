@@ -12,19 +12,8 @@ from math import ceil
 from typing import Any, TypeVar
 
 from ricordo.errors import Unavailable
-from ricordo.features.vector_services.service import (
-    DEFAULT_PREFIX,
-    ServiceIndex,
-    ServiceTimeouts,
-    VectorService,
-    by_size,
-    conditions,
-    floats,
-    latest,
-    library,
-    ranked,
-    slices,
-)
+from ricordo.features.vector_services import service as shared
+from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 T = TypeVar("T")
@@ -44,7 +33,7 @@ class QdrantIndex(ServiceIndex):
         location: str,
         api_key: str | None = None,
         *,
-        prefix: str = DEFAULT_PREFIX,
+        prefix: str = shared.DEFAULT_PREFIX,
         timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._is_local = not location.startswith(("http://", "https://"))
@@ -58,13 +47,13 @@ class QdrantIndex(ServiceIndex):
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these; the first vector decides the collection's dimension."""
         collection = self._namespace_of(partition, model)
-        for points in by_size(map(_point, latest(records)), _MOST_POINTS, _MOST_BYTES):
+        for points in shared.by_size(map(_point, shared.latest(records)), _MOST_POINTS, _MOST_BYTES):
             await self._ask(self._timeouts.write, partial(self._put, collection=collection, points=points))
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Remove these documents."""
         collection = self._namespace_of(partition, model)
-        for ids in slices(documents, _MOST_POINTS):
+        for ids in shared.slices(documents, _MOST_POINTS):
             await self._ask(self._timeouts.write, partial(_delete, collection=collection, ids=ids))
 
     async def drop(self, partition: str, model: str) -> None:
@@ -83,10 +72,10 @@ class QdrantIndex(ServiceIndex):
 
         async def nearest(client: Any) -> list[tuple[int, float]]:
             asking = client.query_points(
-                collection, query=floats(vector), query_filter=_filter(wanted), limit=limit, with_payload=False
+                collection, query=shared.floats(vector), query_filter=_filter(wanted), limit=limit, with_payload=False
             )
             answer = await _where_it_is(client, collection, asking)
-            return ranked((int(point.id), float(point.score)) for point in answer.points) if answer else []
+            return shared.ranked((int(point.id), float(point.score)) for point in answer.points) if answer else []
 
         return await self._ask(self._timeouts.search, nearest)
 
@@ -97,7 +86,7 @@ class QdrantIndex(ServiceIndex):
             self._thread.shutdown(wait=False)
 
     async def _put(self, client: Any, collection: str, points: list[dict[str, Any]]) -> None:
-        models = library("qdrant_client.models", "Qdrant")
+        models = shared.library("qdrant_client.models", "Qdrant")
         structs = [models.PointStruct(**point) for point in points]
         for _ in range(2):
             await self._prepare(client, collection, len(points[0]["vector"]))
@@ -110,7 +99,7 @@ class QdrantIndex(ServiceIndex):
         """Make the collection and its indexes, once a process; to make them again, or at the same time, is fine."""
         if collection in self._prepared:
             return
-        models = library("qdrant_client.models", "Qdrant")
+        models = shared.library("qdrant_client.models", "Qdrant")
         if not await client.collection_exists(collection):
             config = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
             try:
@@ -140,7 +129,7 @@ class QdrantIndex(ServiceIndex):
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: asyncio.run(whole()))
 
     async def _open(self) -> Any:
-        qdrant_client = await asyncio.to_thread(library, "qdrant_client", "Qdrant")
+        qdrant_client = await asyncio.to_thread(shared.library, "qdrant_client", "Qdrant")
         place = self._service.address
         options: dict[str, Any] = (
             {"path": place} if self._is_local else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
@@ -161,8 +150,8 @@ class QdrantIndex(ServiceIndex):
         await self._run(client.close)
 
     def _translated(self, error: Exception) -> Unavailable | None:
-        exceptions = library("qdrant_client.http.exceptions", "Qdrant")
-        exhausted = library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
+        exceptions = shared.library("qdrant_client.http.exceptions", "Qdrant")
+        exhausted = shared.library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
         match error:
             case exceptions.UnexpectedResponse():
                 return self._service.refused(error.status_code or 0, _said(error))
@@ -202,11 +191,11 @@ def _said(error: Any) -> str:
 
 
 def _point(record: VectorRecord) -> dict[str, Any]:
-    return {"id": record.document, "vector": floats(record.vector), "payload": record.fields()}
+    return {"id": record.document, "vector": shared.floats(record.vector), "payload": record.fields()}
 
 
 def _filter(wanted: VectorFilter) -> Any:
-    models = library("qdrant_client.models", "Qdrant")
+    models = shared.library("qdrant_client.models", "Qdrant")
 
     def condition(name: str, operator: str, value: Any) -> Any:
         if operator == "eq":
@@ -215,5 +204,5 @@ def _filter(wanted: VectorFilter) -> Any:
             return models.FieldCondition(key=name, match=models.MatchAny(any=value))
         return models.FieldCondition(key=name, range=models.Range(**{operator: value}))
 
-    must = [condition(*one) for one in conditions(wanted)]
+    must = [condition(*one) for one in shared.conditions(wanted)]
     return models.Filter(must=must) if must else None

@@ -118,13 +118,14 @@ class VectorService:
 
     def refused(self, status: int, said: str = "") -> Unavailable:
         """The error for an answer with this status; what the service said is quoted where it cannot be about the key."""
+        what = f"refused the request (status {status}){self._quoted(said)}."
         if status in (401, 403):
-            return Unavailable(f"{self._where} did not accept the key (status {status}). Check {self.key_variable}.")
-        if status == 429:
-            return Unavailable(f"{self._where} gets more requests than it allows (status 429). Try again later.")
-        if status >= 500:
-            return Unavailable(f"{self._where} has a fault (status {status}). Try again later.")
-        return Unavailable(f"{self._where} refused the request (status {status}){self._quoted(said)}.")
+            what = f"did not accept the key (status {status}). Check {self.key_variable}."
+        elif status == 429:
+            what = "gets more requests than it allows (status 429). Try again later."
+        elif status >= 500:
+            what = f"has a fault (status {status}). Try again later."
+        return Unavailable(f"{self._where} {what}")
 
     def failed(self, said: str) -> Unavailable:
         return Unavailable(f"{self._where} failed{self._quoted(said)}.")

@@ -11,24 +11,12 @@ from functools import partial
 from typing import Any
 
 from ricordo.errors import Unavailable
-from ricordo.features.vector_services.service import (
-    DEFAULT_PREFIX,
-    MOST_RESULTS,
-    ServiceIndex,
-    ServiceTimeouts,
-    VectorService,
-    by_size,
-    conditions,
-    floats,
-    latest,
-    library,
-    ranked,
-    slices,
-)
+from ricordo.features.vector_services import service as shared
+from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 
 _ADDRESS_VARIABLES = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
-# The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.
+# The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP shared.library warns.
 _MOST_ROWS, _MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
 _OPERATORS = {"in": "In", "any": "ContainsAny", "eq": "Eq", "gte": "Gte", "lte": "Lte"}
 _SCHEMA = {"created_at": "int", "role": "string", "thread": "string", "user_id": "string", "tags": "[]string"}
@@ -44,7 +32,7 @@ class TurbopufferIndex(ServiceIndex):
         api_key: str,
         base_url: str,
         *,
-        prefix: str = DEFAULT_PREFIX,
+        prefix: str = shared.DEFAULT_PREFIX,
         timeouts: ServiceTimeouts | None = None,
         retries: int = 3,
     ) -> None:
@@ -59,14 +47,14 @@ class TurbopufferIndex(ServiceIndex):
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these, in as many requests as their size needs."""
-        for rows in by_size(map(_row, latest(records)), _MOST_ROWS, _MOST_BYTES):
+        for rows in shared.by_size(map(_row, shared.latest(records)), _MOST_ROWS, _MOST_BYTES):
             namespace = await self._namespace(partition, model)
             writing = partial(namespace.write, distance_metric="cosine_distance", schema=_SCHEMA)
             await self._change(partial(writing, upsert_rows=rows), may_be_absent=False)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Remove these documents."""
-        for ids in slices(documents, _MOST_ROWS):
+        for ids in shared.slices(documents, _MOST_ROWS):
             namespace = await self._namespace(partition, model)
             await self._change(partial(namespace.write, deletes=ids), may_be_absent=True)
 
@@ -82,8 +70,11 @@ class TurbopufferIndex(ServiceIndex):
         if limit < 1:
             return []
         namespace = await self._namespace(partition, model)
-        question: dict[str, Any] = {"rank_by": ("vector", "ANN", floats(vector)), "limit": min(limit, MOST_RESULTS)}
-        if found := [(name, _OPERATORS[operator], value) for name, operator, value in conditions(wanted)]:
+        question: dict[str, Any] = {
+            "rank_by": ("vector", "ANN", shared.floats(vector)),
+            "limit": min(limit, shared.MOST_RESULTS),
+        }
+        if found := [(name, _OPERATORS[operator], value) for name, operator, value in shared.conditions(wanted)]:
             question["filters"] = ("And", found)
         async with self._request(self._timeouts.search):
             try:
@@ -93,7 +84,7 @@ class TurbopufferIndex(ServiceIndex):
                     return []
                 raise
         try:
-            return ranked((int(row["id"]), 1.0 - float(row["$dist"])) for row in answer.rows)
+            return shared.ranked((int(row["id"]), 1.0 - float(row["$dist"])) for row in answer.rows)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise self._service.unexpected_answer() from None
 
@@ -113,7 +104,7 @@ class TurbopufferIndex(ServiceIndex):
         return (await self._opened()).namespace(self._namespace_of(partition, model))
 
     async def _open(self) -> Any:
-        turbopuffer = await asyncio.to_thread(library, "turbopuffer", "Turbopuffer")
+        turbopuffer = await asyncio.to_thread(shared.library, "turbopuffer", "Turbopuffer")
         async with self._request(self._timeouts.write):
             return turbopuffer.AsyncTurbopuffer(
                 api_key=self._service.key,
@@ -124,7 +115,7 @@ class TurbopufferIndex(ServiceIndex):
             )
 
     def _translated(self, error: Exception) -> Unavailable | None:
-        turbopuffer = library("turbopuffer", "Turbopuffer")
+        turbopuffer = shared.library("turbopuffer", "Turbopuffer")
         match error:
             case turbopuffer.APIStatusError():
                 return self._service.refused(error.status_code, _body(error).get("error", ""))
