@@ -7,28 +7,23 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
 from ricordo.memory.rotation import TAG, Rotation, read_rotation
-from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.step_commit import Committed
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
 from ricordo.storage.paging import Page
 from ricordo.storage.sqlite import SqliteStore
 from ricordo.storage.store import Transaction
+from tests.memory.steps import save
 from tests.support import make
 
-SCOPE = Scope()
 LINES = "\n".join(["[TASK] Prove it", *(f"Line {number} of her notes" for number in range(22))])
 
 
 def filling(rotation: Any = "adaptive") -> Block:
     metadata = {"rotation": {"strategy": rotation} if isinstance(rotation, str) else rotation}
     return make.block("notes", "Empty.", limit=500, metadata=metadata)
-
-
-async def save(store: SqliteStore, state: AgentState, memory: WorkingMemory) -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state)))
 
 
 async def written(store: SqliteStore, block: Block, text: str = LINES) -> tuple[AgentState, Committed]:
