@@ -100,8 +100,8 @@ VersionId = Annotated[str, From(convert=hex_of)]
 class ResponseModel(BaseModel):
     """The base of all answers. Nothing is sent that is not declared.
 
-    An answer is made by `of`, as the plain JSON object that the model documents: to make instances and to serialise them takes
-    three times as long.
+    An answer is made by `of`, as the plain JSON object that the model documents. A block takes 2.2 µs to JSON that way (written
+    out by hand: 1.2), 3.3 as an instance without validation, and 7 by `model_construct`.
     """
 
     # To build the validators of all answers takes a tenth of the start; each is built when the document or a test asks.
