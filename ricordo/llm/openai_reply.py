@@ -7,15 +7,7 @@ from typing import Any, NoReturn, TypeVar
 import orjson
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import (
-    Chunk,
-    FinishReason,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    TextChunk,
-    ToolCallChunk,
-)
+from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect

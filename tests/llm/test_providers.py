@@ -10,14 +10,7 @@ import httpx2
 import pytest
 
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import (
-    ModelInfo,
-    ModelReply,
-    ModelSettings,
-    ReasoningChunk,
-    TextChunk,
-    ToolCallChunk,
-)
+from ricordo.domain.model import ModelInfo, ModelReply, ModelSettings, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.chat import ChatModel, whole_reply

@@ -85,13 +85,14 @@ def spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
         return "I can only read words, and I found none in your message."
     forgotten = [each for each in view.made(*REPLACE) if _leaves_out(each)]
     lines: list[str] = [*map(_forgotten, forgotten)]
+    names_listed = len(intents) == 1 and bool(forgotten)
     for intent in intents:
         match intent.kind:
-            case "tell" if not forgotten:
+            case "tell" if not names_listed:
                 lines.append(_told(view, intent.text))
-            case "forget" if not forgotten:
+            case "forget" if not any(_is_about(intent.text, _replaced(each)) for each in forgotten):
                 lines.append(_not_forgotten(view, intent.text))
-            case "ask" if not forgotten:
+            case "ask" if not names_listed:
                 lines.append(_found(view, question_of(intents)))
             case "list":
                 lines.append(_overview(view))
@@ -138,7 +139,7 @@ def _forgotten(done: CallOutcome) -> str:
     words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
     if done.failed:
         return f'I could not strike out "{words}": {done.tool} says "{_reason(done)}".'
-    if words in done.text or "propos" in done.text.lower():
+    if "propos" in done.text.lower() or (words in done.text and _PENDING.search(done.text)):
         return f'I asked to have this struck out of my notes: "{words}"\nThe answer was: "{_reason(done)}"'
     return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
 

@@ -58,7 +58,7 @@ def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[Planne
     """Return the calls to make now; none when it is time to speak. At most two rounds a turn, but for a list to forget."""
     forgetting = list(_forgetting(view, intents))
     if view.rounds == 0:
-        calls = [*_filing(view, intents), *forgetting, *_searching(view, intents)]
+        calls = [*forgetting, *_filing(view, intents), *_searching(view, intents)]
     elif view.rounds >= _MAX_ROUNDS and not is_confirmed(view, intents):
         return []
     else:
@@ -170,7 +170,9 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedC
     room = block.limit - len(block.value) - 1 if block else 0
     lines: list[str] = []
     archived: list[str] = []
-    told = [] if to_forget(view, intents) else [intent for intent in intents if intent.kind == "tell"]
+    # Words alone that name one of the listed notes are no fact.
+    names_listed = len(intents) == 1 and bool(to_forget(view, intents))
+    told = [] if names_listed else [intent for intent in intents if intent.kind == "tell"]
     for intent in told:
         line = f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
         if known_note(view, intent.text):

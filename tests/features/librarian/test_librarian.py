@@ -559,6 +559,19 @@ async def test_it_forgets_the_statement_that_was_named_and_no_other_one_in_its_l
         assert answer.startswith("I have struck this out of my notes"), answer
 
 
+async def test_what_is_told_and_asked_beside_a_wish_to_forget_is_filed_and_answered() -> None:
+    talk = Talk(blocks={"human": "Likes tea"})
+    answer = await talk.says("I play chess. Forget the tea. Forget my bicycle. Where is my hat?")
+    assert talk.blocks["human"] == '2026-11-21: "I play chess."'
+    for words in (
+        'struck this out of my notes: "Likes tea"',
+        "put this in my notes",
+        'no note about "my bicycle"',
+        "I don't know",
+    ):
+        assert words in answer, words
+
+
 async def test_each_statement_has_a_line_of_its_own() -> None:
     talk = Talk()
     await talk.says("I live in Turin. I play the violin. My sister is Emma. She is a doctor.")

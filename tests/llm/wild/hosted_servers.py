@@ -2,19 +2,7 @@
 
 from typing import Any
 
-from tests.llm.wild.openai_shapes import (
-    DONE,
-    ROME,
-    TIME,
-    WEATHER_IN_ROME,
-    body,
-    call,
-    case,
-    delta,
-    events,
-    last,
-    piece,
-)
+from tests.llm.wild.openai_shapes import DONE, ROME, TIME, WEATHER_IN_ROME, body, call, case, delta, events, last, piece
 from tests.support.model_server import Answer, event
 
 TEXT = ("text", "Ciao!")
