@@ -2,7 +2,6 @@ import re
 from typing import Any
 
 import orjson
-import pytest
 
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response, spoken_words
 from ricordo.domain.message import (
@@ -12,6 +11,7 @@ from ricordo.domain.message import (
     Message,
     Part,
     ReasoningPart,
+    Role,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
@@ -38,70 +38,41 @@ def wires(message: Message, format: MessageFormat = FORMAT) -> list[dict[str, An
 
 
 def test_every_piece_has_the_common_fields_in_their_exact_formats() -> None:
-    message = assistant(
-        ReasoningPart("Hm."),
-        TextPart("Hello."),
-        ToolCallPart("call-1", "search", "{}"),
-        created_at=1_795_293_195_999_999,
-        run_id="run-1",
-        step_id="step-1",
-        name="Nina",
-        sender_id="agent-2",
-    )
+    parts = (ReasoningPart("Hm."), TextPart("Hello."), ToolCallPart("call-1", "search", "{}"))
+    known = {"run_id": "run-1", "step_id": "step-1", "name": "Nina", "sender_id": "agent-2"}
+    message = assistant(*parts, created_at=1_795_293_195_999_999, **known)
 
     pieces = wires(message)
 
-    assert [piece["message_type"] for piece in pieces] == [
-        "reasoning_message",
-        "assistant_message",
-        "tool_call_message",
-    ]
+    kinds = ["reasoning_message", "assistant_message", "tool_call_message"]
+    assert [piece["message_type"] for piece in pieces] == kinds
     uuid = message.id.removeprefix("message-")
     assert [piece["otid"] for piece in pieces] == [f"{uuid[:-2]}0{place}" for place in range(3)]
+    common = {**known, "id": message.id, "date": "2026-11-21T20:33:15+00:00", "is_err": None, "seq_id": None}
     for piece in pieces:
-        common = {
-            "id": message.id,
-            "date": "2026-11-21T20:33:15+00:00",
-            "name": "Nina",
-            "sender_id": "agent-2",
-            "step_id": "step-1",
-            "run_id": "run-1",
-            "is_err": None,
-            "seq_id": None,
-        }
         assert common.items() <= piece.items()
 
 
-def test_the_otid_counts_in_hexadecimal() -> None:
-    message = assistant(*(ReasoningPart(f"Thought {n}") for n in range(17)))
-
-    otids = [piece["otid"] for piece in wires(message)]
-
+def test_the_otid_counts_in_hexadecimal_unless_the_sender_gave_one() -> None:
+    otids = [piece["otid"] for piece in wires(assistant(*(ReasoningPart(f"Thought {n}") for n in range(17))))]
     assert [otid[-2:] for otid in otids[9:]] == ["09", "0a", "0b", "0c", "0d", "0e", "0f", "10"]
     assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", otid) for otid in otids)
-
-
-def test_an_otid_that_the_sender_gave_is_kept() -> None:
     assert [wire["otid"] for wire in wires(make.message(AGENT, otid="mine"))] == ["mine"]
 
 
-@pytest.mark.parametrize("role", ["system", "user", "summary"])
-def test_plain_messages_have_their_words(role: Any) -> None:
-    (wire,) = wires(make.message(AGENT, "Hello.", role))
-
-    field = "summary" if role == "summary" else "content"
-    assert (wire["message_type"], wire[field]) == (f"{role}_message", "Hello.")
+def test_plain_messages_have_their_words() -> None:
+    roles: tuple[Role, ...] = ("system", "user", "summary")
+    for role in roles:
+        (wire,) = wires(make.message(AGENT, "Hello.", role))
+        field = "summary" if role == "summary" else "content"
+        assert (wire["message_type"], wire[field]) == (f"{role}_message", "Hello.")
+    assert wires(assistant(TextPart(""))) == wires(assistant()) == []
 
 
 def test_a_user_may_send_several_texts_and_pictures() -> None:
-    parts = (
-        TextPart("What is this?"),
-        ImagePart("image/png", data="aGk=", detail="low"),
-        ImagePart("image/png", url="https://example.org/cat.png"),
-        TextPart("And this?"),
-    )
-
-    (wire,) = wires(make.message(AGENT, parts=parts))
+    picture = ImagePart("image/png", data="aGk=", detail="low")
+    linked = ImagePart("image/png", url="https://example.org/cat.png")
+    (wire,) = wires(make.message(AGENT, parts=(TextPart("What is this?"), picture, linked, TextPart("And this?"))))
 
     assert wire["content"] == [
         {"type": "text", "text": "What is this?"},
@@ -109,33 +80,24 @@ def test_a_user_may_send_several_texts_and_pictures() -> None:
         {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
         {"type": "text", "text": "And this?"},
     ]
+    # One picture alone stays a list, and nothing is an empty one.
+    for parts, kinds in (((picture,), ["image"]), ((), [])):
+        (wire,) = wires(make.message(AGENT, parts=parts))
+        assert [item["type"] for item in wire["content"]] == kinds
 
 
-def test_one_picture_alone_stays_a_list_and_nothing_is_an_empty_one() -> None:
-    (picture,) = wires(make.message(AGENT, parts=(ImagePart("image/png", data="aGk="),)))
-    (nothing,) = wires(make.message(AGENT, parts=()))
-
-    assert [item["type"] for item in picture["content"]] == ["image"]
-    assert nothing["content"] == []
-
-
-@pytest.mark.parametrize(
-    ("part", "fields"),
-    [
+def test_thoughts_are_shown_or_hidden() -> None:
+    shown = {"message_type": "reasoning_message", "reasoning": "Hm."}
+    for part, fields in (
+        (ReasoningPart("Hm.", signature="proof"), {**shown, "source": "reasoner_model", "signature": "proof"}),
+        (ReasoningPart("Hm.", native=False), {**shown, "source": "non_reasoner_model", "signature": None}),
         (
-            ReasoningPart("Hm.", signature="proof"),
-            {"reasoning": "Hm.", "source": "reasoner_model", "signature": "proof"},
+            ReasoningPart("", redacted="c2VjcmV0"),
+            {"message_type": "hidden_reasoning_message", "state": "redacted", "hidden_reasoning": "c2VjcmV0"},
         ),
-        (ReasoningPart("Hm.", native=False), {"reasoning": "Hm.", "source": "non_reasoner_model", "signature": None}),
-        (ReasoningPart("", redacted="c2VjcmV0"), {"state": "redacted", "hidden_reasoning": "c2VjcmV0"}),
-    ],
-)
-def test_thoughts_are_shown_or_hidden(part: ReasoningPart, fields: dict[str, Any]) -> None:
-    (wire,) = wires(assistant(part))
-
-    assert fields.items() <= wire.items()
-    kind = "hidden_reasoning_message" if part.redacted else "reasoning_message"
-    assert wire["message_type"] == kind
+    ):
+        (wire,) = wires(assistant(part))
+        assert fields.items() <= wire.items()
 
 
 def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
@@ -161,9 +123,8 @@ def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
     assert [call["name"] for call in plain[1]["tool_calls"]] == ["search", "send_message"]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "format", "words"),
-    [
+def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
+    for name, arguments, format, words in (
         ("send_message", '{"message": "Hi."}', FORMAT, "Hi."),
         ("send_message", '{"message": ""}', FORMAT, ""),
         ("send_message", '{"message": "Hi."', FORMAT, None),
@@ -174,47 +135,27 @@ def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
         ("speak", '{"message": "Hi."}', FORMAT, None),
         ("speak", '{"words": "Hi."}', MessageFormat(True, "speak", "words"), "Hi."),
         ("speak", '{"words": "Hi."}', MessageFormat(False, "speak", "words"), None),
-    ],
-)
-def test_only_a_whole_call_of_the_speaking_tool_is_speech(
-    name: str, arguments: str, format: MessageFormat, words: str | None
-) -> None:
-    assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words
-
-
-def test_a_call_that_cannot_be_read_stays_a_call() -> None:
-    (wire,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
-
-    assert wire["tool_call"] == {"name": "send_message", "arguments": '{"message": "Hi.', "tool_call_id": "call-1"}
-
-
-def test_empty_words_are_no_message() -> None:
-    assert wires(assistant(TextPart(""))) == []
-    assert wires(assistant()) == []
+    ):
+        assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words, arguments
+    (call,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
+    assert call["tool_call"] == {"name": "send_message", "arguments": '{"message": "Hi.', "tool_call_id": "call-1"}
+    (spoken,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}')))
+    assert (spoken["message_type"], spoken["content"]) == ("assistant_message", '{"mood":"calm"}')
 
 
 def test_results_carry_what_the_tools_printed() -> None:
+    trace = "Error executing function run: ValueError: It"
     results = (
         ToolReturnPart("call-1", "run", "success", "4", stdout=("two", "and two")),
-        ToolReturnPart("call-2", "run", "error", "It broke.", stderr=("Error executing function run: ValueError: It",)),
+        ToolReturnPart("call-2", "run", "error", "It broke.", stderr=(trace,)),
     )
 
     (wire,) = wires(make.message(AGENT, role="tool", parts=results))
 
-    first = {
-        "tool_return": "4",
-        "status": "success",
-        "tool_call_id": "call-1",
-        "stdout": ["two", "and two"],
-        "stderr": None,
-    }
-    second = {
-        "tool_return": "It broke.",
-        "status": "error",
-        "tool_call_id": "call-2",
-        "stdout": None,
-        "stderr": ["Error executing function run: ValueError: It"],
-    }
+    first = {"tool_return": "4", "status": "success", "tool_call_id": "call-1"}
+    first |= {"stdout": ["two", "and two"], "stderr": None}
+    second = {"tool_return": "It broke.", "status": "error", "tool_call_id": "call-2"}
+    second |= {"stdout": None, "stderr": [trace]}
     assert first.items() <= wire.items()
     assert wire["message_type"] == "tool_return_message"
     assert wire["tool_returns"] == [{"type": "tool", **first}, {"type": "tool", **second}]
@@ -287,9 +228,3 @@ def test_what_the_server_says_in_the_users_role_can_be_left_out() -> None:
     quiet = MessageFormat(shows_events=False)
     assert [len(wires(one, FORMAT)) for one in (heartbeat, forged)] == [1, 1]
     assert [len(wires(one, quiet)) for one in (heartbeat, forged)] == [0, 1]
-
-
-def test_an_object_that_is_spoken_is_told_as_json() -> None:
-    said = assistant(ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}'))
-    (spoken,) = wires(said)
-    assert (spoken["message_type"], spoken["content"]) == ("assistant_message", '{"mood":"calm"}')
