@@ -50,7 +50,7 @@ class SseEncoder:
         self._clock = clock
         self._has_tokens = has_tokens
         self._next = first
-        self._told: dict[str, str] = {}
+        self._sent: dict[str, str] = {}
         self._proofs: set[str] = set()
         self._whole: set[tuple[str, ...]] = set()
         self._saved: set[str] = set()
@@ -82,9 +82,9 @@ class SseEncoder:
         """Go on behind these events, which were sent to the same reader before."""
         for chunk in sent:
             if chunk.startswith(_PREFIX) and chunk != DONE:
-                self._recall(orjson.loads(chunk.removeprefix(_PREFIX)))
+                self._note(orjson.loads(chunk.removeprefix(_PREFIX)))
 
-    def _recall(self, wire: Json) -> None:
+    def _note(self, wire: Json) -> None:
         kind = wire["message_type"]
         if field := _TEXT_FIELDS.get(kind):
             self._add(wire["id"] + field, wire[field])
@@ -108,67 +108,64 @@ class SseEncoder:
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
         wires = (wire for message in fresh for wire in message_responses(message, self._view))
-        return [self._data(untold) for wire in wires for untold in self._untold(wire)]
+        return [self._data(unsent) for wire in wires for unsent in self._unsent(wire)]
 
-    def _untold(self, wire: Json) -> list[Json]:
-        """What of a saved message was not told yet: all of it, the rest of it, or nothing."""
+    def _unsent(self, wire: Json) -> list[Json]:
+        """What of a saved message was not sent yet: all of it, the rest of it, or nothing."""
         if field := _TEXT_FIELDS.get(wire["message_type"]):
-            return self._untold_text(wire, field)
+            return self._unsent_text(wire, field)
         if wire["message_type"] == "tool_call_message":
-            return self._untold_calls(wire)
+            return self._unsent_calls(wire)
         return [] if _piece(wire) in self._whole else [wire]
 
-    def _untold_text(self, wire: Json, field: str) -> list[Json]:
+    def _unsent_text(self, wire: Json, field: str) -> list[Json]:
         key = wire["id"] + field
-        told, whole = self._told.pop(key, ""), wire[field]
-        if not told:
+        sent, whole = self._sent.pop(key, ""), wire[field]
+        if not sent:
             return [wire]
-        if told.startswith(whole):
-            self._told[key] = told[len(whole) :]
-            # A signature comes with the whole message only, so it is told by itself.
+        if sent.startswith(whole):
+            self._sent[key] = sent[len(whole) :]
+            # A signature comes with the whole message only, so it is sent by itself.
             has_proof = wire.get("signature") and wire["signature"] not in self._proofs
             return [{**wire, field: ""}] if has_proof else []
-        return [{**wire, field: _rest(whole, told)}]
+        return [{**wire, field: _rest(whole, sent)}]
 
-    def _untold_calls(self, wire: Json) -> list[Json]:
-        told = {call["tool_call_id"]: self._told.get(wire["id"] + call["tool_call_id"]) for call in wire["tool_calls"]}
-        whole_calls = [call for call in wire["tool_calls"] if told[call["tool_call_id"]] is None]
+    def _unsent_calls(self, wire: Json) -> list[Json]:
+        sent = {call["tool_call_id"]: self._sent.get(wire["id"] + call["tool_call_id"]) for call in wire["tool_calls"]}
+        whole_calls = [call for call in wire["tool_calls"] if sent[call["tool_call_id"]] is None]
         rests = [
             {"tool_call_id": call["tool_call_id"], "arguments": rest}
             for call in wire["tool_calls"]
-            if (known := told[call["tool_call_id"]]) is not None and (rest := _rest_of_call(call["arguments"], known))
+            if (known := sent[call["tool_call_id"]]) is not None and (rest := _rest_of_call(call["arguments"], known))
         ]
         whole = [{**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls}] if whole_calls else []
         return whole + [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
 
     def _delta(self, event: Delta) -> list[bytes]:
-        if isinstance(event, ToolCallDelta) and self._speaks(event):
-            if not (words := self._words(event)):
-                return []
+        if isinstance(event, ToolCallDelta) and (words := self._words(event)) is not None:
             event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words)
+            if not words:
+                return []
         fields = _delta_fields(event)
         if not self._view.keeps(fields):
             return []
-        self._add(*_told_text(event))
+        self._add(*_sent_text(event))
         return [self._data({**self._base(event), **fields})]
 
-    def _speaks(self, event: ToolCallDelta) -> bool:
-        """Whether it is a call of the speaking tool, which is told as what it says."""
+    def _words(self, event: ToolCallDelta) -> str | None:
+        """What this piece of a call of the speaking tool says; None for any other call."""
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:
             self._speeches.add(key)
             self._speakers.setdefault(event.message_id, (event.call_id, ArgumentStream(self._view.tool_argument)))
-        return key in self._speeches
-
-    def _words(self, event: ToolCallDelta) -> str:
-        # Of several speeches in one message the first is told in deltas, and the others whole: so each stays in one piece.
+        if key not in self._speeches:
+            return None
+        # Of several speeches in one message the first is sent in deltas, and the others whole: so each stays in one piece.
         call_id, arguments = self._speakers[event.message_id]
-        if call_id != event.call_id:
-            return ""
-        return arguments.feed(event.arguments)[0]
+        return arguments.feed(event.arguments)[0] if call_id == event.call_id else ""
 
     def _add(self, key: str, text: str) -> None:
-        self._told[key] = self._told.get(key, "") + text
+        self._sent[key] = self._sent.get(key, "") + text
 
     def _base(self, event: Delta) -> Json:
         return {
@@ -275,25 +272,25 @@ def _piece(wire: Json) -> tuple[str, ...]:
     return wire["id"], wire["message_type"], str(wire["otid"])
 
 
-def _rest(whole: str, told: str) -> str:
-    return whole[len(told) :] if whole.startswith(told) else whole
+def _rest(whole: str, sent: str) -> str:
+    return whole[len(sent) :] if whole.startswith(sent) else whole
 
 
-def _rest_of_call(whole: str, told: str) -> str:
-    if whole.startswith(told):
-        return whole[len(told) :]
-    # Where thoughts are taken out, what is told has no space between its parts, and what is stored may have.
+def _rest_of_call(whole: str, sent: str) -> str:
+    if whole.startswith(sent):
+        return whole[len(sent) :]
+    # Where thoughts are taken out, what is sent has no space between its parts, and what is stored may have.
     try:
         values = orjson.loads(whole)
         compact = orjson.dumps(values).decode()
-        if compact.startswith(told):
-            return compact[len(told) :]
-        return "" if orjson.loads(told) == values else whole
+        if compact.startswith(sent):
+            return compact[len(sent) :]
+        return "" if orjson.loads(sent) == values else whole
     except orjson.JSONDecodeError:
         return whole
 
 
-def _told_text(event: Delta) -> tuple[str, str]:
+def _sent_text(event: Delta) -> tuple[str, str]:
     if isinstance(event, ToolCallDelta):
         return event.message_id + event.call_id, event.arguments
     return event.message_id + ("content" if isinstance(event, TextDelta) else "reasoning"), event.text
