@@ -16,11 +16,11 @@ from ricordo.storage.memory_tables import agents_blocks
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.repository import (
     RowMapper,
-    columns_of,
     count_in,
     equal,
     found,
     ids_in,
+    names_of,
     new_values,
     plain,
     setter,
@@ -54,7 +54,7 @@ _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
 _INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
-_CHANGED = [column.name for column in columns_of(agents, "id", "organization_id", "created_by", "created_at")]
+_CHANGED = names_of(agents, "id", "organization_id", "created_by", "created_at")
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _UPDATE = setter(agents, *_CHANGED, where=agents.c.id == bindparam("agent_id"))
 _DELETE_TAGS = delete(agents_tags).where(equal(agents_tags, "agent_id"))

@@ -23,6 +23,7 @@ from ricordo.storage.repository import (
     columns_of,
     count_in,
     equal,
+    names_of,
     new_values,
     one_of,
     setter,
@@ -33,7 +34,7 @@ from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.versions import Change
 
 _COLUMNS = columns_of(blocks)
-_NAMES = tuple(column.name for column in _COLUMNS)
+_NAMES = names_of(blocks)
 # A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)

@@ -16,7 +16,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
-from ricordo.storage.repository import columns_of, equal, one_of, values_of
+from ricordo.storage.repository import columns_of, equal, names_of, one_of, values_of
 from ricordo.storage.store import Transaction
 from ricordo.storage.versions import PARENT
 
@@ -25,7 +25,7 @@ _ID = re.compile(rf"[0-9a-f]{{{SHORTEST_ID},40}}")
 _NEWEST = 1 << 62  # more than any chain has versions
 _COLUMNS = [*columns_of(commits, "chain", "parent"), PARENT]
 _OTHER = ("chain", "parent", "other_parent", "author_kind", "author_id", "author_name")
-_PLAIN = [column.name for column in columns_of(commits, *_OTHER)]
+_PLAIN = names_of(commits, *_OTHER)
 _SELECT = select(*_COLUMNS)
 _IN_CHAIN = is_in_chain(commits)
 _PAGE = (

@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost
 from ricordo.storage import wake_ups
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import Missing, columns_of, equal, found, new_values, setter, values_of
+from ricordo.storage.repository import Missing, equal, found, names_of, new_values, setter, values_of
 from ricordo.storage.store import Store, Transaction
 from ricordo.storage.tables import jobs
 
@@ -31,7 +31,7 @@ _KEPT_PERIODIC_SECONDS = 3600
 _PRUNED_AT_ONCE = 500
 _WAKE_UP = "jobs.wake_up"
 
-_FIELDS = [column.name for column in columns_of(jobs)]
+_FIELDS = names_of(jobs)
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
 # A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.

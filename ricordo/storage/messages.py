@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, bindparam, insert, select
 from ricordo.domain.message import Message, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import columns_of, equal, found, new_values, one_of, setter, values_of
+from ricordo.storage.repository import columns_of, equal, found, names_of, new_values, one_of, setter, values_of
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import messages
 
@@ -19,7 +19,7 @@ _BY_NUMBERS = _SELECT.where(one_of(messages.c.seq, "numbers"))
 _BY_ID = _SELECT.where(equal(messages, "id", "organization_id"))
 _OF_RUN = _SELECT.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
 _BY_OTIDS = _SELECT.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
-_PLAIN = [column.name for column in columns_of(messages, "parts", "text", "tool_name")]
+_PLAIN = names_of(messages, "parts", "text", "tool_name")
 _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
 

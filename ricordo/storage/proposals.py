@@ -12,7 +12,7 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import blobs
 from ricordo.storage.memory_tables import proposals
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import author_values, columns_of, equal, found, new_values, setter, values_of
+from ricordo.storage.repository import author_values, equal, found, names_of, new_values, setter, values_of
 from ricordo.storage.store import Transaction
 
 _SELECT = select(proposals)
@@ -37,9 +37,7 @@ _FOLLOW = (
     .where(proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"), _WAITS)
     .values(label=bindparam("relabelled"))
 )
-_PLAIN = [
-    column.name for column in columns_of(proposals, "base_blob", "blob", "author_kind", "author_id", "author_name")
-]
+_PLAIN = names_of(proposals, "base_blob", "blob", "author_kind", "author_id", "author_name")
 _INSERT = insert(proposals)
 _SETTLED = ("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
 _SETTLE = setter(proposals, *_SETTLED, where=proposals.c.id == bindparam("proposal_id"))

@@ -8,12 +8,12 @@ from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import columns_of, equal, found, new_values, setter, values_of
+from ricordo.storage.repository import equal, found, names_of, new_values, setter, values_of
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import providers
 
 _SETTINGS = ("region", "api_version", "last_synced")
-_PLAIN = [column.name for column in columns_of(providers, "settings")]
+_PLAIN = names_of(providers, "settings")
 _BY_ID = select(providers).where(equal(providers, "id", "organization_id"))
 _BY_NAME = select(providers.c.id).where(equal(providers, "name", "organization_id"))
 _ALL = select(providers).where(equal(providers, "organization_id")).order_by(providers.c.created_at, providers.c.seq)

@@ -12,9 +12,9 @@ from ricordo.errors import Conflict, LeaseLost
 from ricordo.storage.paging import Page, read_page
 from ricordo.storage.repository import (
     USAGE,
-    columns_of,
     equal,
     found,
+    names_of,
     new_values,
     setter,
     usage_of,
@@ -25,8 +25,8 @@ from ricordo.storage.store import Transaction, each
 from ricordo.storage.tables import runs, steps
 from ricordo.storage.usage import keep_spent
 
-_RUN_FIELDS = [column.name for column in columns_of(runs, *USAGE)]
-_STEP_FIELDS = [column.name for column in columns_of(steps, *USAGE)]
+_RUN_FIELDS = names_of(runs, *USAGE)
+_STEP_FIELDS = names_of(steps, *USAGE)
 _CHANGING = (
     *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
     "user_id",

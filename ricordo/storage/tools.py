@@ -9,7 +9,16 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import RowMapper, columns_of, count_in, equal, found, new_values, one_of, setter
+from ricordo.storage.repository import (
+    RowMapper,
+    count_in,
+    equal,
+    found,
+    names_of,
+    new_values,
+    one_of,
+    setter,
+)
 from ricordo.storage.store import Transaction
 from ricordo.storage.tables import agents_tools, organizations, tools
 
@@ -26,7 +35,7 @@ _OF_AGENT = (
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _INSERT, _ATTACH = insert(tools), insert(agents_tools)
-_CHANGED = [column.name for column in columns_of(tools, "id", "organization_id", "created_by", "created_at")]
+_CHANGED = names_of(tools, "id", "organization_id", "created_by", "created_at")
 _UPDATE = setter(tools, *_CHANGED, where=tools.c.id == bindparam("tool_id"))
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
 _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))

@@ -18,11 +18,11 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, jobs
 from ricordo.storage.memory_tables import chains, commits, memory_remotes, number_of_chain
-from ricordo.storage.repository import author_values, columns_of, equal, new_values, setter, values_of
+from ricordo.storage.repository import author_values, columns_of, equal, names_of, new_values, setter, values_of
 from ricordo.storage.store import Transaction
 
 _COLUMNS = columns_of(chains)
-_PLAIN = [column.name for column in columns_of(chains, "files")]
+_PLAIN = names_of(chains, "files")
 # Whether there are remotes is read with the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)

@@ -20,7 +20,7 @@ from ricordo.storage.memory_tables import (
     is_in_chain,
     number_of_chain,
 )
-from ricordo.storage.repository import Missing, columns_of, new_values, setter, values_of
+from ricordo.storage.repository import Missing, names_of, new_values, setter, values_of
 from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.versions import PARENT
 
@@ -57,7 +57,7 @@ _TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
     is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
 )
 _INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
-_BLOCK_COLUMNS = [column.name for column in columns_of(blocks)]
+_BLOCK_COLUMNS = names_of(blocks)
 _INSERT_BLOCK = insert(blocks)
 _WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _AS_EXPECTED = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
