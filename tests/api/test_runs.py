@@ -158,7 +158,6 @@ def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
     said = client.agents.messages.create(agent.id, input="Hello.").messages[0]
     run_id = said.run_id or ""
     history = [message.id for message in client.agents.messages.list(agent.id)]
-    spent = http.get("/v1/ledger", params={"agent_id": agent.id}).json()["lines"]
 
     assert http.delete(f"/v1/runs/{run_id}").json() == {"message": f"{run_id} was deleted."}
 
@@ -166,7 +165,6 @@ def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
         assert http.get(path).status_code == 404
     assert http.delete(f"/v1/runs/{run_id}").status_code == 404
     assert [message.id for message in client.agents.messages.list(agent.id)] == history
-    assert http.get("/v1/ledger", params={"agent_id": agent.id}).json()["lines"] == spent
     assert client.agents.messages.create(agent.id, input="Again.").messages
 
 
