@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,22 +23,15 @@ _ALWAYS = (
 )
 
 
-@dataclass(frozen=True)
-class ErasedFiles:
-    """What was done with which file, by its path in the data folder; and sentences about what lies out of reach."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    elsewhere: list[str] = field(default_factory=lambda: list(_ALWAYS))
-
-
-def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> ErasedFiles:
-    """Remove the memory's repositories, its remotes in the data folder, and the backups that hold the user.
+def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> Erasure:
+    """Remove the memory's repositories, its remotes in the data folder, and the backups that hold the user; returns what was done.
 
     `database` is the file in use, None with PostgreSQL; `others` are the addresses of all remotes that are left.
 
     Raises Unavailable where one cannot be removed.
     """
-    done = ErasedFiles()
+    done = erasure.model_copy(deep=True)
+    done.note_elsewhere(_ALWAYS)
     try:
         for chain_id in erasure.chains:
             done.files.update({_name(path, data_dir): "removed" for path in delete_chain_files(data_dir, chain_id)})
@@ -72,7 +64,7 @@ def without_password(address: str) -> str:
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}" if slashes else address
 
 
-def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], done: ErasedFiles) -> None:
+def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], done: Erasure) -> None:
     """Remove the remotes that lie in our own folder; those elsewhere, and those that others use too, are named."""
     own = (data_dir / REMOTES).resolve()
     used = [path for path in map(_path_at, others) if path]

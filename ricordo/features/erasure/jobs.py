@@ -171,9 +171,7 @@ class ErasureWork:
         done = await asyncio.to_thread(erase_files, settings.data_dir, database, self.erasure, others)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
-            erasure.files |= done.files
-            erasure.note_elsewhere(done.elsewhere)
-            erasure.remotes = {}
+            erasure.files, erasure.elsewhere, erasure.remotes = done.files, done.elsewhere, {}
 
         await self._write(note)
 
