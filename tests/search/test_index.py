@@ -1,6 +1,8 @@
 """Search: filters before the limit, queries as data, any language, and forgetting. For the rest see `index/`."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -243,3 +245,16 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
         # Each in a transaction of its own, as the first has so many words.
         assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 1
     assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 0
+
+
+def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
+    """The repositories do not index what they store, so a direct call would leave texts that no search finds."""
+    package = Path(index.__file__).parents[1]
+    calls = re.compile(r"\b(messages\.insert_all|archives\.(insert_one|insert_passages|delete_passage))\(")
+    found = {
+        (p.relative_to(package).as_posix(), call[1])
+        for p in package.rglob("*.py")
+        for call in calls.finditer(p.read_text("utf-8"))
+    }
+    # An archive that is made without passages has nothing to index.
+    assert {path for path, call in found if call != "archives.insert_one"} == {"search/index.py"}
