@@ -8,12 +8,14 @@ words.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
-from sqlalchemy import String, bindparam, or_, select
+from sqlalchemy import String, bindparam, select
 from sqlalchemy import cast as cast_to
+from sqlalchemy import or_ as any_of
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
@@ -126,7 +128,8 @@ class _Search:
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
         if roles:
-            may &= self._of_role(roles)
+            own = records["role"]
+            may &= reduce(or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_)
         if wanted.start is not None:
             may &= records["created_at"] >= wanted.start
         if wanted.end is not None:
@@ -139,14 +142,6 @@ class _Search:
             may &= carried >= (len(tags) if wanted.all_tags else 1)
         # Without a mask everything is quicker.
         return None if self.view.documents.is_whole and may.all() else may
-
-    def _of_role(self, roles: Sequence[str]) -> Bools:
-        """Which positions have one of these roles."""
-        own = self.view.records["role"]
-        held: Bools = np.zeros(len(own), dtype=np.bool_)
-        for role in self.view.roles & set(roles):
-            held |= own == ROLES.index(role)
-        return held
 
     def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
         """The postings of these words and of other forms of them; a word in no document is looked for as part of others."""
@@ -251,7 +246,7 @@ def _newest(view: PartitionView, may: Bools | None, limit: int) -> list[SearchHi
 def _containing(count: int) -> Any:
     """The postings of terms that hold one of so many parts."""
     parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
-    held = or_(*(search_terms.c.term.contains(part) for part in parts))
+    held = any_of(*(search_terms.c.term.contains(part) for part in parts))
     partitions = each(bindparam("partitions", type_=jobs.c.payload.type))
     terms = (
         select(search_terms.c.partition, search_terms.c.term)
