@@ -101,7 +101,7 @@ async def _put(store: SqliteStore, owned: UserMemory, edits: int) -> float:
     new = list(texts(edits, seed=3))
     began = time.process_time()
     for text in new:
-        await store.write(partial(user_memory.put, owned=owned, label=LABEL, text=text, by=ADA))
+        await store.write(partial(user_memory.put, memory=owned, label=LABEL, text=text, by=ADA))
     return (time.process_time() - began) / edits
 
 

@@ -89,25 +89,25 @@ def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = 
     return UserMemory(user, new)
 
 
-def listed(tx: Transaction, owned: UserMemory) -> tuple[Block, ...]:
+def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     """The blocks by their labels, without their tags."""
-    return blocks.of_user(tx, owned.scope, owned.user.id)
+    return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
-def find(tx: Transaction, owned: UserMemory, label: str) -> Block | None:
+def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
     """The block with this label, if there is one."""
-    return blocks.labelled(tx, owned.chain.id, label)
+    return blocks.labelled(tx, memory.chain.id, label)
 
 
-def require(tx: Transaction, owned: UserMemory, label: str) -> Block:
+def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
     """The block with this label; raises NotFound."""
-    block = find(tx, owned, label)
+    block = find(tx, memory, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
     return block
 
 
-def put(tx: Transaction, owned: UserMemory, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
+def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
     """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
 
     With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
@@ -116,15 +116,15 @@ def put(tx: Transaction, owned: UserMemory, label: str, text: str, by: Actor, op
     require_label(label)
     _require_storable(text, options.message, options.title, options.description)
     settings = _checked(options.settings())
-    owned = _held(tx, owned)
-    block = find(tx, owned, label)
+    memory = _locked(tx, memory)
+    block = find(tx, memory, label)
     metadata = ChangeMetadata(by, options.message or f"{'Edit' if block else 'Make'} {label}")
     if block is None:
         if options.expected is not None:
             raise Stale(
                 f'Block "{label}" is not there any more. Read the list of blocks, or send it without a version.'
             )
-        return make(tx, owned.chain, label, text, metadata, settings)
+        return make(tx, memory.chain, label, text, metadata, settings)
     value = _merged(tx, block, text, options.expected)
     return _update(tx, block, {**settings, "value": value}, metadata)
 
@@ -137,7 +137,7 @@ def make(
     metadata: ChangeMetadata,
     settings: Mapping[str, Any],
 ) -> Block:
-    """Store a new block in a chain that is held. Raises Conflict where the label is taken, TooLong, Forbidden."""
+    """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
     block = new_in(chain, require_label(label), metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
@@ -147,7 +147,7 @@ def make(
 
 def delete(
     tx: Transaction,
-    owned: UserMemory,
+    memory: UserMemory,
     label: str,
     by: Actor,
     *,
@@ -156,39 +156,39 @@ def delete(
 ) -> None:
     """Delete the block; its history stays, and it can be restored. Raises NotFound, Stale, Forbidden."""
     _require_storable(message)
-    owned = _held(tx, owned)
-    block = require(tx, owned, label)
+    memory = _locked(tx, memory)
+    block = require(tx, memory, label)
     if expected is not None and not is_current(block, expected):
         raise _stale(block, expected)
     blocks.remove(tx, block, ChangeMetadata(by, message or f"Delete {label}"))
 
 
 def restore(
-    tx: Transaction, owned: UserMemory, label: str, version_id: str, by: Actor, *, message: str | None = None
+    tx: Transaction, memory: UserMemory, label: str, version_id: str, by: Actor, *, message: str | None = None
 ) -> Block:
     """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
 
     Raises NotFound, Conflict for an id that is not unique, TooLong, Forbidden.
     """
     _require_storable(message)
-    owned = _held(tx, owned)
-    version = history.get(tx, owned.chain.id, version_id)
-    text = history.text_at(tx, owned.chain.id, label, version)
+    memory = _locked(tx, memory)
+    version = history.get(tx, memory.chain.id, version_id)
+    text = history.text_at(tx, memory.chain.id, label, version)
     if text is None:
         raise NotFound(
             f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
         )
     metadata = ChangeMetadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
-    block = find(tx, owned, label)
+    block = find(tx, memory, label)
     return (
-        revive(tx, owned.chain, label, text, metadata)
+        revive(tx, memory.chain, label, text, metadata)
         if block is None
         else _update(tx, block, {"value": text}, metadata)
     )
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
-    """Make a block anew in a chain that is held, with the id and the settings it had when it was deleted.
+    """Make a block anew in a locked chain, with the id and the settings it had when it was deleted.
 
     An agent's own block is attached to it again. Raises as `make` does, Conflict also where that agent has another such block now.
     """
@@ -213,13 +213,13 @@ def _is_there(tx: Transaction, chain: Chain) -> bool:
 
 
 def rename(
-    tx: Transaction, owned: UserMemory, label: str, new_label: str, by: Actor, *, message: str | None = None
+    tx: Transaction, memory: UserMemory, label: str, new_label: str, by: Actor, *, message: str | None = None
 ) -> Block:
     """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
     require_label(new_label)
     _require_storable(message)
-    owned = _held(tx, owned)
-    block = require(tx, owned, label)
+    memory = _locked(tx, memory)
+    block = require(tx, memory, label)
     if new_label == label:
         return block
     require_free(tx, block, new_label)
@@ -238,7 +238,13 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
 
 
 def change_settings(
-    tx: Transaction, owned: UserMemory, label: str, changed: Mapping[str, Any], by: Actor, *, message: str | None = None
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    changed: Mapping[str, Any],
+    by: Actor,
+    *,
+    message: str | None = None,
 ) -> Block:
     """Change title, description, limit, policy, schema_ref, agent_id, course, metadata, hidden or read_only; no version is made.
 
@@ -247,13 +253,13 @@ def change_settings(
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
-    owned = _held(tx, owned)
-    return _update(tx, require(tx, owned, label), settings, ChangeMetadata(by, message or f"Change {label}"))
+    memory = _locked(tx, memory)
+    return _update(tx, require(tx, memory, label), settings, ChangeMetadata(by, message or f"Change {label}"))
 
 
 def propose_edit(
     tx: Transaction,
-    owned: UserMemory,
+    memory: UserMemory,
     label: str,
     old_string: str,
     new_string: str,
@@ -268,8 +274,8 @@ def propose_edit(
     _require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:
         raise Invalid("The confidence must lie between 0 and 1.")
-    owned = _held(tx, owned)
-    block = find(tx, owned, label)
+    memory = _locked(tx, memory)
+    block = find(tx, memory, label)
     metadata = ChangeMetadata(by, options.reasoning or f"Edit {label}")
     if block is None and old_string:
         raise NotFound(
@@ -278,9 +284,9 @@ def propose_edit(
     if block and metadata.policy_decision(block.rule) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
-    (block or Block("", owned.chain.organization_id, owned.chain.id, label, "")).require_fits(value)
+    (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
     draft = ProposalDraft(
-        owned.chain.id, owned.chain.organization_id, label, value, block, confidence=options.confidence
+        memory.chain.id, memory.chain.organization_id, label, value, block, confidence=options.confidence
     )
     return propose(tx, draft, metadata, options.expires_after)
 
@@ -342,11 +348,11 @@ def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], metadata:
     return blocks.update(tx, block, changed, metadata)
 
 
-def _held(tx: Transaction, owned: UserMemory) -> UserMemory:
-    chain = versions.lock(tx, owned.chain.id)
+def _locked(tx: Transaction, memory: UserMemory) -> UserMemory:
+    chain = versions.lock(tx, memory.chain.id)
     if chain is None:
         raise NotFound("There is nothing in this memory. Write a block first.")
-    return UserMemory(owned.user, chain)
+    return UserMemory(memory.user, chain)
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
