@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select, update
@@ -124,8 +124,8 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
     )
 
 
-def _running(tx: Transaction, about: Collection[str]) -> list[Run]:
-    return [run for run in runs.open_runs(tx) if {run.user_id, run.conversation_id, run.agent_id} & {*about}]
+def _running(tx: Transaction, about: set[str]) -> list[Run]:
+    return [run for run in runs.open_runs(tx) if about & {run.user_id, run.conversation_id, run.agent_id}]
 
 
 async def _cancel(runtime: Runtime, running: list[Run]) -> None:
