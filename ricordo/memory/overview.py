@@ -7,7 +7,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.message import Message
 from ricordo.domain.model import ToolSchema
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
-from ricordo.prompt.overview import Sections, sections
+from ricordo.prompt.system_prompt import Sections, sections
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from dataclasses import replace
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.prompt.memory import MemorySection, OpenFile, PromptDirectory, render_memory
-from ricordo.prompt.overview import Sections, sections
-from ricordo.prompt.system_prompt import system_prompt
+from ricordo.prompt.system_prompt import Sections, sections, system_prompt
 from tests.support import make
 from tests.support.clock import START
 
