@@ -28,7 +28,7 @@ def signing_key(data_dir: Path) -> str:
 
 
 def signature(key: str, timestamp: int, body: bytes) -> str:
-    """The value of the header for this body, sent at this second since 1970."""
+    """Return the value of the header for this body, sent at this second since 1970."""
     digest = hmac.digest(bytes.fromhex(key), f"{timestamp}.".encode() + body, "sha256")
     return f"t={timestamp},v1={digest.hex()}"
 

@@ -61,7 +61,6 @@ _DELETE_TAGS = delete(agents_tags).where(equal(agents_tags, "agent_id"))
 
 
 def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
-    """Store a new agent and its tags."""
     tx.run(_INSERT, _values(agent))
     tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
 

@@ -83,7 +83,6 @@ def ids(tx: Transaction, scope: Scope) -> list[str]:
 
 
 def update(tx: Transaction, archive: Archive) -> None:
-    """Store the name, description and metadata of an archive."""
     tx.run(_UPDATE, {**new_values(values_of(archive, _CHANGED)), "archive_id": archive.id})
 
 
@@ -154,7 +153,6 @@ def passages_by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Passage
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
-    """Return where each of these archives keeps its vectors."""
     return {row.id: row.vector_db for row in tx.all(_VECTOR_DBS, {"ids": list(archive_ids)})}
 
 

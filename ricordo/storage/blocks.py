@@ -155,7 +155,6 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
-    """Return the chain's block with this label, if there is one."""
     found = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
     return next(iter(found.values()), None)
 
@@ -168,7 +167,6 @@ def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
 
 
 def lock(tx: Transaction, id: str) -> None:
-    """Lock the block until this transaction ends."""
     tx.lock(_LOCK, {"id": id})
 
 
@@ -342,7 +340,6 @@ def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: Cha
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
-    """Put the blocks into the agent's prompt, after those it has."""
     tx.run(_ATTACH, [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached])
 
 

@@ -192,7 +192,6 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> int:
-    """Return the greatest seq among the conversation's own messages, 0 where it has none."""
     return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
 
 

@@ -89,7 +89,6 @@ def _open_postgres(settings: Settings, url: str, clock: Clock | None) -> Store:
 
 
 def is_shared(settings: Settings) -> bool:
-    """Return whether other servers may be at work on the same database."""
     return settings.postgres_url is not None
 
 

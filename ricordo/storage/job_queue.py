@@ -23,7 +23,6 @@ class Queue:
     errors: tuple[Job, ...]
 
     def count(self, status: JobStatus) -> int:
-        """Return how many jobs have this status."""
         return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
 
 

@@ -110,7 +110,6 @@ def make_due(tx: Transaction, kind: str, key: str) -> None:
 
 
 def is_due(tx: Transaction) -> bool:
-    """Return whether a job waits whose time has come."""
     return tx.first(_DUE, {"now": tx.clock.now()}) is not None
 
 
@@ -235,7 +234,6 @@ def prune(tx: Transaction) -> int:
 
 
 def job_of(row: Row[Any]) -> Job:
-    """Return the job in a row of its table."""
     return Job(**values_of(row, _FIELDS))
 
 

@@ -55,7 +55,6 @@ def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
-    """Return the messages of this conversation that were sent with these otids."""
     return [_message(row) for row in tx.all(_BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})]
 
 

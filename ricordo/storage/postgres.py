@@ -183,7 +183,7 @@ class _Again(Exception):
 
 
 def _is_lost(cause: BaseException | None) -> bool:
-    """Whether the server ended the connection, or there was none to be had."""
+    """Return whether the server ended the connection, or refused it."""
     if not isinstance(cause, psycopg.OperationalError):
         return False
     return cause.sqlstate is None or cause.sqlstate[:2] == "08" or cause.sqlstate in ("57P01", "57P02", "57P03")
@@ -288,7 +288,7 @@ def read_only(url: str) -> Iterator[Connection]:
 
 
 def server_version(connection: Connection) -> str:
-    """The server's version, as 18.4."""
+    """Return the server's version, as 18.4."""
     return str(connection.exec_driver_sql("SHOW server_version").scalar_one()).split()[0]
 
 

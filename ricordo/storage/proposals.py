@@ -88,7 +88,6 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
-    """Return what a step proposed, the oldest first."""
     rows = tx.all(_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
     return [_proposal(tx, row) for row in rows]
 
@@ -115,7 +114,6 @@ def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
 
 
 def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
-    """Return how many proposals wait, by the label of their block."""
     return {row.label: row.waiting for row in tx.all(_COUNTS, {"chain_id": chain_id})}
 
 

@@ -48,7 +48,6 @@ def page(
 
 
 def of_organization(tx: Transaction, organization_id: str) -> tuple[OrganizationProvider, ...]:
-    """Return all providers of an organization, the oldest first."""
     return tuple(_provider(row) for row in tx.all(_ALL, {"organization_id": organization_id}))
 
 

@@ -46,12 +46,10 @@ class RowMapper(Generic[V]):
 
 
 def columns_of(table: Table, *without: str) -> list[Column[Any]]:
-    """Return the table's columns but `seq` and these."""
     return [column for column in table.c if column.name not in ("seq", *without)]
 
 
 def names_of(table: Table, *without: str) -> list[str]:
-    """Return the names of the table's columns but `seq` and these."""
     return [_plain_name(column) for column in columns_of(table, *without)]
 
 
@@ -84,7 +82,6 @@ def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(item: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of these names."""
     return {name: getattr(item, name) for name in names}
 
 
@@ -117,17 +114,14 @@ def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_t
 
 
 def author_values(author: Actor) -> dict[str, str]:
-    """Return the columns that hold an author."""
     return {"author_kind": author.kind, "author_id": author.id, "author_name": author.name}
 
 
 def usage_values(usage: Usage) -> dict[str, Any]:
-    """Return the columns that hold a Usage."""
     return values_of(usage, USAGE)
 
 
 def usage_of(row: Row[Any]) -> Usage:
-    """Return the Usage in a row of runs or steps."""
     return Usage(*(getattr(row, name) for name in USAGE))
 
 

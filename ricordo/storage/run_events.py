@@ -42,18 +42,15 @@ def append(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> Non
 
 
 def after(tx: Transaction, run_id: str, number: int, most: int) -> list[RunEvent]:
-    """The events behind this number, in order, at most so many."""
     rows = tx.all(_AFTER, {"run_id": run_id, "after": number, "most": most})
     return [RunEvent(row.number, row.data) for row in rows]
 
 
 def of_run(tx: Transaction, run_id: str) -> list[RunEvent]:
-    """Every event of the run, in order."""
     return [RunEvent(row.number, row.data) for row in tx.all(_ALL, {"run_id": run_id})]
 
 
 def last(tx: Transaction, run_id: str) -> RunEvent | None:
-    """The newest event of the run."""
     row = tx.first(_LAST, {"run_id": run_id})
     return RunEvent(row.number, row.data) if row else None
 

@@ -156,7 +156,6 @@ def page(
 
 
 def insert_step(tx: Transaction, step: Step) -> None:
-    """Store a finished step."""
     tx.run(_INSERT_STEP, values_of(step, _STEP_FIELDS) | usage_values(step.usage) | {"tags": list(step.tags)})
 
 
@@ -166,7 +165,6 @@ def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
 
 
 def find_step(tx: Transaction, scope: Scope, id: str) -> Step | None:
-    """Return one step, if there is one with this id."""
     row = tx.first(_STEP, {"id": id, "organization_id": scope.organization_id})
     return _step(row) if row else None
 
@@ -207,7 +205,6 @@ def page_of_steps(
 
 
 def set_feedback(tx: Transaction, step: Step) -> None:
-    """Store the feedback about a step, and its tags."""
     tx.run(_SET_FEEDBACK, {"step_id": step.id, "new_feedback": step.feedback, "new_tags": list(step.tags)})
 
 

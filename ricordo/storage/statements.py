@@ -74,7 +74,6 @@ class PreparedStatement:
         self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
 
     def bind_all(self, rows: Sequence[Row]) -> list[Any]:
-        """Return the parameters of several rows as the driver takes them."""
         return list(map(self._plain or self.bind, rows))
 
     def bind(self, values: Row) -> Any:
@@ -202,7 +201,6 @@ class BulkInsert(PreparedStatement):
         self._encoders = encoders
 
     def bind_rows(self, rows: Sequence[Row]) -> Any:
-        """Return the parameters of these rows, for one execution."""
         return self.bind(
             {name: encoder.encode([row[name] for row in rows]) for name, encoder in self._encoders.items()}
         )

@@ -76,7 +76,6 @@ class Transaction:
         return prepared.read(cursor.fetchall())
 
     def first(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
-        """The first row, or None."""
         rows = self.all(statement, values)
         return rows[0] if rows else None
 

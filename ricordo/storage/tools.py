@@ -63,7 +63,6 @@ def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
 
 
 def update(tx: Transaction, tool: Tool) -> None:
-    """Store the changed fields of a tool."""
     values = _ROWS.values(tool)
     tx.run(_UPDATE, {**new_values({name: values[name] for name in _CHANGED}), "tool_id": tool.id})
 
@@ -80,7 +79,6 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
-    """Return the tools that have one of these names, by name."""
     rows = tx.all(_BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
     return {row.name: _ROWS.of(row) for row in rows}
 
@@ -127,7 +125,6 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
-    """Give the tools to the agent, after those it has."""
     tx.run(_ATTACH, [{"agent_id": agent_id, "tool_id": tool_id} for tool_id in tool_ids])
 
 

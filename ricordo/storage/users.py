@@ -56,7 +56,6 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
 
 
 def lock(tx: Transaction, user_id: str) -> None:
-    """Lock the user until this transaction ends."""
     tx.lock(_LOCK, {"id": user_id})
 
 

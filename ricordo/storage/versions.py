@@ -163,7 +163,6 @@ def store(
 
 
 def advance(tx: Transaction, chain: Chain) -> None:
-    """Store the tip of a locked chain."""
     values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
     tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
 
@@ -185,7 +184,6 @@ def begin(
 
 
 def is_text_of(text: str, file: tuple[bytes, int]) -> bool:
-    """Return whether a chain's file holds this text."""
     return blob_id(text) == file[0]
 
 

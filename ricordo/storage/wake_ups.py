@@ -61,7 +61,6 @@ def send(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 def are_missing(tx: Transaction) -> bool:
-    """Return whether a job whose time has come has none."""
     return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=1)))
 
 
