@@ -24,6 +24,7 @@ from tests.llm.talk import ask
 from tests.support.model_server import Answer, ModelServer
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
+OPENED: list[Models] = []
 
 
 class Now:
@@ -33,6 +34,13 @@ class Now:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+@pytest.fixture(autouse=True)
+async def _close_models() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        await OPENED.pop().close()
 
 
 @pytest.fixture
@@ -45,7 +53,9 @@ def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), *
     configured = {name: fields.pop(name) for name in tuple(fields) if name in NONE}
     providers = ProviderSettings(_env_file=None, **NONE | configured)
     fields.setdefault("local_servers", ())
-    return Models(settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields)
+    made = Models(settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields)
+    OPENED.append(made)
+    return made
 
 
 async def test_a_handle_of_a_configured_provider_answers(server: ModelServer) -> None:
@@ -53,7 +63,6 @@ async def test_a_handle_of_a_configured_provider_answers(server: ModelServer) ->
     reply = await whole_reply(known.get("openai/any-model"), ask("x"))
     assert reply.parts == (TextPart("ok"),)
     assert server.requests[0].body["model"] == "any-model"
-    await known.close()
 
 
 async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
@@ -76,7 +85,6 @@ async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(serve
     assert str(caught.value) == expected
     with pytest.raises(NotFound):
         await known.require(handle)
-    await known.close()
 
 
 async def test_an_added_model_is_found_and_listed() -> None:
@@ -93,7 +101,6 @@ async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(serve
     assert (await known.require("openai/scripted-1")).name == "scripted-1"
     with pytest.raises(NotFound, match="Handle openai/other not found, must be one of"):
         await known.require("openai/other")
-    await known.close()
 
 
 async def test_any_model_is_accepted_where_the_list_cannot_be_read(
@@ -105,7 +112,6 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read(
         assert (await known.require("openai/gpt-4o")).context_window == 128_000
     assert "The models of openai cannot be listed" in caplog.text
     assert "secret-key" not in caplog.text
-    await known.close()
 
 
 async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: ModelServer) -> None:
@@ -123,7 +129,6 @@ async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: Mod
     now.seconds += 2
     await known.list()
     assert len(server.requests) == 3
-    await known.close()
 
 
 async def test_one_dead_provider_does_not_hide_the_others(server: ModelServer) -> None:
@@ -131,7 +136,6 @@ async def test_one_dead_provider_does_not_hide_the_others(server: ModelServer) -
         pass
     known = models(openai_base_url=dead.url, vllm_api_base=server.root)
     assert [info.handle for info in await known.list()] == ["vllm/scripted-1"]
-    await known.close()
 
 
 async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelServer) -> None:
@@ -141,7 +145,6 @@ async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelSe
     assert known.get("vllm/m").info.context_window == 128_000
     assert (await known.require("vllm/m")).context_window == 4_096
     assert known.get("vllm/m").info.context_window == 4_096
-    await known.close()
 
 
 async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(server: ModelServer) -> None:
@@ -154,14 +157,12 @@ async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(server
     assert (info.name, info.context_window) == ("llama3.2", 5)
     info = await known.require("openrouter/openai/gpt-x:online")
     assert (info.name, info.context_window) == ("openai/gpt-x:online", 6)
-    await known.close()
 
 
 async def test_a_provider_of_a_plugin_is_used_like_any_other(server: ModelServer) -> None:
     known = models(extra=(Provider("mine", server.url, "openai", api_key="k"),))
     assert (await whole_reply(known.get("mine/m"), ask("x"))).parts == (TextPart("ok"),)
     assert server.requests[0].headers["authorization"] == "Bearer k"
-    await known.close()
 
 
 async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +176,6 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
     assert known.default_handle() == LIBRARIAN
     with pytest.raises(NotFound):
         await known.require("openai/gpt-4o")
-    await known.close()
 
 
 async def test_only_the_configured_provider_is_called(server: ModelServer) -> None:
@@ -203,7 +203,6 @@ async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server:
     assert (await whole_reply(known.get(known.default_handle()), ask("x"))).parts == (TextPart("ok"),)
     assert server.requests[-1].path == "/v1/chat/completions"
     assert await known.list() == list(found)
-    await known.close()
 
 
 async def test_without_the_librarian_it_is_said_that_no_model_is_configured() -> None:
@@ -211,7 +210,6 @@ async def test_without_the_librarian_it_is_said_that_no_model_is_configured() ->
     assert (known.default_handle(), known.has_default()) == (LIBRARIAN, False)
     with pytest.raises(NotFound, match="no model is configured"):
         await known.require(LIBRARIAN)
-    await known.close()
 
 
 async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> None:
@@ -220,7 +218,6 @@ async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> No
     known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
     await known.find_local()
     assert known.default_handle() == "openai/gpt-4.1"
-    await known.close()
 
 
 async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(server: ModelServer) -> None:
@@ -257,7 +254,6 @@ async def test_a_window_reported_by_a_found_server_is_kept(server: ModelServer) 
     known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
     await known.find_local()
     assert known.get("vllm/m").info.context_window == 2_048
-    await known.close()
 
 
 async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> None:
@@ -289,14 +285,12 @@ async def test_a_server_that_came_up_later_is_found_when_its_model_is_required(s
     assert (await known.require("ollama/m")).handle == "ollama/m"
     with pytest.raises(NotFound, match="Handle ollama/other not found, must be one of"):
         await known.require("ollama/other")
-    await known.close()
 
 
 async def test_something_else_on_a_known_port_gives_no_model_to_an_agent(server: ModelServer) -> None:
     known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
     with pytest.raises(NotFound, match="Handle vllm/scripted-1 not found"):
         await known.require("vllm/scripted-1")
-    await known.close()
 
 
 async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(server: ModelServer) -> None:

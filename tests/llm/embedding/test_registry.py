@@ -16,7 +16,15 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
+OPENED: list[Models] = []
 SMALL = "text-embedding-3-small"
+
+
+@pytest.fixture(autouse=True)
+async def _close_models() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        await OPENED.pop().close()
 
 
 @pytest.fixture
@@ -34,7 +42,9 @@ def models(extra: tuple[Provider, ...] = (), embedding: str | None = None, **fie
     settings = Settings(_env_file=None, embedding=embedding, find_local_models=fields.pop("find_local_models", True))
     fields.setdefault("local_servers", ())
     providers = ProviderSettings(_env_file=None, **NONE | configured)
-    return Models(settings, providers, extra, policy=CallPolicy(0, 5), **fields)
+    made = Models(settings, providers, extra, policy=CallPolicy(0, 5), **fields)
+    OPENED.append(made)
+    return made
 
 
 def without_the_package(settings: Settings) -> Embedders:
@@ -47,7 +57,6 @@ async def test_a_handle_of_a_configured_provider_embeds(server: ModelServer) -> 
     (vector,) = await known.embedders.get(f"openai/{SMALL}").embed(["tea"])
     assert len(vector) == 4
     assert server.requests[0].body["model"] == SMALL
-    await known.close()
 
 
 @pytest.mark.parametrize("handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"])
@@ -62,7 +71,6 @@ async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(serve
     for ask in (known.embedders.require, known.embedders.choose):
         with pytest.raises(NotFound):
             await ask(handle)
-    await known.close()
 
 
 async def test_one_list_tells_of_both_kinds_and_is_asked_for_once(server: ModelServer) -> None:
@@ -72,7 +80,6 @@ async def test_one_list_tells_of_both_kinds_and_is_asked_for_once(server: ModelS
     assert handles == [HANDLE, f"openai/{SMALL}", "openai/text-embedding-3-large"]
     assert [info.handle for info in await known.list()] == ["openai/gpt-4.1"]
     assert len(server.requests) == 1
-    await known.close()
 
 
 async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(server: ModelServer) -> None:
@@ -81,7 +88,6 @@ async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(serve
     assert (await known.embedders.require(f"openai/{SMALL}")).name == SMALL
     with pytest.raises(NotFound, match="Handle openai/text-embedding-9 not found"):
         await known.embedders.require("openai/text-embedding-9")
-    await known.close()
 
 
 async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed(server: ModelServer) -> None:
@@ -90,7 +96,6 @@ async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed
     assert (await known.embedders.require("openai/house-model")).handle == "openai/house-model"
     assert (await known.embedders.require("ollama/all-minilm")).handle == "ollama/all-minilm"
     assert (await known.embedders.require("ollama/oracle")).handle == "ollama/oracle"
-    await known.close()
 
 
 async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them_all(server: ModelServer) -> None:
@@ -99,7 +104,6 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them
     server.push(rows("some/chat"), Answer({}, 404))
     assert (await known.embedders.require("openrouter/openai/emb")).name == "openai/emb"
     assert (await known.embedders.require("openai/emb")).name == "emb"
-    await known.close()
 
 
 async def test_dimensions_are_told_once_they_are_known_and_never_before(server: ModelServer) -> None:
@@ -112,7 +116,6 @@ async def test_dimensions_are_told_once_they_are_known_and_never_before(server: 
     assert [info.dimensions for info in await known.embedders.list()] == [256, 4]
     assert (await known.embedders.require(handle)).dimensions == 4
     assert known.embedders.info(handle).dimensions == 4
-    await known.close()
 
 
 async def test_an_added_embedder_is_found_and_listed() -> None:
@@ -171,7 +174,6 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
             known.embedders.get(handle)
         with pytest.raises(NotFound):
             await known.embedders.require(handle)
-    await known.close()
 
 
 async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:
@@ -181,4 +183,3 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
     assert [info.handle for info in await known.embedders.list()] == [HANDLE, "ollama/nomic-embed-text:latest"]
     assert (await known.embedders.require("ollama/nomic-embed-text")).endpoint == server.url
     assert len((await known.embedders.get("ollama/nomic-embed-text").embed(["tea"]))[0]) == 4
-    await known.close()
