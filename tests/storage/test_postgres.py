@@ -45,6 +45,7 @@ from ricordo.storage import (
     tools,
 )
 from ricordo.storage import postgres as module
+from ricordo.storage.columns import metadata
 from ricordo.storage.database import check, open_store
 from ricordo.storage.postgres import PostgresStore, open_postgres
 from ricordo.storage.sqlite import SqliteStore
@@ -126,6 +127,15 @@ def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() ->
     kinds = {kind for kind, _ in columns}
     assert {collation for kind, collation in columns if kind in ("text", "character varying")} == {"C"}
     assert kinds == {"bigint", "boolean", "bytea", "character varying", "double precision", "json", "text"}
+
+
+def test_indexes_of_some_rows_have_their_conditions_and_rows_get_numbers_of_the_database() -> None:
+    narrow = {index.name for table in metadata.tables.values() for index in table.indexes if "where" in index.info}
+    sql = "SELECT indexname FROM pg_indexes WHERE schemaname = 'public' AND indexdef LIKE '% WHERE %'"
+    made = {name for (name,) in server().run(sql, "ricordo_template") if not name.startswith(("procrastinate", "idx_"))}
+    assert made == narrow
+    sql = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'seq' AND is_identity = 'NO'"
+    assert server().run(sql, "ricordo_template") == [(0,)]
 
 
 async def test_several_servers_may_start_at_once_on_an_empty_database(empty_database: str, tmp_path: Path) -> None:
