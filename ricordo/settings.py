@@ -41,7 +41,7 @@ class ProviderSettings(BaseSettings):
     )
     openai_api: Literal["chat", "responses"] | None = Field(
         None,
-        description="OpenAI API to use: chat, or responses (needs the extra `openai`). By default responses for its reasoning models.",
+        description="OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its reasoning models.",
     )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
     anthropic_base_url: str | None = Field(None, description="Address of another server with Anthropic's messages API.")
