@@ -37,7 +37,7 @@ StyleName = Literal["heartbeat", "native"]
 class TypeTraits:
     """One type of agent.
 
-    `begins` says what stands in a new thread after the system message: nothing, a login, or a first word of the agent's and a
+    `begins` says what stands in a new conversation after the system message: nothing, a login, or a first word of the agent's and a
     login. With `packs_user_messages` its model reads what users say as JSON; with `clears_buffer` each turn begins with an empty
     window.
     """

@@ -52,7 +52,7 @@ class Answered:
 
 
 def waiting_in(window: Sequence[Message]) -> Message | None:
-    """The request for approval that the thread waits for an answer to."""
+    """The request for approval that the conversation waits for an answer to."""
     return window[-1] if window and window[-1].is_waiting else None
 
 

@@ -93,7 +93,7 @@ async def _write_again(store: Store, work: Callable[[Transaction], list[str]]) -
 
 
 def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) -> dict[str, str]:
-    """The ids, by otid, of those that stand in the thread; raises Conflict where another message stands there instead."""
+    """The ids, by otid, of those that stand in the conversation; raises Conflict where another message stands there instead."""
     sent = {item.otid: item for item in past if item.otid}
     known: dict[str, str] = {}
     for message in messages.by_otids(tx, conversation_id, list(sent)) if sent else ():

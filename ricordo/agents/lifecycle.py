@@ -67,15 +67,15 @@ class AgentSpec:
     has_base_rules: bool | None = None
     tool_rules: tuple[ToolRule, ...] = ()
     clears_buffer: bool | None = None
-    # What the thread begins with, in place of what is usual for its type.
+    # What the conversation begins with, in place of what is usual for its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
-    # Whose memory its thread sees beside its own, by id or by name.
+    # Whose memory its conversation sees beside its own, by id or by name.
     user: str | None = None
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
-    """Make the agent with its thread, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
+    """Make the agent with its conversation, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
     traits_of(spec.agent_type)
     zone(spec.timezone)
     models = await runtime.organization_providers.of(scope.organization_id)
@@ -93,14 +93,14 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Delete every message of the agent's own thread and begin it anew. Raises NotFound, Busy."""
+    """Delete every message of the agent's own conversation and begin it anew. Raises NotFound, Busy."""
     state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
     await deletion.purge(runtime, "messages", state.conversation.id, newest)
     return state
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
-    """Stop the agent's turns and delete it with its threads. Raises NotFound."""
+    """Stop the agent's turns and delete it with its conversations. Raises NotFound."""
     await cancel_runs(runtime, scope, agent_id)
     await deletion.delete_agent(runtime, scope, agent_id)
 
@@ -118,8 +118,8 @@ async def cancel_runs(
     outcome: dict[str, bool] = {}
     for run_id in is_open if run_ids is None else run_ids:
         outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
-    for thread in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, agent_id)):
-        denied = await runtime.store.write(lambda tx, thread=thread: deny_waiting(tx, thread))  # type: ignore[misc]
+    for id in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, agent_id)):
+        denied = await runtime.store.write(lambda tx, id=id: deny_waiting(tx, id))  # type: ignore[misc]
         if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
             outcome[denied.run_id] = True
     return outcome
@@ -205,7 +205,7 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
 def _with_users(
     tx: Transaction, scope: Scope, user_id: str | None, agent: Agent, attached: Sequence[Block]
 ) -> tuple[Block, ...]:
-    """What a thread of the new agent with this user sees: a block of hers stands in the place of one with its label."""
+    """What a conversation of the new agent with this user sees: a block of the user takes the place of one with its label."""
     own = blocks.of_user(tx, scope, user_id) if user_id else ()
     hers = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
     hers.sort(key=lambda block: block.created_at)
@@ -269,13 +269,13 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
-    """Begin the thread anew; of its old messages, those up to the seq that is returned may remain to be purged."""
+    """Begin the conversation anew; of its old messages, those up to the seq that is returned may remain to be purged."""
     state = agents.load_whole(tx, scope, agent_id)
     conversation = state.conversation
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
-    # A thread of the usual length is whole again with this transaction; a long one has an empty window from here on.
+    # A conversation of the usual length is whole again with this transaction; a long one has an empty window from here on.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
     begun, key = _first_messages(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))

@@ -54,7 +54,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One turn: these messages, for this agent, in this thread (its default where None), or an answer to calls that wait.
+    """One turn: these messages, for this agent, in this conversation (its default where None), or an answer to calls that wait.
 
     `client_tools` are run by the caller. `model` and `system` take the place of the agent's for this turn alone. `body_hash` names
     the request as it was sent; with `is_retry` an equal one of the last minutes is taken up again. `purpose` and `callback` are the

@@ -113,7 +113,7 @@ def close_all(tx: Transaction) -> list[Run]:
 
 
 def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Message | None:
-    """Deny the calls that wait for an answer in this thread, so that it goes on without one; None where none waits."""
+    """Deny the calls that wait for an answer in this conversation, so that it goes on without one; None where none waits."""
     last = messages.by_ids(tx, conversation.window[-1:])
     if not last or not last[0].is_waiting:
         return None
@@ -123,7 +123,7 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     )
     insert_messages(tx, [results])
     conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
-    # The turn that asked has ended long ago; what its thread waits for no more must not look as if it did.
+    # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
     conversations.change(tx, conversation.id, last_stop_reason="cancelled")
     return results
 

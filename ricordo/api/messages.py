@@ -88,13 +88,13 @@ async def list_messages(
 
     def read(tx: Transaction) -> list[Message]:
         agents.require(tx, here.scope, agent_id)
-        thread = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
-        conversation = conversations.get(tx, thread)
+        wanted = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
+        conversation = conversations.get(tx, wanted)
         if conversation is None or conversation.agent_id != agent_id:
             raise NotFound(f"Conversation with ID {conversation_id} not found")
         keeps = _keeps_some(view)
         return messages.page_of_kept(
-            lambda reading: messages.page(tx, here.scope, reading, conversation_id=thread), page, keeps
+            lambda reading: messages.page(tx, here.scope, reading, conversation_id=wanted), page, keeps
         )
 
     return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
