@@ -143,48 +143,10 @@ def test_a_hit_does_not_reach_into_another_conversation_though_their_turns_take_
     assert all(score == 0 for score in found[1::2])
 
 
-def test_a_hit_does_not_reach_over_a_long_pause() -> None:
-    before, after = talk("", "word"), talk("", "", start=MINUTE + PAUSE + 1)
-    assert scores(before + after, "word")[2:] == [0, 0]
-
-
-def test_a_hit_reaches_over_a_short_pause() -> None:
-    before, after = talk("", "word"), talk("", "", start=MINUTE + PAUSE)
-    assert all(score > 0 for score in scores(before + after, "word"))
-
-
-def test_documents_without_a_thread_are_nobodys_neighbours() -> None:
-    assert scores(talk("", "word", "", thread=0), "word")[0::2] == [0, 0]
-
-
-def test_turns_stored_out_of_order_are_neighbours_by_their_time() -> None:
-    turns = talk("word", "", "", "", "", "")
-    shuffled = [turns[n] for n in (3, 5, 0, 4, 2, 1)]
-    assert scores(shuffled, "word") == pytest.approx([scores(turns, "word")[n] for n in (3, 5, 0, 4, 2, 1)])
-
-
-def test_where_a_turn_is_deleted_its_neighbours_become_each_others() -> None:
-    turns = talk("word", "", "")
-    turns[1].is_alive = False
-    found = scores(turns, "word")
-    assert found[1] == 0
-    assert found[2] == pytest.approx(scores([turns[0], turns[2]], "word")[1])
-
-
-def test_a_rare_word_counts_more_than_a_common_one() -> None:
-    turns = [Turn(n, 0, 10, {"common": 1} if n else {"rare": 1}) for n in range(9)]
-    found = scores(turns, "common", "rare")
-    assert found[0] > found[1] > 0
-
-
-def test_a_word_that_stands_everywhere_still_counts_a_little() -> None:
-    assert min(scores([Turn(n, 0, 10, {"word": 1}) for n in range(3)], "word")) > 0
-
-
-def test_a_speakers_name_counts_for_what_is_said_and_not_for_its_neighbours() -> None:
-    turns = [Turn(1, n * MINUTE, 10, {}, speaker="ann" if n == 1 else "bob") for n in range(3)]
-    found = scores(turns, "ann")
-    assert found[1] > 0 == found[0] == found[2]
+def test_a_hit_reaches_over_a_short_pause_and_not_over_a_long_one() -> None:
+    before = talk("", "word")
+    assert all(score > 0 for score in scores(before + talk("", "", start=MINUTE + PAUSE), "word"))
+    assert scores(before + talk("", "", start=MINUTE + PAUSE + 1), "word")[2:] == [0, 0]
 
 
 def test_repeats_beyond_eight_change_nothing_and_never_overflow() -> None:
