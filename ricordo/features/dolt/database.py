@@ -180,10 +180,6 @@ class Database:
                 return str(hash)
         return None
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._engine.close()
-
     def _status(self) -> set[str]:
         """What is not committed of the table."""
         return {str(row[0]) for row in self._engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}

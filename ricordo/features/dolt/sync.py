@@ -6,6 +6,7 @@ meanwhile, and each step can be repeated: a commit says which version it is, and
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 
@@ -18,7 +19,7 @@ from ricordo.features.dolt import pull
 from ricordo.features.dolt.address import DoltAddress, read_address
 from ricordo.features.dolt.commits import branch_of, date_of, proposal_message, version_message
 from ricordo.features.dolt.database import Database, DoltEdit, DoltRow
-from ricordo.features.dolt.engines import open_engine
+from ricordo.features.dolt.engines import Engine, open_engine
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
 from ricordo.settings import Settings
@@ -49,12 +50,13 @@ class DoltRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        engine = await asyncio.to_thread(open_engine, _address(access, settings))
-        database = Database(engine, user.identifier or user.id)
+        # Also what is cancelled while it connects, or while it closes, leaves no connection or child process behind.
+        opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
+            database = Database(await asyncio.shield(opening), user.identifier or user.id)
             done = await _DoltSync(store, database, remote, user).run()
         finally:
-            await asyncio.to_thread(database.close)
+            await asyncio.shield(_close(opening))
         return replace(done, last_error=await store.read(lambda tx: pull.open_conflicts(tx, remote)))
 
 
@@ -65,6 +67,11 @@ def _address(access: Access, settings: Settings) -> DoltAddress:
         allow_private=settings.allow_private_remotes,
         folders=settings.folders_of_remotes,
     )
+
+
+async def _close(opening: asyncio.Task[Engine]) -> None:
+    with suppress(RicordoError):
+        await asyncio.to_thread((await opening).close)
 
 
 class _DoltSync:

@@ -1,5 +1,7 @@
 """A Dolt database follows: rows, authors, order and open branches are the memory's, also where the follower is killed anywhere."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -186,3 +188,28 @@ async def test_after_any_acts_and_kills_the_rows_authors_order_and_branches_are_
 ) -> None:
     """By hand, with more seeds and rounds than the suite has time for."""
     await follow_random_history(memory, seed, ROUNDS, monkeypatch)
+
+
+async def test_a_sync_that_is_cancelled_while_it_connects_leaves_no_connection(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.add()
+    begun, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(place: DoltAddress) -> Any:
+        engine = open_engine(place)
+        begun.set()
+        assert goes_on.wait(20)
+        real = engine.close
+        monkeypatch.setattr(engine, "close", lambda: (real(), closed.set()))
+        return engine
+
+    monkeypatch.setattr(following, "open_engine", slow)
+    task = asyncio.create_task(memory.sync())
+    assert await asyncio.to_thread(begun.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+    with pytest.raises(asyncio.CancelledError):
+        await task
