@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -237,30 +237,24 @@ class Worker:
                 return
 
     async def _maintain(self) -> None:
-        """Renew running jobs, add periodic ones, free those of dead workers, delete old ones."""
-        swept = pruned = asyncio.get_running_loop().time()
+        """Add periodic jobs, renew running ones, free those of dead workers, delete old ones."""
+        time = asyncio.get_running_loop().time
+        duties = {self._add_periodic: 0.0, self._renew: 0.0, self._sweep: self.pace.sweep, self._prune: self.pace.prune}
+        done = dict.fromkeys(duties, time())
         while not self._stopped.is_set():
-            now = asyncio.get_running_loop().time()
-            await self._quietly(self._add_periodic)
-            if self._running:
-                await self._quietly(self._renew)
-            if now - swept >= self.pace.sweep:
-                swept = now
-                await self._quietly(self._sweep)
-            if now - pruned >= self.pace.prune:
-                pruned = now
-                await self._quietly(self._prune)
+            for duty, interval in duties.items():
+                if (now := time()) - done[duty] >= interval:
+                    done[duty] = now
+                    try:
+                        await duty()
+                    except Exception:
+                        log.exception("the jobs could not be maintained; it is tried again")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), self.pace.beat)
 
-    async def _quietly(self, duty: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await duty()
-        except Exception:
-            log.exception("the jobs could not be maintained; it is tried again")
-
     async def _renew(self) -> None:
-        running = list(self._running.values())
+        if not (running := list(self._running.values())):
+            return
         progress = {one.job.id: one.progress for one in running if one.progress}
         kept = await self._store.write(lambda tx: jobs.renew(tx, self.name, [one.job for one in running], progress))
         for one in running:
