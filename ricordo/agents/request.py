@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import ModelRequest, ToolSchema
-from ricordo.domain.run import Run
+from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
 from ricordo.memory.working_memory import WorkingMemory
@@ -149,3 +149,23 @@ class StepDraft:
     first_ns: int | None = None
     model_ns: int = 0
     tools_ns: int = 0
+
+    def record(self, turn: TurnContext, created_at: int, stop: StopReason | None) -> Step:
+        """The step as it is stored, whatever came of its call to the model."""
+        run, info = turn.run, turn.model.info
+        return Step(
+            id=self.id,
+            organization_id=run.organization_id,
+            agent_id=run.agent_id,
+            run_id=run.id,
+            conversation_id=run.conversation_id,
+            model=info.name,
+            model_handle=info.handle,
+            provider=info.provider,
+            model_endpoint=info.endpoint,
+            context_window=turn.state.agent.context_window,
+            stop_reason=stop,
+            created_at=created_at,
+            started_at=self.started_at,
+            step_ns=time.monotonic_ns() - self.began_ns,
+        )

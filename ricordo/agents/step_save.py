@@ -6,7 +6,6 @@ window, and the step's record.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -252,28 +251,16 @@ def _outcomes(
 
 def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edits: EditContext, now: int) -> Step:
     """The step's record, with what of memory its prompt held: versions of blocks by id, and the passages that were found."""
-    info = turn.model.info
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
     found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
     passages = [source for source in unique(found) if source.startswith("passage-")]
-    return Step(
-        id=step.id,
-        organization_id=run.organization_id,
-        agent_id=run.agent_id,
-        run_id=run.id,
-        conversation_id=run.conversation_id,
-        model=reply.model or info.name,
-        model_handle=info.handle,
-        provider=info.provider,
-        model_endpoint=info.endpoint,
-        context_window=turn.state.agent.context_window,
-        stop_reason=run.stop_reason,
+    record = step.record(turn, now, run.stop_reason)
+    return replace(
+        record,
+        model=reply.model or record.model,
         usage=reply.usage,
-        created_at=now,
-        started_at=step.started_at,
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
-        step_ns=time.monotonic_ns() - step.began_ns,
         memory={name: held for name, held in (("blocks", versions), ("passages", passages)) if held},
         is_untrusted=edits.is_untrusted,
     )

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import orjson
@@ -125,33 +125,15 @@ def failed_call(
     draft = turn.asking
     if draft is None or draft.asked is None:
         return None
-    run, info = turn.run, turn.model.info
     status: StepStatus = "cancelled" if reason == "cancelled" else "failed"
-    now = time.monotonic_ns()
-    step = Step(
-        id=draft.id,
-        organization_id=run.organization_id,
-        agent_id=run.agent_id,
-        run_id=run.id,
-        conversation_id=run.conversation_id,
-        model=info.name,
-        model_handle=info.handle,
-        provider=info.provider,
-        model_endpoint=info.endpoint,
-        context_window=turn.state.agent.context_window,
-        status=status,
-        stop_reason=reason,
-        error=dict(error) if error else None,
-        created_at=runtime.store.clock.now(),
-        started_at=draft.started_at,
-        model_ns=now - draft.asked_ns,
-        step_ns=now - draft.began_ns,
-    )
+    model_ns = time.monotonic_ns() - draft.asked_ns
+    record = draft.record(turn, runtime.store.clock.now(), reason)
+    step = replace(record, status=status, error=dict(error) if error else None, model_ns=model_ns)
     kept = keeping(runtime.settings)
     if kept.which == "off" or (kept.which == "errors" and status == "cancelled"):
         return FailedCall(step, None)
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return FailedCall(step, _trace(runtime, run, draft.id, (draft.asked, info, answered)))
+    return FailedCall(step, _trace(runtime, turn.run, draft.id, (draft.asked, turn.model.info, answered)))
 
 
 def keep_failed(tx: Transaction, failed: FailedCall) -> None:
