@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Here, Paged, Piece, RequestContext, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     ArchiveRequest,
@@ -21,7 +21,7 @@ from ricordo.api.models.archives import (
     PassageResponse,
     PassageSearchResponse,
 )
-from ricordo.api.models.base import NoteResponse
+from ricordo.api.models.base import NoteResponse, TextPiece
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import parse_date, zone
@@ -185,7 +185,7 @@ async def archive_passage(here: Here, agent_id: str, body: PassageRequest) -> Re
 
 
 @_memory.get("", response_model=list[PassageResponse])
-async def list_passages(here: Here, agent_id: str, paging: Paged, search: Piece = None) -> Response:
+async def list_passages(here: Here, agent_id: str, paging: Paged, search: TextPiece = None) -> Response:
     """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
     page = paging.page(default=100, order="asc")
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, Piece, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, agent_json, answer, changed_agent, note
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.base import NoteResponse
+from ricordo.api.models.base import NoteResponse, TextPiece
 from ricordo.api.models.blocks import BlockRequest, BlockResponse, BlockUpdate
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState
@@ -42,9 +42,9 @@ async def list_blocks(
     here: Here,
     paging: Paged,
     label: str | None = None,
-    value_search: Piece = None,
-    label_search: Piece = None,
-    description_search: Piece = None,
+    value_search: TextPiece = None,
+    label_search: TextPiece = None,
+    description_search: TextPiece = None,
     tags: Annotated[list[str] | None, Query()] = None,
     match_all_tags: bool = False,
 ) -> Response:

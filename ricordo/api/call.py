@@ -76,8 +76,6 @@ class Paging:
 
 
 Paged = Annotated[Paging, Depends()]
-# A piece of text to look for in the middle of columns, which no database does for an endless one.
-Piece = Annotated[str | None, Query(max_length=1000, description="A piece of the text to look for.")]
 
 
 def answer(content: Any, status: int = 200) -> Response:

@@ -34,7 +34,6 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.run_stream", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),
     LazyRouter("ricordo.api.providers", ("/v1/providers",)),
     LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages/*/memory")),
-    LazyRouter("ricordo.api.telemetry", ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
     LazyRouter("ricordo.web.home", ("/",)),

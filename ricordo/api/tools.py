@@ -7,8 +7,9 @@ from fastapi import Query, Response
 
 from ricordo.agents.approvals import with_approval
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, Piece, answer, changed_agent
+from ricordo.api.call import Here, Paged, answer, changed_agent
 from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.base import TextPiece
 from ricordo.api.models.tools import ToolApprovalRequest, ToolResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
@@ -26,7 +27,7 @@ async def list_tools(
     name: str | None = None,
     names: Annotated[list[str] | None, Query()] = None,
     tool_ids: Annotated[list[str] | None, Query()] = None,
-    search: Piece = None,
+    search: TextPiece = None,
     tool_types: Annotated[list[str] | None, Query()] = None,
     exclude_tool_types: Annotated[list[str] | None, Query()] = None,
 ) -> Response:

@@ -10,6 +10,7 @@ FEATURES: tuple[str, ...] = (
     "librarian",
     "move",
     "remotes",
+    "traces",
     "typed_memory",
     "vector_services",
 )

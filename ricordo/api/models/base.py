@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, get_args, overload
 
 import orjson
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
@@ -16,6 +17,7 @@ from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.errors import Unsupported
 
 Json = dict[str, Any]
+TextPiece = Annotated[str | None, Query(max_length=1000, description="A part of the text to look for.")]
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.

@@ -8,8 +8,7 @@ from fastapi import Query
 from pydantic import Field
 
 from ricordo.agents.conversations import ConversationSpec
-from ricordo.api.call import Piece
-from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, Timestamp
+from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, TextPiece, Timestamp
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
 from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import Conversation
@@ -118,7 +117,7 @@ class ConversationQuery:
     agent_id: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
     archived: Annotated[bool | None, Query(description="The shorter way to say `archive_status`.")] = None
-    summary_search: Piece = None
+    summary_search: TextPiece = None
     before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50

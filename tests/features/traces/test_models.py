@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from ricordo.api.models.runs import RunMetricsResponse
-from ricordo.api.models.traces import TraceResponse
 from ricordo.domain.run import Trace
+from ricordo.features.traces.models import TraceResponse
 from tests.api.fits import require_fits
 from tests.support import make
 from tests.support.clock import START

@@ -7,10 +7,10 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.api.models.traces import TraceResponse
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
+from ricordo.features.traces.models import TraceResponse
 from ricordo.llm.scripted import call
 from tests.api.fits import require_fits
 from tests.support.serving import MODEL, ServerInThread, StrictLetta
