@@ -26,7 +26,7 @@ from ricordo.errors import Invalid, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.provider_table import Provider
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector

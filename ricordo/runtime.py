@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
-from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.policy import policy_from
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
+from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.plugins import Plugins

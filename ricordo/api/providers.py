@@ -12,8 +12,8 @@ from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Collision, Invalid
-from ricordo.llm.organization_providers import OrganizationProviders
 from ricordo.llm.provider_table import Keys
+from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.storage import providers
 from ricordo.storage.store import Transaction
 

@@ -22,7 +22,7 @@ from ricordo.cli.sockets import address_of
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features import FEATURES
-from ricordo.llm.registry import LIBRARIAN, Models
+from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage.database import DatabaseStatus, check, read_at_rest

@@ -23,7 +23,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.registry import LIBRARIAN, Models
+from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.plugins import load_plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, load_settings

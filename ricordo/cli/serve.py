@@ -20,7 +20,7 @@ from ricordo.app import create_app, finish_turns
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of
 from ricordo.errors import RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
-from ricordo.llm.registry import LIBRARIAN
+from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.logs import set_up_logs
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from ricordo import __version__
 from ricordo.domain.scope import Scope
-from ricordo.llm.registry import LIBRARIAN
+from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import agents

@@ -20,7 +20,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.llm.scripted import Line, ScriptedModel
 from ricordo.plugins import Plugins
 from ricordo.runtime import LiveTurn, Runtime

@@ -16,8 +16,8 @@ from ricordo.api.call import RequestContext, _call
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.models.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.llm.organization_providers import OrganizationProviders
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
+from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored

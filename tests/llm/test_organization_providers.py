@@ -9,9 +9,9 @@ import pytest
 from ricordo.domain.model import ModelReply, OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.organization_providers import FRESH_SECONDS, OrganizationProviders, seal, unseal
 from ricordo.llm.provider_table import Keys
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
+from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders, seal, unseal
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.secret import FILE, Secret
 from ricordo.settings import ProviderSettings, Settings

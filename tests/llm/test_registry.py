@@ -17,7 +17,7 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import LocalServer, Provider
 from ricordo.llm.providers import ProviderModel
-from ricordo.llm.registry import LIBRARIAN, Models
+from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings
 from tests.llm.talk import ask

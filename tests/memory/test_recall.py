@@ -9,7 +9,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory.recall import FoundMessage, Recall
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.indexer import Indexer

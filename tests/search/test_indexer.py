@@ -13,7 +13,7 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import index, indexer, partitions
 from ricordo.search.flush import pack_rows, write_rows

@@ -18,7 +18,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory.recall import Recall
 from ricordo.search import partitions, pgvector, pgvector_builder
 from ricordo.search.index import PassageFilter, insert_passages

@@ -15,7 +15,7 @@ from ricordo.agents.run_end import close_all, close_expired
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unavailable
 from ricordo.llm.policy import CallPolicy
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings

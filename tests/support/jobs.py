@@ -13,7 +13,7 @@ from ricordo.background.postgres_worker import PostgresWorker
 from ricordo.background.worker import Pace, Worker
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings

@@ -18,7 +18,7 @@ from ricordo.domain.scope import Scope
 from ricordo.features.erasure import queries
 from ricordo.features.erasure.jobs import HANDLERS
 from ricordo.features.erasure.service import forget
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory import user_memory
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime

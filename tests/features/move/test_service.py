@@ -21,7 +21,7 @@ from ricordo.features.move import service
 from ricordo.features.move.queries import TableHash, all_tables, portions
 from ricordo.features.move.service import MoveOptions, MoveReport
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.recall import Recall
 from ricordo.search.index import MessageFilter, PassageFilter, insert_messages

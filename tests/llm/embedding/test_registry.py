@@ -7,11 +7,11 @@ import pytest
 
 from ricordo.errors import NotFound
 from ricordo.llm.embedding.embedded import HANDLE
-from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import LocalServer, Provider
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.embedders import Embedders
+from ricordo.llm.registry.models import Models
 from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer
 

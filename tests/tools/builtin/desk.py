@@ -8,7 +8,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
-from ricordo.llm.registry import Models
+from ricordo.llm.registry.models import Models
 from ricordo.memory.recall import Recall
 from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory

@@ -25,7 +25,7 @@ from ricordo.llm.directory import ListCache
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Keys, brought_provider, require_usable
-from ricordo.llm.registry import Models, build_model
+from ricordo.llm.registry.models import Models, build_model
 
 FRESH_SECONDS = 5.0
 RESERVED = frozenset({"ricordo", "none"})

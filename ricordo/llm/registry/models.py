@@ -8,13 +8,13 @@ from ricordo.errors import NotFound
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.connections import Connections
 from ricordo.llm.directory import ModelDirectory, Registry
-from ricordo.llm.embedding.registry import Embedders
 from ricordo.llm.model_lists import ModelList, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model, openai_responses_model, vertex_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
+from ricordo.llm.registry.embedders import Embedders
 from ricordo.settings import ProviderSettings, Settings
 
 # The model of a built-in feature, for a server where no other is configured or found.
