@@ -27,8 +27,8 @@ from ricordo.memory import user_memory
 from ricordo.memory.history import blame
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, blocks, history
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.store import Transaction
 
 LABEL = "human"
 OTHERS = tuple(f"block {number}" for number in range(9))

@@ -31,7 +31,7 @@ from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
-from ricordo.storage.database import is_shared, open_store
+from ricordo.storage.engine.database import is_shared, open_store
 from ricordo.storage.migrations import create_missing
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
@@ -75,13 +75,7 @@ async def open_runtime(
             await store.write(lambda tx: create_missing(tx.connection, tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         swept = (run_end.HANDLER,) if is_shared(settings) else ()
-        handlers = (
-            deletion.HANDLER,
-            tracing.HANDLER,
-            *upkeep.HANDLERS,
-            callbacks.HANDLER,
-            *swept,
-        )
+        handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

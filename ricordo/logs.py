@@ -77,7 +77,6 @@ def _quoted(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text with what would end or forge a line, or speak to a terminal, written out."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )

@@ -18,7 +18,7 @@ from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import providers
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import Toolbox
 
 T = TypeVar("T")

@@ -48,7 +48,6 @@ class Secret:
         return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
 
     def encrypt(self, text: str) -> str:
-        """The text so that only who has the secret can read it, and nobody can change it unseen."""
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, text: str) -> str:

@@ -61,9 +61,7 @@ class ProviderSettings(BaseSettings):
     mistral_api_key: SecretStr | None = Field(None, description="Key for Mistral.")
     together_api_key: SecretStr | None = Field(None, description="Key for Together.")
     gemini_api_key: SecretStr | None = Field(
-        None,
-        validation_alias=AliasChoices(*_TWO_NAMES[1]),
-        description="Key for Google AI (needs the extra `google`).",
+        None, validation_alias=AliasChoices(*_TWO_NAMES[1]), description="Key for Google AI (needs the extra `google`)."
     )
     aws_region: str | None = Field(
         None,
@@ -290,7 +288,6 @@ class Settings(BaseSettings):
 
     @property
     def folders_of_remotes(self) -> tuple[Path, ...]:
-        """The folders that remotes may be in."""
         named = (self.remote_folders or f"{self.data_dir}/remotes").split(os.pathsep)
         return tuple(_absolute(Path(folder)) for folder in named if folder)
 

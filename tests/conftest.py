@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ricordo.domain.scope import Scope
-from ricordo.storage import sqlite
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine import sqlite
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from tests.support import postgres, sharing
 from tests.support.clock import ManualClock
 

@@ -52,7 +52,7 @@ LATE = {
     "pydantic_ai",
     "pymysql",
     "rich",
-    "ricordo.storage.postgres",
+    "ricordo.storage.engine.postgres",
     "sqlalchemy",
     "tokenizers",
     "typer",
@@ -385,7 +385,11 @@ def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_
 
 DOC = '"""What it is for."""\n'
 BAD: list[tuple[Callable[[list[Module]], list[str]], dict[str, str], str]] = [
-    (wrong_directions, {"domain/a.py": "from ricordo.storage.store import Store"}, "domain/a.py:1 (domain) imports"),
+    (
+        wrong_directions,
+        {"domain/a.py": "from ricordo.storage.engine.store import Store"},
+        "domain/a.py:1 (domain) imports",
+    ),
     (wrong_directions, {"domain/a.py": "from ricordo import settings, storage", "storage/__init__.py": ""}, "storage"),
     (wrong_directions, {"domain/a.py": "from ..storage import store"}, "imports ricordo.storage"),
     (wrong_directions, {"domain/a.py": "def f():\n    import ricordo.cli"}, "domain/a.py:2"),
@@ -455,7 +459,7 @@ def test_a_good_house_is_left_alone() -> None:
             "settings.py": DOC + "import os\nfrom ricordo.errors import Invalid\n",
             "domain/a.py": DOC + "if TYPE_CHECKING:\n    from ricordo.domain import b\n",
             "domain/b.py": DOC + "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
-            "storage/store.py": DOC + "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
+            "storage/engine/store.py": DOC + "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
             "llm/late.py": DOC + "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
             "plugins.py": DOC + "from ricordo.llm import late\n",
             "runtime.py": DOC + "from ricordo.plugins import Plugin\n",

@@ -44,7 +44,7 @@ BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 LEAST_LINES = 5
 MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 30, 12, 100
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
-UNITS_OF_WORK = ("storage/store.py", "storage/units.py")  # the second one on the code of before
+UNITS_OF_WORK = ("storage/engine/store.py", "storage/units.py")  # the second one on the code of before
 NOT_ON_IT = (
     *("api/guard.py", "api/routing.py", "api/lazy_routes.py", "api/call.py", "api/models/", "api/wire/"),
     *("llm/scripted.py", "tools/builtin/"),

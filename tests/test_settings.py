@@ -166,10 +166,7 @@ def test_the_home_of_nobody_is_refused_by_name() -> None:
         assert fault.startswith(f"RICORDO_{name.upper()}")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["mysql://x", "ricordo.db", "sqlite://", "sqlite:///", "sqlite:///:memory:"],
-)
+@pytest.mark.parametrize("url", ["mysql://x", "ricordo.db", "sqlite://", "sqlite:///", "sqlite:///:memory:"])
 def test_a_database_of_another_kind_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("RICORDO_DATABASE_URL", url)
     (fault,) = faults()

@@ -7,16 +7,16 @@ from sqlalchemy import Table, insert, literal, select
 from ricordo.search.records import read_documents
 from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
-from ricordo.storage.search_tables import (
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, archives, messages, passages, passages_tags
+from ricordo.storage.schema.core_tables import conversations as threads
+from ricordo.storage.schema.search_tables import (
     search_documents,
     search_partitions,
     search_postings,
     search_terms,
     search_vectors,
 )
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, archives, messages, passages, passages_tags
-from ricordo.storage.tables import conversations as threads
 
 
 class Copies:

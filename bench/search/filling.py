@@ -28,8 +28,8 @@ from ricordo.search.flush import flush, pack_rows, write_rows
 from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
 from ricordo.storage import agents, archives
-from ricordo.storage.database import open_store
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Store, Transaction
 from tests.support import make
 from tests.support.clock import START
 

@@ -29,10 +29,10 @@ from ricordo.search.pgvector_builder import BuildPlan
 from ricordo.search.records import POSTING_CHUNK
 from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings
-from ricordo.storage.database import open_store
+from ricordo.storage.engine.database import open_store
 
 if TYPE_CHECKING:
-    from ricordo.storage.postgres import PostgresStore
+    from ricordo.storage.engine.postgres import PostgresStore
 
 DIMENSION = 256
 _BATCH = 1024

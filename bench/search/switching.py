@@ -29,8 +29,8 @@ from ricordo.search.index import PassageFilter
 from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
 from ricordo.storage import archives
-from ricordo.storage.database import open_store
-from ricordo.storage.store import Store
+from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Store
 from tests.support import make
 
 SEED = 17

@@ -52,7 +52,6 @@ class Answered:
 
 
 def waiting_in(window: Sequence[Message]) -> Message | None:
-    """The request for approval that the conversation waits for an answer to."""
     return window[-1] if window and window[-1].is_waiting else None
 
 
@@ -88,7 +87,6 @@ def require_nothing_waits(window: Sequence[Message], now: int, seconds: float) -
 
 
 def given_up(request: Message, why: str) -> list[ToolReturnPart]:
-    """The results of calls that were never run since nobody approved them."""
     return [failed_result(call, why) for call in request.tool_calls]
 
 

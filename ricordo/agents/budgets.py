@@ -17,7 +17,7 @@ from ricordo.errors import Invalid, ModelError
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import agents, jobs, usage
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
@@ -40,7 +40,6 @@ class BudgetSpent(ModelError):
 
 
 def has_budget(settings: Settings, agent: Agent) -> bool:
-    """Whether any budget is set for a turn of this agent."""
     return bool(settings.daily_tokens) or DAILY_TOKENS in agent.settings
 
 

@@ -103,7 +103,6 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 
 
 def learn(turn: TurnContext, request: ModelRequest) -> None:
-    """Take it from the provider that the request was too long, whatever we thought."""
     estimate, window, limit = request_tokens(request), turn.state.agent.context_window, turn.limit
     limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
     limit.was_refused = True
@@ -269,11 +268,9 @@ def _summary_message(
 
 
 def _tokens(turn: TurnContext, request: ModelRequest) -> int:
-    """What the request takes, as the provider would count it."""
     return request_tokens(request) * turn.limit.token_percent // 100
 
 
 def _room(turn: TurnContext) -> int:
-    """What a request may take: the answer needs some of the window too."""
     window, settings = turn.state.agent.context_window, turn.state.agent.model_settings
     return max(window // 4, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))

@@ -21,7 +21,7 @@ from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, runs, users
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
 
@@ -246,7 +246,6 @@ def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | No
 def system_message(
     tx: Transaction, runtime: Runtime, state: AgentState, *, recall_count: int = 0
 ) -> tuple[Message, str]:
-    """A system message for the conversation, not yet stored, and the key that tells later from what it was made."""
     prompt = _prompt(tx, runtime, state, recall_count)
     message = state.conversation.new_message("system", (TextPart(prompt.text),), tx.clock.now())
     return message, prompt.key
@@ -298,7 +297,6 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
 
 
 def _is_answer(message: Message) -> bool:
-    """Whether it holds results of calls, or what was decided about them."""
     return message.role == "tool" or (message.role == "approval" and not message.tool_calls)
 
 
@@ -317,7 +315,6 @@ def _open_call(window: Sequence[Message]) -> int | None:
 
 
 def _not_yet_in(tx: Transaction, conversation: Conversation) -> list[Message]:
-    """What a turn that runs in the conversation has stored and not yet put into its window."""
     known = set(conversation.window)
     open_runs = runs.open_runs(tx, conversation_id=conversation.id)
     return [message for run in open_runs for message in messages.of_run(tx, run.id) if message.id not in known]

@@ -16,7 +16,7 @@ from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
 from ricordo.storage import conversations, deletion, runs, usage
 from ricordo.storage.deletion import Kind
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 

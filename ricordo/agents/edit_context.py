@@ -14,7 +14,6 @@ DAY = 86_400 * SECOND
 
 
 def memory_of(runtime: Runtime, turn: TurnContext) -> WorkingMemory:
-    """The step's working copy of memory, guarded."""
     return WorkingMemory(turn.state, guard_of(turn), schemas_in(runtime.settings.data_dir))
 
 
@@ -62,6 +61,5 @@ def expiry_of(settings: Settings) -> int | None:
 
 
 def is_untrusted(turn: TurnContext) -> bool:
-    """Whether the step's prompt holds untrusted content: a message, or a block whose text came from such."""
     is_read = any(message.is_untrusted for message in turn.window)
     return is_read or any(block.is_untrusted for block in turn.state.blocks)

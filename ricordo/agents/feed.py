@@ -58,7 +58,6 @@ class Feed:
         return reader
 
     def catch_up(self) -> None:
-        """Make every reader read again what is saved."""
         for reader in self.readers:
             reader.catch_up()
 
@@ -87,7 +86,6 @@ class Reader:
         self._has_more.set()
 
     def catch_up(self) -> None:
-        """Read again what is saved, before anything else."""
         self.is_behind = True
         self._has_more.set()
 

@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid, NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 PORTION = 250
 _ATTEMPTS = 5
@@ -108,7 +108,6 @@ def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) 
 
 
 def _is_same(message: Message, item: PastMessage) -> bool:
-    """Whether the same was said by the same; when may differ: a date that is not given follows from the rest of the list."""
     texts = tuple(TextPart(text) for text in item.texts)
     return (message.role, message.parts, message.name) == (item.role, texts, item.name)
 

@@ -24,7 +24,7 @@ from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs, tools
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,6 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
 
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
-    """The agent with another model, not yet stored; its window shrinks or grows with what the model can read."""
     info = await (await runtime.organization_providers.of(agent.organization_id)).require(handle)
     return replace(agent, model=info.handle, context_window=info.context_window)
 

@@ -15,7 +15,7 @@ from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.run import Run
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, damage, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 UNAPPROVED = "The turn that asked for approval failed, so the tool call was denied."
 _CALLING, _ANSWERING = ("assistant", "approval"), ("tool", "approval")
@@ -45,7 +45,6 @@ class _Examination:
     values: dict[str, object] = field(default_factory=dict)
 
     def note(self, count: int, fault: str) -> None:
-        """Add a fault that was found so many times."""
         if count:
             self.found.append(f"{count} {fault}")
 

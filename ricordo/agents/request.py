@@ -30,7 +30,6 @@ class NewMessage:
     group_id: str | None = None
 
     def signed(self, message: Message) -> Message:
-        """The stored message, with who sent this one."""
         return replace(message, otid=self.otid, name=self.name, sender_id=self.sender_id, group_id=self.group_id)
 
 
@@ -96,7 +95,6 @@ class WindowLimit:
     gained: int | None = None
 
     def learned_percent(self) -> int | None:
-        """What the next turn may rely on: nothing of a borrowed model, nor of a refusal that may have had another reason."""
         return self.token_percent if not self.was_refused and self.own_window is None else None
 
 
@@ -127,7 +125,6 @@ class TurnContext:
     asking: "StepDraft | None" = None
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
-        """Give the system message another text; the next save stores it."""
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)
         self.prompt_key = key
         self.prompt_changed = True

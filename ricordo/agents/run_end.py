@@ -21,7 +21,7 @@ from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 CALLBACK = "callback"
@@ -31,11 +31,7 @@ _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def close_run(
-    tx: Transaction,
-    run: Run,
-    reason: StopReason,
-    error: dict[str, Any] | None = None,
-    failed: FailedCall | None = None,
+    tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None, failed: FailedCall | None = None
 ) -> Run | None:
     """End the run for this reason, whoever holds its lease; None where it had ended already.
 
@@ -87,7 +83,6 @@ def heal(tx: Transaction, run: Run) -> bool:
 
 
 def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
-    """Close the runs whose lease has expired, as any server of a shared database does; `live` are its own, which are alive."""
     return [run for run in runs.expired(tx) if run.id not in live and heal(tx, run)]
 
 
@@ -107,7 +102,6 @@ HANDLER = JobHandler("expired_runs", _run_job, every_seconds=SWEEP_SECONDS)
 
 
 def close_all(tx: Transaction) -> list[Run]:
-    """Close every open run, as the only server of a database does when it starts: whoever held those leases is gone."""
     error = {"type": "interrupted", "message": "The server stopped during this turn."}
     return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
 

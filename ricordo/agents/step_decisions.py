@@ -97,7 +97,6 @@ def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
 
 
 def is_heartbeat(turn: TurnContext) -> bool:
-    """Whether the agent talks in the heartbeat style."""
     return traits_of(turn.state.agent.agent_type).style == "heartbeat"
 
 

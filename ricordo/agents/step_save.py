@@ -33,7 +33,7 @@ from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs, traces, usage
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
 T = TypeVar("T")
@@ -139,8 +139,7 @@ async def save_compaction(
         _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
             usage.add_expense(
-                tx,
-                Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id),
+                tx, Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id)
             )
         for trace in kept:
             traces.insert_one(tx, trace)
@@ -183,7 +182,6 @@ def _count(turn: TurnContext, added: int) -> None:
 
 
 def _with_delayed(turn: TurnContext, new: Sequence[Message]) -> list[Message]:
-    """The window with new messages; what was said beside an answer to waiting calls comes after their results."""
     return [*turn.window, *new, *(turn.delayed if any(message.role == "tool" for message in new) else ())]
 
 

@@ -29,7 +29,7 @@ from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import runs, traces
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -61,7 +61,6 @@ class FailedCall:
 
 
 def keeping(settings: Settings) -> Keeping:
-    """What the settings say about traces."""
     return Keeping(settings.traces, settings.trace_kb * 1000, settings.trace_days, settings.trace_count)
 
 
@@ -85,7 +84,6 @@ class RecordingModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Which model this is."""
         return self._model.info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -112,7 +110,6 @@ def recorded_calls(runtime: Runtime) -> deque[Call] | None:
 
 
 def traces_of_summary(runtime: Runtime, run: Run, calls: deque[Call] | None) -> list[Trace]:
-    """The traces of these calls, as far as the settings want them."""
     wanted = [call for call in calls or () if keeping(runtime.settings).which == "all" or "error" in call[2]]
     made = (_trace(runtime, run, new_id("step"), call) for call in wanted)
     return [trace for trace in made if trace]
@@ -137,7 +134,6 @@ def failed_call(
 
 
 def keep_failed(tx: Transaction, failed: FailedCall) -> None:
-    """Store the step of a failed call, and its trace."""
     runs.insert_step(tx, failed.step)
     if failed.trace:
         traces.insert_one(tx, failed.trace)
@@ -160,7 +156,6 @@ def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
 
 
 def reply_to_json(reply: ModelReply) -> Json:
-    """What was answered, in the same words."""
     usage = {name: value for name, value in asdict(reply.usage).items() if value is not None}
     return {"model": reply.model, "finish": reply.finish, "parts": _parts(reply.parts), "usage": usage}
 

@@ -94,20 +94,17 @@ class Turn:
         self._task = asyncio.create_task(self._drive(), name=context.run.id)
 
     def events(self) -> AsyncGenerator[Event]:
-        """Everything, from the start: a reader that comes late begins with what is saved already."""
         # Subscribed here and not at the first iteration, so that nothing is missed in between.
         reader, self._first = self._first or self._feed.subscribe(), None
         return reader.events()
 
     async def cancel(self) -> None:
-        """Stop the turn; returns when its end is saved."""
         # A task that is cancelled before its first step runs none of its code, and could not close its run.
         await asyncio.sleep(0)
         self._stop()
         await self.wait()
 
     async def wait(self) -> None:
-        """Return when the turn has ended."""
         with suppress(asyncio.CancelledError):
             await asyncio.shield(self._task)
 
@@ -229,7 +226,6 @@ class PastTurn:
             yield RunEnded(replace(run, context_tokens=tokens))
 
     async def cancel(self) -> None:
-        """End the run in the database; the process that runs it finds its lease gone."""
         run = await self._read()
         await self.runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
 
@@ -245,7 +241,6 @@ class PastTurn:
 
 
 async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
-    """The saved messages of a run that it made: those that came in belong to no step."""
     said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
     return [message for message in said if message.step_id or message.role == "summary"]
 

@@ -24,7 +24,7 @@ from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall
 
 LEASE = 30 * SECOND
@@ -84,7 +84,6 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
 
 
 def continues_turn(request: TurnRequest, window: Sequence[Message]) -> bool:
-    """Whether the turn is about what stands in the window, and not about something new."""
     return bool(request.approval or request.compaction or waiting_in(window))
 
 

@@ -21,7 +21,7 @@ from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
 from ricordo.memory.overview import Overview, overview
 from ricordo.storage import agents, blocks, messages, tools
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import schema_of
 
 router = Routes(prefix="/v1/agents", tags=["agents"])

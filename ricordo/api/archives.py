@@ -33,7 +33,7 @@ from ricordo.memory.step_commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.storage import agents, archives
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["archives"])
 _memory = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])

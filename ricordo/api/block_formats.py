@@ -23,7 +23,7 @@ from ricordo.domain.block_schema import BlockSchema
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Unsupported
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 _TEXT = {"schema": {"type": "string"}}
 PUT_BODY: dict[str, Any] = {
@@ -147,7 +147,6 @@ def require_match(block: Block | None, if_match: str | None, if_none_match: str 
 
 
 def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
-    """Whether one of the tags is the block's as it is now."""
     named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
     return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
 

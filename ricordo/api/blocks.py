@@ -19,7 +19,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["blocks"])
 

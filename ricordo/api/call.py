@@ -15,8 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.storage import agents
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,6 @@ class RequestContext:
 
     @property
     def store(self) -> Store:
-        """The database."""
         return self.runtime.store
 
 
@@ -69,7 +68,6 @@ class Paging:
     ascending: Annotated[bool | None, Query(description="The older way to say `order`.")] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
-        """The page that is asked for."""
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
         return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
@@ -79,12 +77,10 @@ Paged = Annotated[Paging, Depends()]
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """Return JSON, as the response models made it."""
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 
 
 def note(message: str) -> Response:
-    """Say what was done."""
     return answer(NoteResponse.of(None, message=message))
 
 

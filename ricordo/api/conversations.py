@@ -39,7 +39,7 @@ from ricordo.domain.agent import CompactionSettings, Conversation
 from ricordo.domain.message import CompactionPart, Message
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.storage import agents, conversations
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["conversations"])
 _compaction = Routes(prefix="/v1", tags=["messages"])
@@ -170,7 +170,6 @@ async def list_messages(
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
-    """Summarize the older part of the agent's own conversation; the messages stay in its history."""
     return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
 
@@ -178,7 +177,6 @@ async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = N
 async def compact(
     here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
 ) -> Response:
-    """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
     return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
 

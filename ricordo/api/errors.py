@@ -63,7 +63,6 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
 
 
 def text_conflict(why: str | None, conflict: Json) -> Response:
-    """Return the texts that collide."""
     return _refused({"detail": f"CONFLICT: {why}", "conflict": conflict}, 409)
 
 

@@ -63,12 +63,10 @@ class LazyRoutes:
             self._load(module)
 
     def load_for(self, path: str) -> None:
-        """Import what may answer this path."""
         for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
             self._load(module)
 
     def load_all(self) -> None:
-        """Import everything, as the document of all routes needs."""
         for module in list(self._waiting):
             self._load(module)
 
@@ -110,7 +108,6 @@ class Application(FastAPI):
         self.lazy_routes = LazyRoutes(self.router.routes, features)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
         self.lazy_routes.load_all()
         return super().openapi()
 

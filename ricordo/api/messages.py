@@ -38,7 +38,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents, conversations, messages
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
 
@@ -207,7 +207,6 @@ async def stream_turn(
 
 
 def new_message(message: MessageRequest) -> NewMessage:
-    """A message as it comes in."""
     return NewMessage(
         message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
     )

@@ -32,9 +32,9 @@ from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.schemas import require_follows, schemas_in
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import agents, history, proposals
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
 _BLOCK = "/blocks/{label:path}"
@@ -200,7 +200,6 @@ async def _decide_many(
 
 
 def _scope_of(here: RequestContext, memory: UserMemory) -> Scope:
-    """The caller's scope, narrowed to what is the user's."""
     return replace(here.scope, subject_id=memory.user.id)
 
 

@@ -15,7 +15,7 @@ from ricordo.errors import Collision, Invalid
 from ricordo.llm.provider_table import Keys
 from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.storage import providers
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/providers", tags=["providers"])
 

@@ -34,7 +34,6 @@ class LazyRouter:
     paths: tuple[str, ...]
 
     def pattern(self) -> re.Pattern[str]:
-        """What the beginning of a path must match."""
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)
         return re.compile(f"(?:{ways})(?:/|$)" if self.paths != ("/",) else "/$")
 
@@ -62,7 +61,6 @@ class LazyRoute(APIRoute):
                 raise
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, which matched."""
         self.build()
         await super().handle(scope, receive, send)
 

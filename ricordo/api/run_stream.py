@@ -16,8 +16,8 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import messages, runs
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1", tags=["runs"])
 

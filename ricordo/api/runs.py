@@ -25,8 +25,8 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
 from ricordo.memory.lineage import of_message
 from ricordo.storage import messages, runs, tools
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
-from ricordo.storage.store import Transaction
 
 router = Routes(prefix="/v1/runs", tags=["runs"])
 _steps = Routes(prefix="/v1/steps", tags=["steps"])
@@ -46,7 +46,6 @@ class RunQuery:
     active: bool = False
 
     def agents(self) -> list[str]:
-        """The agents that are named, in either way."""
         return [*(self.agent_ids or ()), *((self.agent_id,) if self.agent_id else ())]
 
     def wanted_statuses(self) -> list[str]:
@@ -144,7 +143,6 @@ class StepQuery:
     end_date: Annotated[str | None, Query(description="Steps up to this day or time, UTC without a zone.")] = None
 
     def equal(self) -> dict[str, str]:
-        """The columns that are compared as they are."""
         columns = {"agent_id": self.agent_id, "model": self.model}
         return {name: value for name, value in columns.items() if value is not None}
 
@@ -169,7 +167,6 @@ async def list_all_steps(here: Here, paging: Paged, which: Annotated[StepQuery, 
 
 @_steps.get("/{step_id}", response_model=StepResponse)
 async def retrieve_step(here: Here, step_id: str) -> Response:
-    """One step."""
     return answer(StepResponse.from_step(await _step(here, step_id)))
 
 
@@ -213,7 +210,6 @@ async def _step(here: Here, step_id: str) -> Step:
 
 @_messages.get("/memory", response_model=LineageResponse)
 async def lineage(here: Here, message_id: str) -> Response:
-    """The versions of blocks and the passages that were in an answer's context, and what its step changed or proposed."""
     return answer(
         LineageResponse.from_lineage(await here.store.read(lambda tx: of_message(tx, here.scope, message_id)))
     )

@@ -23,7 +23,7 @@ from ricordo.errors import Unsupported
 from ricordo.memory.recall import FoundMessage
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, conversations
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1")
 _SPOKEN: tuple[str, ...] = ("user", "assistant")

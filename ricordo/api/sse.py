@@ -79,7 +79,6 @@ class SseEncoder:
         return []
 
     def resume(self, sent: Iterable[bytes]) -> None:
-        """Go on behind these events, which were sent to the same reader before."""
         for chunk in sent:
             if chunk.startswith(_PREFIX) and chunk != DONE:
                 self._note(orjson.loads(chunk.removeprefix(_PREFIX)))
@@ -206,7 +205,6 @@ class SseEncoder:
 
 
 def sse_response(chunks: AsyncIterator[bytes]) -> Response:
-    """Server-sent events that no proxy holds back."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
@@ -264,7 +262,6 @@ def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
 
 
 def encoded(wire: Json) -> bytes:
-    """One server-sent event."""
     return _PREFIX + orjson.dumps(wire) + b"\n\n"
 
 

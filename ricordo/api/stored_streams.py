@@ -22,8 +22,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound, Unavailable
 from ricordo.runtime import Runtime
 from ricordo.storage import run_events, runs
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.run_events import RunEvent
-from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
 BATCH_SECONDS = 0.05
@@ -37,7 +37,6 @@ _FINISH_LIMIT = 10.0
 
 
 async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat) -> Run:
-    """Begin a turn whose stream is stored, and return its run; for a repeat, the run that took the messages before."""
     # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view)))
 
@@ -73,7 +72,6 @@ class Recording:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set once more of it is stored than was when this was asked for, or nothing more will be."""
         return self._changed
 
     async def finish(self) -> None:

@@ -15,7 +15,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["tools"])
 

@@ -29,7 +29,7 @@ from ricordo.errors import NotFound, Stale
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"])
 _ONE = "/{label:path}"
@@ -164,18 +164,15 @@ async def delete(here: Here, user_id: str, label: str, message: Message = None, 
 
 
 def waiting_for(tx: Transaction, block: Block) -> int:
-    """How many proposals wait for this block's owner."""
     return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
 
 
 def _shown(found: tuple[Block, int], known: str | None = None) -> Response:
-    """The block and how many proposals wait for it, with its ETag."""
     block, pending = found
     return tagged(block, orjson.dumps(UserBlockResponse.of(block, pending=pending)), "application/json", known)
 
 
 async def _of_chain(here: RequestContext, user_id: str, read: Any) -> Any:
-    """What `read` finds in the user's chain."""
     return await here.store.read(lambda tx: read(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id))
 
 
@@ -193,7 +190,6 @@ def _options(body: PutBlockRequest) -> PutOptions:
 
 
 def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
-    """A policy that is sent takes the place of the older flag, which would override it."""
     return {**settings, "read_only": False} if "policy" in settings else settings
 
 

@@ -24,7 +24,7 @@ from ricordo.errors import NotFound
 from ricordo.memory.history import blame
 from ricordo.storage import blobs, blocks, history
 from ricordo.storage import versions as chains
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/blocks/{block_id}", tags=["blocks"])
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]

@@ -23,12 +23,10 @@ from ricordo.storage import runs
 
 
 def signing_key(data_dir: Path) -> str:
-    """Return the key that callbacks are signed with, which their receivers have to know."""
     return Secret(data_dir).derive("callbacks").hex()
 
 
 def signature(key: str, timestamp: int, body: bytes) -> str:
-    """Return the value of the header for this body, sent at this second since 1970."""
     digest = hmac.digest(bytes.fromhex(key), f"{timestamp}.".encode() + body, "sha256")
     return f"t={timestamp},v1={digest.hex()}"
 

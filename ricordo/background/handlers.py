@@ -38,12 +38,10 @@ class Handlers:
         return self._by_kind.get(kind)
 
     def periodic(self) -> list[JobHandler]:
-        """Return those whose jobs come by themselves."""
         return [handler for handler in self._by_kind.values() if handler.every_seconds is not None]
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether to try again would end the same way."""
     return isinstance(error, Invalid | NotFound)
 
 
@@ -68,12 +66,10 @@ class Schedule:
         self._last: dict[str, int] = {}
 
     def due(self, now: int) -> list[Job]:
-        """Return the jobs of periods that this server has not seen before, at this time."""
         slots = {kind: now // period for kind, period in self._periods.items()}
         return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
 
     def added(self, wanted: Iterable[Job]) -> None:
-        """Note that these are stored: their periods are not due again."""
         self._last |= {job.kind: job.payload["slot"] for job in wanted}
 
 

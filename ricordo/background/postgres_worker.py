@@ -15,8 +15,8 @@ from ricordo.background.worker import Worker
 from ricordo.domain.job import JobHandler
 from ricordo.errors import Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import wake_ups
-from ricordo.storage.store import Store
+from ricordo.storage.engine import wake_ups
+from ricordo.storage.engine.store import Store
 
 log = logging.getLogger(__name__)
 # Two for taking wake-ups; one more listens.

@@ -19,7 +19,7 @@ from ricordo.domain.job import Job, JobHandler
 from ricordo.errors import Collision, NotFound, RicordoError
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 # A kind that no handler here knows may be known to a newer server, so it waits for one this long after it was added.
@@ -92,7 +92,6 @@ class Worker:
         self._stopped = asyncio.Event()
 
     async def start(self) -> None:
-        """Free what dead servers left, then claim and run jobs until `stop`."""
         await self.open()
         self._tasks.append(asyncio.create_task(self._claim_all(), name="jobs: claim"))
 

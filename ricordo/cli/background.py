@@ -51,7 +51,6 @@ class _Running:
             raise self._failure
 
     def end(self) -> None:
-        """Stop it."""
         self._server.should_exit = True
         self._thread.join()
 

@@ -34,7 +34,6 @@ class Client:
             raise Invalid(f'"{address}" is not an address of a server: {error}.') from None
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def version(self) -> str | None:
@@ -59,24 +58,19 @@ class Client:
         return found
 
     def agent(self, agent_id: str) -> Json:
-        """Return one agent with its blocks."""
         return self.object("GET", f"/v1/agents/{agent_id}")
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
-        """Create an agent with these blocks."""
         body: Json = {"name": name, "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks]}
         return self.object("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
 
     def change_model(self, agent_id: str, handle: str) -> Json:
-        """Give the agent another model."""
         return self.object("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
 
     def models(self) -> list[str]:
-        """Return the handles of all models."""
         return [str(model["handle"]) for model in self.ask("GET", "/v1/models/")]
 
     def queue(self) -> Json:
-        """Return the state of the job queue."""
         return self.object("GET", "/v1/jobs/queue")
 
     def search(self, agent_id: str, words: str) -> list[Json]:
@@ -85,11 +79,9 @@ class Client:
         return list(answer["results"])
 
     def reset(self, agent_id: str) -> None:
-        """Delete the agent's messages."""
         self.ask("PATCH", f"/v1/agents/{agent_id}/reset-messages")
 
     def cancel(self, agent_id: str) -> None:
-        """Cancel the agent's turns."""
         self.ask("POST", f"/v1/agents/{agent_id}/messages/cancel", body={})
 
     def send(self, agent_id: str, text: str) -> Iterator[Json]:

@@ -25,7 +25,7 @@ from ricordo.features import FEATURES
 from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.database import DatabaseStatus, check, read_at_rest
+from ricordo.storage.engine.database import DatabaseStatus, check, read_at_rest
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
@@ -36,10 +36,7 @@ _SHOWN_CONVERSATIONS = 10
 _LONG_WAIT = 60  # seconds
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
-_EXTRAS = (
-    ("anthropic_api_key", "anthropic", "anthropic"),
-    ("gemini_api_key", "google.genai", "google"),
-)
+_EXTRAS = (("anthropic_api_key", "anthropic", "anthropic"), ("gemini_api_key", "google.genai", "google"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,6 @@ class ModelReport:
 
     @property
     def can_run_an_agent(self) -> bool:
-        """Whether it does all that an agent needs."""
         return self.answers and not self.fails and self.error is None
 
     @property
@@ -114,11 +113,7 @@ TASKS = (
         is_needed=False,
     ),
     ModelTask(
-        "calls tools for nothing",
-        "Her name is Ada.",
-        "Thank you!",
-        lambda outcome: not outcome.calls,
-        is_needed=False,
+        "calls tools for nothing", "Her name is Ada.", "Thank you!", lambda outcome: not outcome.calls, is_needed=False
     ),
 )
 
@@ -203,7 +198,6 @@ def table_line(report: ModelReport, width: int) -> str:
 
 
 def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
-    """Open a runtime with the user's models on an empty database in this folder."""
     trial = settings.model_copy(update={"data_dir": folder, "database_url": None, "embedding": "none"})
     return open_runtime(trial, providers)
 

@@ -34,7 +34,6 @@ class ProgressLine:
             typer.echo(line)
 
     def end(self) -> None:
-        """End the changing line."""
         if self._is_open:
             typer.echo()
             self._is_open = False

@@ -11,8 +11,8 @@ from ricordo.agents.repair import Repair, examine, repair, restore_default_conve
 from ricordo.errors import NotFound
 from ricordo.settings import Settings, load_settings
 from ricordo.storage import damage
-from ricordo.storage.database import address, is_shared, open_store
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.database import address, is_shared, open_store
+from ricordo.storage.engine.store import Store, Transaction
 
 LOST = "the agent had no default conversation, and has a new one"
 

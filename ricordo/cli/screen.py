@@ -10,7 +10,6 @@ _WIDEST_FIELD = 48
 
 
 def screen() -> "Screen":
-    """Return the screen for this program's input and output."""
     return Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Screen()
 
 
@@ -25,12 +24,10 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
-        """Return False: nobody can be asked."""
         self.complain(f"{question} Nobody can be asked here, so nothing was done.")
         return False
 
     def say(self, text: str) -> None:
-        """Print text of the answer."""
         sys.stdout.write(printable(text))
         sys.stdout.flush()
 
@@ -41,15 +38,12 @@ class Screen:
         """Print a secondary line."""
 
     def tell(self, text: str) -> None:
-        """Print the output of a command."""
         typer.echo(printable(text))
 
     def complain(self, text: str) -> None:
-        """Print an error."""
         typer.echo(printable(text), err=True)
 
     def end_line(self) -> None:
-        """End the line of an answer."""
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -85,23 +79,18 @@ class Terminal(Screen):
             return False
 
     def say(self, text: str) -> None:
-        """Print text of the answer as it arrives."""
         self._write(text, None)
 
     def think(self, text: str) -> None:
-        """Print reasoning, dim."""
         self._write(text, "dim italic")
 
     def quietly(self, text: str) -> None:
-        """Print a dim line."""
         self._console.print(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
 
     def tell(self, text: str) -> None:
-        """Print the output of a command."""
         self._console.print(printable(text), style="cyan")
 
     def complain(self, text: str) -> None:
-        """Print a red line."""
         self._console.print(printable(text), style="red")
 
     def _write(self, text: str, style: str | None) -> None:
@@ -116,6 +105,5 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int = _WIDEST_FIELD) -> str:
-    """Return the text on one line, cut to a width."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

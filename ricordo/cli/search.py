@@ -12,8 +12,8 @@ from ricordo.errors import NotFound
 from ricordo.logs import set_up_logs
 from ricordo.search import rebuild
 from ricordo.settings import load_settings
-from ricordo.storage.database import address
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.database import address
+from ricordo.storage.engine.store import Store, Transaction
 
 _LOOK_EVERY = 0.2  # seconds
 _ASKED_AT_ONCE = 100

@@ -73,12 +73,10 @@ class Server(uvicorn.Server):
         self._announcing: asyncio.Task[None] | None = None
 
     async def live(self, sockets: Sequence[socket.socket]) -> None:
-        """Open the app, serve until `should_exit`, close the app."""
         async with self._app.router.lifespan_context(self._app):
             await self.serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start answering, and announce it."""
         await super().startup(sockets)
         if self._announce:
             self._announcing = asyncio.create_task(self._say_where(self._announce))

@@ -48,12 +48,10 @@ def show_settings() -> bool:
 
 
 def listed_settings() -> list[ListedSetting]:
-    """Return Ricordo's own settings."""
     return [_listed(PREFIX + name.upper(), field) for name, field in Settings.model_fields.items()]
 
 
 def listed_providers() -> list[ListedSetting]:
-    """Return the providers' variables; one with two names is listed by the name that is set."""
     return list(_by_their_variables(ProviderSettings))
 
 
@@ -78,7 +76,6 @@ def _listed(variable: str, field: FieldInfo) -> ListedSetting:
 
 
 def _given() -> dict[str, str]:
-    """Return what is set in the environment or in `.env`, by variable in capitals; empty values are ignored."""
     given = {name.upper(): value for name, value in dotenv_values(".env").items() if value}
     return given | {name.upper(): value for name, value in os.environ.items() if value}
 

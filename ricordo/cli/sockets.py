@@ -11,7 +11,6 @@ EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 def address_of(host: str, port: int) -> str:
-    """Return the URL of a server that listens on this host."""
     name = "127.0.0.1" if host in EVERY_ADDRESS else host
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 

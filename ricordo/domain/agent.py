@@ -71,13 +71,11 @@ class Agent:
 
     @property
     def course(self) -> str | None:
-        """The course it teaches, whose blocks of a user it sees; kept among its metadata."""
         course = self.metadata.get("course")
         return course if isinstance(course, str) else None
 
     @property
     def compaction(self) -> CompactionSettings:
-        """How its windows are made smaller; kept among `settings`."""
         return CompactionSettings(**self.settings.get("compaction", {}))
 
 

@@ -84,12 +84,10 @@ class Block:
 
     @property
     def rule(self) -> Policy:
-        """The policy in force: the flag of the retired Letta V1 server overrides it."""
         return "read_only" if self.read_only else self.policy
 
     @property
     def is_read_only(self) -> bool:
-        """Whether agents may not change it, by its flag or by its policy."""
         return self.rule == "read_only"
 
     def require_fits(self, value: str) -> None:
@@ -102,7 +100,6 @@ class Block:
 
 
 def _file_name(label: str) -> str:
-    """Return the label as a file system that ignores case sees it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", label).casefold())
 
 

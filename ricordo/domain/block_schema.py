@@ -54,7 +54,6 @@ class SchemaField:
 
     @property
     def empty(self) -> FieldValue:
-        """The value that says that nothing is known yet."""
         return () if self.kind == "list" else "" if self.kind in WORDED else None
 
     def fault(self, value: FieldValue) -> str | None:
@@ -75,7 +74,6 @@ class SchemaField:
         return None
 
     def lacks(self, value: FieldValue) -> bool:
-        """Whether the field is required and the value says nothing."""
         is_blank = value is None or value == () or (isinstance(value, str) and not value.strip())
         return self.required and is_blank
 
@@ -128,7 +126,6 @@ class BlockSchema:
         return next((each for each in self.fields if each.name == name), None)
 
     def by_heading(self) -> dict[str, SchemaField]:
-        """The fields by what their headings may say, as `heading_key` puts it: their titles and their names."""
         return {key: each for each in self.fields for key in (heading_key(each.title), heading_key(each.name))}
 
 

@@ -36,7 +36,6 @@ def unpack(data: bytes, base: bytes | None) -> bytes:
 
 
 def _dictionary(base: bytes, head: int, tail: int) -> bytes:
-    """What is most like the new middle: the old one, with its surroundings."""
     end = min(len(base), max(len(base) - tail, head) + _WINDOW // 4)
     # An empty dictionary is none for zlib, in one direction only.
     return base[max(0, end - _WINDOW) : end] or b"\n"

@@ -45,7 +45,6 @@ def blob_id(text: str) -> bytes:
 
 
 def path_of(label: str) -> str:
-    """The file of a block: `courses/maths` → `courses/maths.md`."""
     return label + SUFFIX
 
 
@@ -82,7 +81,6 @@ def commit_body(tree: bytes, parents: tuple[bytes, ...], who: str, at: int, mess
 
 
 def signature(actor: Actor) -> str:
-    """The author as git writes one: `Ada <user-1@ricordo>`."""
     name = _NOT_IN_NAMES.sub(" ", actor.name or actor.id).strip(" .,:;\"'\\") or actor.kind
     mail = re.sub(r"[^\w.+@/-]+", "-", actor.id) or actor.kind
     return f"{name} <{mail}@ricordo>"

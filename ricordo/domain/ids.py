@@ -8,7 +8,6 @@ _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id: `new_id("agent")` → `agent-1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5f6`."""
     # uuid.uuid4 builds an object for what is six slices of random hex; ids are made several times a turn.
     digits = secrets.token_hex(16)
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -16,7 +15,6 @@ def new_id(prefix: str) -> str:
 
 
 def pattern(prefix: str) -> str:
-    """The regular expression that ids with this prefix match."""
     return f"^{prefix}-{_UUID4}$"
 
 

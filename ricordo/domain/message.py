@@ -146,12 +146,10 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The words of the message that people said or read, and that search looks through."""
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
     def spoken(self) -> str:
-        """The words of the message, also those that an assistant says by calling the tool for it."""
         said = [self.text] if self.text else []
         return "\n".join([*said, *(words for call in self.tool_calls if (words := _said_by(call)))])
 
@@ -167,16 +165,13 @@ class Message:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is a request for approval: some of its calls wait for a person or the client."""
         return self.role == "approval" and any(call.is_gated for call in self.tool_calls)
 
     @property
     def is_event(self) -> bool:
-        """Whether the server itself made this user message: a login, a heartbeat, an alert."""
         return self.role == "user" and any(isinstance(part, EventPart) for part in self.parts)
 
     def with_text(self, text: str) -> "Message":
-        """The same message with other words."""
         return replace(self, parts=(TextPart(text),))
 
 

@@ -45,7 +45,6 @@ class Remote:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options it was added with."""
         options: Mapping[str, Any] = self.settings.get("options", {})
         return options
 

@@ -29,7 +29,6 @@ _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_a
 
 
 def status_after(reason: StopReason) -> RunStatus:
-    """The status of a run that stopped for this reason (a wire fact of the retired Letta V1 server)."""
     if reason == "cancelled":
         return "cancelled"
     return "completed" if reason in _COMPLETED else "failed"
@@ -67,7 +66,6 @@ class Run:
     context_tokens: int | None = None
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
-        """The run, stopped for this reason."""
         status, duration = status_after(reason), (now - self.created_at) * 1000
         return replace(self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration)
 

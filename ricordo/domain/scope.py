@@ -38,5 +38,4 @@ class Scope:
 
     @property
     def actor(self) -> Actor:
-        """The caller as the author of a change."""
         return Actor("user", self.user_id, self.user_name)

@@ -18,7 +18,6 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -53,7 +52,6 @@ class Budget:
     resets_at: int
 
     def is_spent(self, percent: int = 100) -> bool:
-        """Whether this share of it is used up."""
         return self.used * 100 >= self.limit * percent
 
 

@@ -30,7 +30,6 @@ class ChangeMetadata:
 
     @property
     def is_owners(self) -> bool:
-        """Whether a person made or approved it, whom no policy binds."""
         return self.author.kind == "user" or self.approved_by is not None
 
     def policy_decision(self, policy: Policy) -> PolicyDecision:
@@ -118,7 +117,6 @@ class Proposal:
 
     @property
     def waits(self) -> bool:
-        """Whether the owner can still decide: it is open, or ran into a conflict."""
         return self.status in ("open", "conflicted")
 
     def require_waiting(self) -> None:

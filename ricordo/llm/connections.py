@@ -20,7 +20,6 @@ class Connections:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """The time-outs of every call: silence counts, not the length of an answer."""
         return httpx2.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
 
     def client(self) -> httpx2.AsyncClient:
@@ -33,7 +32,6 @@ class Connections:
         return httpx2.AsyncClient(timeout=self.timeout, limits=LIMITS, mounts=dict.fromkeys(_LOOPBACK))
 
     async def close(self) -> None:
-        """Close all connections. A later call opens new ones."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None

@@ -50,7 +50,6 @@ class ListCache:
             return self.listed
 
     def keep(self, listed: ModelList) -> None:
-        """Take this list as the one that the provider has just given."""
         self.listed, self._until = listed, self._now() + KEPT_SECONDS
 
 
@@ -80,7 +79,6 @@ class ModelDirectory:
         return (provider, model) if provider and model else None
 
     def reachable(self, handle: str) -> tuple[Provider, str] | None:
-        """Do the same; a server that may run on this machine counts as configured even while it is down."""
         if server := self._local_server(handle):
             return local_provider(server), handle.partition("/")[2]
         return self.split(handle)
@@ -107,7 +105,6 @@ class ModelDirectory:
             await self._probe([server])
 
     async def find_local(self) -> tuple[ModelInfo, ...]:
-        """Look for all model servers on this machine's own ports; their models become usable."""
         await self._probe([server for name, server in self._local_servers.items() if name not in self._providers])
         return self.found
 
@@ -150,7 +147,6 @@ class Registry(Generic[Model]):
         self._built: dict[str, Model] = {}
 
     def add(self, model: Model) -> None:
-        """Make a single model usable by its handle."""
         self._added[model.info.handle] = model
 
     def get(self, handle: str) -> Model:
@@ -165,7 +161,6 @@ class Registry(Generic[Model]):
         return model
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:
-        """Return provider and name of a handle, after looking for a server on this machine, and what the provider lists."""
         await self._directory.look_for(handle)
         provider, name = self._usable(self._directory.split(handle), handle)
         return provider, name, await self._directory.ask(provider)

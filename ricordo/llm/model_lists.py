@@ -151,13 +151,11 @@ def known_window(model: str) -> int:
 
 
 def info_of(provider: Provider, name: str) -> ModelInfo:
-    """Return what is known of a model by its name alone."""
     handle, endpoint = f"{provider.name}/{name}", provider.base_url or None
     return ModelInfo(handle, provider.name, name, provider.endpoint_type, known_window(name), endpoint)
 
 
 def embedding_of(provider: Provider, name: str) -> EmbeddingInfo:
-    """Return what is known of an embedding model by its name alone."""
     handle = f"{provider.name}/{name}"
     return EmbeddingInfo(handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None)
 

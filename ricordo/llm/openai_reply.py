@@ -234,7 +234,6 @@ def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
 
 
 def unreadable(name: str) -> NoReturn:
-    """Raise the ModelError for an answer that breaks the format in this field."""
     raise ModelError("llm_error", f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.')
 
 
@@ -312,7 +311,6 @@ def read_function(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_text(arguments: Any) -> str:
-    """Arguments as JSON text, from servers that give an object too."""
     if isinstance(arguments, str):
         return arguments
     return "" if arguments is None else orjson.dumps(arguments).decode()

@@ -203,7 +203,6 @@ def to_reply(response: "wire.ModelResponse", info: ModelInfo, request: ModelRequ
 
 
 def is_finished(response: "wire.ModelResponse") -> bool:
-    """Whether a streamed response came to its end: it says why it stopped, in whichever words."""
     return response.finish_reason is not None or _own_reason(response) is not None
 
 
@@ -212,7 +211,6 @@ def _own_reason(response: "wire.ModelResponse") -> Any:
 
 
 def is_summary(part: Any) -> bool:
-    """Whether a part is one of OpenAI's summaries of a thought."""
     return part.part_kind == "thinking" and bool(part.id) and part.id not in _REDACTED
 
 

@@ -64,7 +64,6 @@ class Provider:
     location: str | None = None
 
     def uses_responses(self, model: str) -> bool:
-        """Whether one of its models is asked by the responses API."""
         if self.api == "auto":
             return is_openai(self.base_url) and thinks_at_openai(model)
         return self.api == "responses"
@@ -100,7 +99,6 @@ class ProviderRow:
 
     @property
     def is_self_hosted(self) -> bool:
-        """Whether people run it themselves: its address alone configures it, and it needs no key."""
         return self.is_server or self.local is not None
 
     def address(self, url: str | None) -> str:
@@ -153,7 +151,6 @@ _NOT_BROUGHT = {
 
 
 def configured(settings: ProviderSettings) -> list[Provider]:
-    """Return the providers whose key or address is set; no other is ever called."""
     return [provider for row in ROWS if (provider := _configured(row, settings))]
 
 
@@ -189,7 +186,6 @@ def local_provider(server: LocalServer) -> Provider:
 
 
 def local_servers(servers: Sequence[LocalServer], settings: ProviderSettings) -> tuple[LocalServer, ...]:
-    """Return the servers, with what the settings say of how they were started."""
     window = settings.ollama_context_length
     return tuple(replace(server, window=window) if server.name == "ollama" else server for server in servers)
 

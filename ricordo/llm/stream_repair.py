@@ -46,7 +46,6 @@ class StreamRepair:
         self._calls: dict[int, _Shown] = {}
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
-        """What readers may see of this chunk now."""
         for shown in self._read(chunk):
             self._note(shown)
             yield shown

@@ -53,7 +53,6 @@ def shortened(text: str, tokens: int) -> str:
 
 
 def writable(text: str) -> str:
-    """The text with a question mark for each half of a surrogate pair, which no encoding can carry."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

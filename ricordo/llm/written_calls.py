@@ -80,7 +80,6 @@ def offered_name(name: str, offered: Offered) -> str:
 
 
 def looks_like_a_call(text: str) -> bool:
-    """Whether a text begins a call in a notation that nothing else uses, as a model writes it that lost its way in it."""
     return text.lstrip().startswith(MARKS)
 
 

@@ -152,7 +152,6 @@ def _sliding_places(plan: _CutPlan, share: float) -> list[int]:
 
 
 def _may_begin(message: Message) -> bool:
-    """Whether a window may begin with it, behind the summary, which looks like a user's message to a model."""
     return message.role == "assistant" or (message.role == "approval" and bool(message.tool_calls))
 
 
@@ -177,7 +176,6 @@ def _all_before(plan: _CutPlan) -> Cut | None:
 
 
 def _is_said_to_agent(message: Message) -> bool:
-    """Whether these are words that the turn is there to answer; a heartbeat is not."""
     return message.role == "system" or (message.role == "user" and not message.is_event)
 
 

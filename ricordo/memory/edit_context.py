@@ -47,7 +47,6 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
-        """Return what becomes of an edit, by its block's policy and by what the call asks for."""
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule)
         return "propose" if decision == "apply" and edit.reason.only_proposes else decision
 

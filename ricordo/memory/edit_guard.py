@@ -105,7 +105,6 @@ NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message], *, said_by_user: bool) -> list[str]:
-    """The texts of the search results in the agent's window: those that the user had said, or the others."""
     return [text for text, is_said in _found_in(window) if is_said == said_by_user]
 
 
@@ -168,7 +167,6 @@ class KnownLine:
     is_same: bool
 
     def told(self) -> str:
-        """The line in a sentence for the agent."""
         how = "is already" if self.is_same else "is nearly the same as a line"
         shown = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
         return f'{how} in memory block "{self.label}", line {self.line}: "{shown}"'
@@ -217,7 +215,6 @@ def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
 
 
 def _tells(line: str) -> bool:
-    """Whether the line is long enough to say something that need not be said twice."""
     return len(_key(line)) >= LEAST_LINE and len(_words(line)) > 3
 
 

@@ -26,7 +26,7 @@ from ricordo.memory.working_memory import (
     require_writable,
 )
 from ricordo.storage import blocks, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'
 CLOSE = (
@@ -216,7 +216,6 @@ def _require_free(ground: _Ground, after: _Blocks, label: str, chain_id: str | N
 
 
 def _is_own(ground: _Ground, block: Block) -> bool:
-    """Whether the block is the agent's and nobody else's, so that it is deleted when the agent detaches it."""
     return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [ground.agent_id]
 
 

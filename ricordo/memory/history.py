@@ -7,7 +7,7 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import NotFound
 from ricordo.memory.merge import kept_lines
 from ricordo.storage import blobs, history
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import NotFound
 from ricordo.storage import archives, history, messages, proposals, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ class Tokens:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(getattr(self, name) for name in self.__slots__)
 
 

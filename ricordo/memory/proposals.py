@@ -18,7 +18,7 @@ from ricordo.memory.working_memory import (
     MemoryEdit,
 )
 from ricordo.storage import proposals, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 WAITS = (
     'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
@@ -53,7 +53,6 @@ class ProposedEdits:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def beside(self, results: Mapping[str, str]) -> dict[str, str]:
-        """These with the results of other edits; a call that did both gets both."""
         return {**results, **{id: f"{text} {_BESIDE}" if id in results else text for id, text in self.results.items()}}
 
 

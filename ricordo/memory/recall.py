@@ -20,7 +20,7 @@ from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.storage import archives, messages
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

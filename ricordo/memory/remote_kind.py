@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ricordo.domain.remote import Access, Remote
 from ricordo.settings import Settings
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 
 
 class RemoteKind(Protocol):

@@ -21,7 +21,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.memory.edit_context import EditContext
 from ricordo.storage import blocks
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 KEY = "rotation"
@@ -86,7 +86,6 @@ class Rotation:
 
 
 def may_rotate(block: Block) -> bool:
-    """Whether a write of the block may rotate it."""
     return bool(block.metadata.get(KEY))
 
 

@@ -130,7 +130,6 @@ def schemas_in(data_dir: Path) -> Schemas:
 
 
 def no_schemas(_name: str) -> BlockSchema | None:
-    """For those who have no data folder."""
     return None
 
 
@@ -176,7 +175,6 @@ def _field(
 
 
 def _default(value: object) -> FieldValue:
-    """The value as a field holds it; what no field can hold stays as it is, for the field to complain about."""
     return tuple(value) if isinstance(value, list) else cast(FieldValue, value)
 
 

@@ -66,7 +66,6 @@ class _Section:
 
 
 def starting_text(schema: BlockSchema) -> str:
-    """What a new block of the kind says: every heading, and the defaults below them."""
     return write_sections(
         {each.name: each.empty if each.default is None else each.default for each in schema.fields}, schema
     )

@@ -20,7 +20,7 @@ from ricordo.memory.rotation import may_rotate, rotate
 from ricordo.memory.working_memory import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 @dataclass(frozen=True, slots=True)

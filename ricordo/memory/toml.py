@@ -104,7 +104,6 @@ class Lines:
         return TomlPlace(end, end, end)
 
     def problem(self, sentence: str, *path: str | int) -> Problem:
-        """A sentence about what stands at a path."""
         return Problem(self.place(*path).line, sentence)
 
     def line_in(self, text: str, line: int, *path: str | int) -> int:

@@ -16,7 +16,7 @@ from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, users, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 _LARGEST_LIMIT = 2_000_000_000
 
@@ -30,12 +30,10 @@ class UserMemory:
 
     @property
     def actor(self) -> Actor:
-        """The user as the author of a change."""
         return Actor("user", self.user.id, self.user.name)
 
     @property
     def scope(self) -> Scope:
-        """The organization in which the blocks are looked up."""
         return Scope(self.chain.organization_id)
 
 
@@ -54,7 +52,6 @@ class PutOptions:
     course: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Those that are given."""
         return {name: value for name, value in asdict(self).items() if name in blocks.SETTINGS and value is not None}
 
 
@@ -130,12 +127,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
 
 
 def make(
-    tx: Transaction,
-    chain: Chain,
-    label: str,
-    text: str,
-    metadata: ChangeMetadata,
-    settings: Mapping[str, Any],
+    tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata, settings: Mapping[str, Any]
 ) -> Block:
     """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
     block = new_in(chain, require_label(label), metadata.author.id, tx.clock.now(), value=text, **settings)

@@ -104,7 +104,6 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines with their breaks. Only a line feed breaks a line, as in git."""
     *lines, last = text.split("\n")
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 

@@ -71,13 +71,11 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
-    """The memory section: blocks, tool rules, directories. It is compared to tell whether the system prompt must be rebuilt."""
     parts = [_blocks(section), _rules(section.rule_lines), _directories(section.directories, section.max_files_open)]
     return "\n\n".join(part for part in parts if part)
 
 
 def is_numbered(agent_type: AgentType, provider: str) -> bool:
-    """Whether this kind of agent on this provider's models sees its memory with line numbers."""
     return provider == "anthropic" and agent_type in _NUMBERED_TYPES
 
 
@@ -108,7 +106,6 @@ def _blocks(section: MemorySection) -> str:
 
 
 def disarm(text: str, *tags: str) -> str:
-    """Break closing tags of these names and of the prompt's sections in text that others wrote: `</value>` gets a `\\` inside."""
     has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
     return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
 

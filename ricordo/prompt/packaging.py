@@ -17,12 +17,10 @@ _NOT_FROM_USER = "[This is an automated system message hidden from the user] "
 
 
 def local_time(now: int, timezone: str) -> str:
-    """A moment as agents read it: `2026-01-20 02:13:45 PM PST-0800`."""
     return to_datetime(now).astimezone(zone(timezone)).strftime("%Y-%m-%d %I:%M:%S %p %Z%z")
 
 
 def package_result(content: Any, *, is_success: bool, time: str) -> str:
-    """A tool's result, as it is stored and as the model sees it: indented by two, as the retired Letta V1 server wrote it."""
     return _dump({"status": "OK" if is_success else "Failed", "message": content, "time": time}, indent=True)
 
 
@@ -34,7 +32,6 @@ def package_user_message(message: str, time: str, *, location: str | None = None
 
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
-    """The event that hands control back to the agent."""
     return EventPart(_dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}), event="heartbeat")
 
 

@@ -29,7 +29,6 @@ class SystemPrompt:
 
     @property
     def key(self) -> str:
-        """What is stored with the conversation to tell later whether the prompt is still right."""
         return f"{self.stable}:{self.daily}"
 
     def is_current(self, stored_key: str, *, first_step: bool) -> bool:
@@ -51,9 +50,7 @@ def system_prompt(
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
     has_archive = any(archive.passage_count for archive in state.archives)
     return SystemPrompt(
-        text=text,
-        stable=_digest(template, memory),
-        daily=_digest(local.date().isoformat(), str(has_archive), *tags),
+        text=text, stable=_digest(template, memory), daily=_digest(local.date().isoformat(), str(has_archive), *tags)
     )
 
 

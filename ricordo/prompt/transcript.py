@@ -56,7 +56,6 @@ def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
-    """Whether any message holds a picture."""
     return any(isinstance(part, ImagePart) for message in messages for part in message.parts)
 
 
@@ -121,7 +120,6 @@ def _with_other_ids(message: Message, other_ids: Mapping[str, str]) -> Message:
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart]) -> Message:
-    """A tool message that tells of calls which never got a result; it takes its place and times from the message before."""
     results = tuple(ToolReturnPart(call.call_id, call.name, "error", INTERRUPTED) for call in calls)
     return replace(after, role="tool", parts=results, otid=None, model=None)
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from ricordo.search.scoring import Posting
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 # Bytes of memory for partitions and for the postings of terms in them, and how many words of vocabularies, at some 100 bytes each.
 PARTITIONS_LIMIT = 224 * 1024 * 1024
@@ -73,7 +73,6 @@ class CachedPosting:
     posting: Posting
 
     def is_of(self, partition: Any) -> bool:
-        """Whether it is what a search of this partition, as its row says it is now, would read."""
         state = (partition.seq, partition.generation, partition.documents)
         return (self.partition, self.generation, self.documents) == state
 
@@ -85,7 +84,6 @@ class CachedPosting:
 
 
 def shared_cache(tx: Transaction) -> IndexCache:
-    """This process's cache of the database's index."""
     cache: IndexCache = tx.cache.setdefault(IndexCache, IndexCache())
     return cache
 

@@ -79,7 +79,6 @@ def _fold(text: str) -> str:
 
 
 def _month_of(year: int, month: int, months: int = 1) -> Days:
-    """The days of this many months from the given one on; a month below 1 lies in the year before."""
     start, end = year * 12 + month - 1, year * 12 + month - 1 + months
     return date(start // 12, start % 12 + 1, 1), date(end // 12, end % 12 + 1, 1)
 
@@ -99,7 +98,6 @@ def _preposition(match: re.Match[str]) -> str:
 
 
 def _counts_things(match: re.Match[str]) -> bool:
-    """Whether the number at the end of a match is one of steps, people, miles."""
     after = _WORD_AFTER.match(match.string, match.end())
     return after is not None and after[1] in lists.THINGS
 
@@ -146,7 +144,6 @@ def _with_year(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 
 def _season_of(year: int, season: str) -> list[Days]:
-    """Northern seasons; the winter of a year is the one it began with and the one it ended with."""
     if lists.SEASONS[season] == 12:
         return [_month_of(year, 0, 3), _month_of(year, 12, 3)]
     return [_month_of(year, lists.SEASONS[season], 3)]

@@ -25,15 +25,15 @@ from ricordo.search.records import (
 )
 from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import BufferRow
-from ricordo.storage.search_tables import (
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import (
     search_documents,
     search_partitions,
     search_postings,
     search_terms,
     search_vectors,
 )
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import jobs
 
 # What one transaction writes at most: rows, and bytes in them.
 ROWS_AT_ONCE = 200
@@ -131,7 +131,6 @@ class Deletion:
         return after
 
     def positions_in(self, chunk: int, size: int) -> Positions:
-        """The positions within one chunk of this size, counted from its beginning."""
         found: Positions = self.positions[self.positions // size == chunk] % size
         return found
 

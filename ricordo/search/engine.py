@@ -31,9 +31,9 @@ from ricordo.search.scoring import Integers, Posting
 from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
-from ricordo.storage.search_tables import search_postings, search_terms
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import jobs
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import search_postings, search_terms
 
 MOST_INFIXES = 8
 MOST_VARIANTS = 64
@@ -99,7 +99,6 @@ class _Search:
         self._postings = snapshot.postings
 
     def posting(self, term: str) -> Posting:
-        """The posting of a term: positions in the joined view."""
         flushed = [(s, self._postings[s.seq, term]) for s in self._partitions if (s.seq, term) in self._postings]
         return self.view.posting(self._placed(flushed), term)
 
@@ -206,12 +205,10 @@ class _Search:
 
 @lru_cache(maxsize=256)
 def _times(text: str, day: int) -> list[tuple[int, int]]:
-    """The times a question names: the same all day, and one question is asked of messages and of archives."""
     return named_times(text, day * _DAY)
 
 
 def _once(posting: Posting) -> Posting:
-    """Several words' postings as those of one: each position once, with the most that one of the words gives it."""
     order = np.lexsort((posting.times, posting.named, posting.positions))
     positions = posting.positions[order]
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])

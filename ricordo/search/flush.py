@@ -16,9 +16,9 @@ from ricordo.search.cache import WORDS_LIMIT, shared_cache
 from ricordo.search.partitions import lock_partition, partition_of
 from ricordo.search.records import DOCUMENT_CHUNK, POSTING, POSTING_CHUNK, chunks_of, document_records, occurrences
 from ricordo.search.write_buffer import LABEL, BufferRow
-from ricordo.storage.repository import Appending, Missing
-from ricordo.storage.search_tables import search_documents, search_partitions, search_postings, search_terms
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.repository import Appending, Missing
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.search_tables import search_documents, search_partitions, search_postings, search_terms
 
 FLUSHED_AT_ONCE = 768
 _WORDS_AT_ONCE = 17_000

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ricordo.search.scoring import (
-    Bools,
-    DocumentColumns,
-    Floats,
-    Integers,
-    Posting,
-    SlotLayout,
-)
+from ricordo.search.scoring import Bools, DocumentColumns, Floats, Integers, Posting, SlotLayout
 
 # How much of the score is similarity, where there is any; the words have the rest.
 SIMILARITY_SHARE = 0.35
@@ -57,7 +50,6 @@ class Similarities:
         return len(self.positions)
 
     def where(self, mask: Bools) -> "Similarities":
-        """Those of documents that the mask allows, (n,)."""
         kept = mask[self.positions]
         return Similarities(self.positions[kept], self.values[kept])
 

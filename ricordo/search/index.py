@@ -18,9 +18,9 @@ from ricordo.search import write_buffer
 from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchMode, SearchResult
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import messages as messages_table
-from ricordo.storage.tables import passages, passages_tags
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import messages as messages_table
+from ricordo.storage.schema.core_tables import passages, passages_tags
 
 Kind = Literal["messages", "passages"]
 __all__ = ["MessageFilter", "PassageFilter", "Query", "SearchHit", "SearchMode", "SearchResult"]
@@ -36,7 +36,6 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
-    """Store messages of one agent and index their text: two statements however many they are."""
     if new:
         index_messages(tx, [row for row in messages.insert_all(tx, new) if row["text"]])
 
@@ -64,14 +63,12 @@ def insert_passages(
 
 
 def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str) -> None:
-    """Delete a passage of one of these archives, and take it out of the index; raises NotFound."""
     archive, passage = archives.lock_passage(tx, scope, attached, passage_id)
     unindex_passages(tx, [passage_id])
     archives.delete_passage(tx, archive, passage)
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Make messages of one agent findable by the values of their rows, in the transaction that stored them."""
     if rows:
         entries = [message_entry(row) for row in rows]
         _add(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
@@ -88,7 +85,6 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Take these messages out of the index, before they are deleted."""
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     _delete(tx, "messages", [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows])
 
@@ -124,7 +120,6 @@ def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: i
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
-    """How a message is indexed, by the values of its row."""
     speaker, thread = row["name"] or "", row["conversation_id"]
     return IndexEntry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
 

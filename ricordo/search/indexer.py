@@ -18,8 +18,8 @@ from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import PartitionOwner
 from ricordo.search.query import EmbeddingBatch
 from ricordo.search.vector_index import VectorIndex, VectorRecord
+from ricordo.storage.engine.store import Store
 from ricordo.storage.jobs import FencedStore
-from ricordo.storage.store import Store
 
 if TYPE_CHECKING:  # these need numpy, which a start does not wait for
     from ricordo.search.deletion import Deletion, Step
@@ -45,7 +45,6 @@ class Indexer:
     pause: float = 1.0
 
     def fenced(self, job: Job) -> "Indexer":
-        """The same, for this job alone: once it was taken over or cancelled, its writes raise LeaseLost and change nothing."""
         return replace(self, store=FencedStore(self.store, job))
 
     async def flush(self, job: Job, report: Report) -> None:

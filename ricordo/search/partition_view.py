@@ -42,7 +42,6 @@ class PartitionView:
 
     @property
     def alive(self) -> Bools:
-        """Which positions hold a document that was not deleted."""
         return self.documents.alive
 
     def posting(self, flushed: Posting, term: str) -> Posting:
@@ -52,7 +51,6 @@ class PartitionView:
         return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
 
     def posting_in_buffer(self, term: str) -> Posting:
-        """The term's posting in the documents that are not flushed yet."""
         found = [(position, terms[term]) for position, terms in self.buffered if term in terms]
         return posting_of(np.array(found, dtype=POSTING)) if found else NO_POSTING
 

@@ -9,7 +9,9 @@ from sqlalchemy import ColumnElement, String, Table, and_, bindparam, cast, dele
 from ricordo.domain.job import Job
 from ricordo.search import write_buffer
 from ricordo.storage import jobs
-from ricordo.storage.search_tables import (
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import agents, archives, messages
+from ricordo.storage.schema.search_tables import (
     search_buffer,
     search_documents,
     search_partitions,
@@ -17,8 +19,6 @@ from ricordo.storage.search_tables import (
     search_terms,
     search_vectors,
 )
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents, archives, messages
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
@@ -56,12 +56,10 @@ _DELETE_PARTITION = delete(search_partitions).where(search_partitions.c.seq == b
 
 
 def is_row(table: Table) -> ColumnElement[bool]:
-    """The condition for one row of a table by its key, whose parameters are named `in_…`."""
     return and_(*(column == bindparam(f"in_{column.name}") for column in table.primary_key.columns))
 
 
 def _some(table: Table, column: str) -> tuple[Any, Any]:
-    """Statements that find the keys of some rows, and that delete a row by its key: neither reads the rest of the table."""
     found = select(*(part.label(f"in_{part.name}") for part in table.primary_key.columns))
     return found.where(table.c[column] == bindparam(column)).limit(PORTION), delete(table).where(is_row(table))
 
@@ -98,12 +96,10 @@ def partition_of(tx: Transaction, owner_id: str) -> Any:
 
 
 def lock_partition(tx: Transaction, owner_id: str) -> Any:
-    """The same, locked until the transaction ends."""
     return tx.first(_PARTITION_LOCKED, {"owner_id": owner_id})
 
 
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
-    """The models of which the partition has vectors, here or in an outside index."""
     return [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})]
 
 

@@ -19,11 +19,11 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.search.pgvector_builder import BuildPlan, IndexBuilder, VectorGroup, prefix_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from ricordo.storage import migrations
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store, Transaction, reason_of
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Store, Transaction, reason_of
 
 if TYPE_CHECKING:
-    from ricordo.storage.postgres import PostgresStore
+    from ricordo.storage.engine.postgres import PostgresStore
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -163,7 +163,6 @@ class PgVectorIndex:
             return await self._builder.build(VectorGroup(partition, model, dimension))
 
     async def close(self) -> None:
-        """Stop building. The store is its owner's to close."""
         await self._builder.close()
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
@@ -179,7 +178,7 @@ async def index_of(store: Store) -> dict[str, VectorIndex]:
     """The index by its name, where the store's database can have it; else nothing, and the log says what it takes."""
     if isinstance(store, SqliteStore):
         return {}
-    from ricordo.storage.postgres import PostgresStore  # brings psycopg
+    from ricordo.storage.engine.postgres import PostgresStore  # brings psycopg
 
     if not isinstance(store, PostgresStore):
         return {}
@@ -206,7 +205,7 @@ def what_is_missing(tx: Transaction) -> str | None:
 
 
 def _make(tx: Transaction) -> None:
-    from ricordo.storage.postgres import SCHEMA_LOCK
+    from ricordo.storage.engine.postgres import SCHEMA_LOCK
 
     tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
     migrations.create_pgvector(tx.connection)
@@ -266,7 +265,6 @@ def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: Vec
 
 
 def _literal(vector: Sequence[float]) -> str:
-    """The vector as pgvector reads it, with all that its numbers of 32 bits can hold."""
     return f"[{','.join(f'{value:.8g}' for value in vector)}]"
 
 

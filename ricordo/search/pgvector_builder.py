@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from ricordo.storage.store import SqlStore, reason_of
+from ricordo.storage.engine.store import SqlStore, reason_of
 
 log = logging.getLogger(__name__)
 PREFIX = "search_pgvector_"
@@ -72,17 +72,14 @@ class VectorGroup:
 
     @property
     def index(self) -> str:
-        """The name of its index: of one group each, and short and plain enough for PostgreSQL."""
         return f"{prefix_of(self.partition, self.model)}{self.dimension}"
 
     @property
     def values(self) -> dict[str, Any]:
-        """As parameters of statements."""
         return {"partition": self.partition, "model": self.model, "dimension": self.dimension}
 
 
 def prefix_of(partition: str, model: str) -> str:
-    """How the names of a partition's indexes of this model begin, whatever its dimension."""
     digest = hashlib.sha256("\0".join((partition, model)).encode()).hexdigest()
     return f"{PREFIX}{digest[:24]}_"
 
@@ -103,7 +100,6 @@ class IndexBuilder:
         self._is_closed = False
 
     def written(self, group: VectorGroup) -> None:
-        """Look at the group once it has been quiet for a while."""
         self._ask(group, max(time.monotonic() + self._plan.quiet, self._looked.get(group, 0) + self._plan.again))
 
     def searched(self, group: VectorGroup) -> None:
@@ -120,7 +116,6 @@ class IndexBuilder:
             return await asyncio.to_thread(self._build, group)
 
     async def tidy(self) -> bool:
-        """Remove the indexes that are broken or empty; False while another builds, which removes them itself."""
         async with self._alone_here:
             return await asyncio.to_thread(self._tidy_alone)
 

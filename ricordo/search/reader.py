@@ -12,19 +12,11 @@ import numpy as np
 from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, union_all
 
 from ricordo.search.cache import CachedPosting, IndexCache, cache_of
-from ricordo.search.records import (
-    DOCUMENT_CHUNK,
-    MOST_TIMES,
-    NAMED,
-    Documents,
-    Postings,
-    read_documents,
-    read_postings,
-)
+from ricordo.search.records import DOCUMENT_CHUNK, MOST_TIMES, NAMED, Documents, Postings, read_documents, read_postings
 from ricordo.search.scoring import Posting
-from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions, search_postings
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import jobs
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
 
 # The terms of a search through more partitions than this are not cached: there would be too many of them.
 _MOST_CACHED = 8
@@ -176,14 +168,12 @@ def _read_changes(
 
 
 def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
-    """The flushed documents of a partition as far as they are cached."""
     generation, records = cache.partitions.get(("documents", partition.seq)) or (None, read_documents(b""))
     documents: Documents = records[: partition.documents] if generation == partition.generation else records[:0]
     return documents
 
 
 def posting_of(records: Postings) -> Posting:
-    """The posting of a term from its records."""
     times = records["times"]
     return Posting(records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED)
 
@@ -207,7 +197,6 @@ def joined_postings(parts: Sequence[Posting]) -> Posting:
 
 
 def some_of(posting: Posting, chosen: Any) -> Posting:
-    """Those of a term's postings that a slice, an array of places or a mask chooses."""
     return replace(
         posting, positions=posting.positions[chosen], times=posting.times[chosen], named=posting.named[chosen]
     )

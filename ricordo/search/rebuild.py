@@ -18,10 +18,10 @@ from ricordo.search.index import message_entry, passage_entry, tags_of
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
-from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents, archives, messages, passages
-from ricordo.storage.tables import jobs as jobs_table
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import agents, archives, messages, passages
+from ricordo.storage.schema.core_tables import jobs as jobs_table
+from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions
 
 if TYPE_CHECKING:
     from ricordo.search.indexer import Indexer
@@ -102,12 +102,10 @@ class RebuildPortion:
 
 
 def new_name(name: str) -> str:
-    """What the new index of an owner, or the new vectors of a model, are called until they serve."""
     return f"{name}#new"
 
 
 def old_name(owner_id: str) -> str:
-    """What an index is called that serves no more and is being deleted."""
     return f"{owner_id}#old"
 
 
@@ -117,19 +115,16 @@ def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[
 
 
 def add_job(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
-    """Ask for a new index of this partition, or new vectors; the job that does it. It excludes flushes of the partition."""
     kind = REEMBED if vectors_only else REINDEX
     added = jobs.add(tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True))
     return added or jobs.job_of(tx.first(_WAITING_JOB, {"kind": kind, "key": owner_id}))
 
 
 def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
-    """These jobs, as far as they are still there."""
     return [jobs.job_of(row) for row in tx.all(_JOBS, {"ids": list(ids)})]
 
 
 def count_documents(tx: Transaction, owner_id: str) -> int:
-    """How many documents the partition has to hold."""
     rows = tx.all(_COUNTS[partitions.kind_of(owner_id)], {"owner_id": owner_id})
     return int(rows[0].documents)
 
@@ -187,7 +182,6 @@ def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None
 
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:
-    """Delete some of an index that was not finished, or that serves no more; tells whether there is more to delete."""
     return partitions.purge_portion(tx, new_name(owner_id)) or partitions.purge_portion(tx, old_name(owner_id))
 
 

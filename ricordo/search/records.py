@@ -62,10 +62,8 @@ def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str
 
 
 def read_documents(data: bytes) -> Documents:
-    """The records in a chunk."""
     return np.frombuffer(data, dtype=DOCUMENT)
 
 
 def read_postings(data: bytes) -> Postings:
-    """The records in a chunk."""
     return np.frombuffer(data, dtype=POSTING)

@@ -69,7 +69,6 @@ class DocumentColumns:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is gone."""
         return self.count == len(self.number)
 
 
@@ -236,11 +235,7 @@ _SHARES = np.array([1, 2, 3, 4, TENTHS, 4, 3, 2, 1], dtype=np.uint8)
 
 
 def _add_few(
-    total: Floats,
-    hits: npt.NDArray[np.uint8],
-    layout: SlotLayout,
-    posting: Posting,
-    weight: np.float32,
+    total: Floats, hits: npt.NDArray[np.uint8], layout: SlotLayout, posting: Posting, weight: np.float32
 ) -> None:
     slots = layout.slot.take(posting.positions)
     times = np.minimum(posting.times, MOST_TIMES)

@@ -12,10 +12,10 @@ from ricordo.search.query import EmbeddingBatch
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vector_index import VectorRecord
 from ricordo.search.vectors import VECTOR
-from ricordo.storage.repository import Appending
-from ricordo.storage.search_tables import search_documents, search_partitions, search_vectors
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import messages, passages
+from ricordo.storage.engine.repository import Appending
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import messages, passages
+from ricordo.storage.schema.search_tables import search_documents, search_partitions, search_vectors
 
 _IDS = each(bindparam("ids", type_=messages.c.parts.type))
 _DOCUMENTS = {
@@ -142,7 +142,6 @@ def replace_vectors(
 
 
 def serve(tx: Transaction, partition: Any, embedding: str | None, count: int) -> None:
-    """Let searches of the partition, whose row was read for update, use so many vectors of this model."""
     generation = partition.generation + (embedding != partition.embedding and partition.embedding is not None)
     values = {"new_embedding": embedding, "new_vectors": count, "new_generation": generation}
     tx.run(_SERVE, {"partition": partition.seq, **values})

@@ -17,9 +17,9 @@ from ricordo.search import fusion
 from ricordo.search.cache import cache_of
 from ricordo.search.reader import PartitionRow
 from ricordo.search.records import VECTOR_CHUNK
-from ricordo.storage.search_tables import search_vectors
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import jobs
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import search_vectors
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
@@ -69,11 +69,9 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """How much memory they take."""
         return sum(array.nbytes for array in (self.rows, self.scales, self.bits) if array is not None)
 
     def floats(self, chosen: Any) -> Floats:
-        """Those rows that a slice chooses, as they are compared."""
         if self.scales is None:
             return np.asarray(self.rows[chosen], dtype=np.float32)
         return np.asarray(self.rows[chosen] * self.scales[chosen, None], dtype=np.float32)

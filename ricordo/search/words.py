@@ -268,13 +268,11 @@ def _language(words: Iterable[str], needed: int = 2) -> str:
 
 
 def _is_meant(word: str, position: int) -> bool:
-    """Whether a word that looks like a stop word is written as a name: US, IT, WHO, or Will inside a sentence."""
     is_acronym = len(word) > 1 and word.isascii() and word.isupper()
     return is_acronym or (position > 0 and word.istitle() and word.lower() in _ALSO_NAMES)
 
 
 def is_question(text: str) -> bool:
-    """Whether a text ends with a question, in any script."""
     return text.rstrip(_AFTER_QUESTION).endswith(_QUESTION_MARKS)
 
 

@@ -17,9 +17,9 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.search.words import is_question, terms
 from ricordo.storage import jobs
-from ricordo.storage.search_tables import search_buffer
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import messages, passages
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import messages, passages
+from ricordo.storage.schema.search_tables import search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
@@ -103,7 +103,6 @@ class _Written:
 
 
 def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
-    """Add one row for each entry to index, or to delete. The documents must still be in their table."""
     if entries:
         values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
         tx.run(_INSERTS[kind], values)
@@ -141,12 +140,10 @@ def oldest(tx: Transaction, owner_id: str, most: int) -> list[BufferRow]:
 
 
 def count(tx: Transaction, owner_id: str) -> int:
-    """How many rows the owner has."""
     return int(tx.first(_COUNT, {"owner_id": owner_id}).rows)
 
 
 def has_all(tx: Transaction, seqs: Sequence[int]) -> bool:
-    """Whether all of these rows are still there."""
     return int(tx.first(_COUNT_THESE, {"seqs": list(seqs)}).rows) == len(seqs)
 
 
@@ -203,7 +200,6 @@ def fingerprint(name: str | int | None) -> int:
 
 
 def label_term(label: str) -> str:
-    """The term of a label; a digest stands for one that is very long or holds the separator."""
     name = label.encode()
     is_plain = len(name) <= _MOST_TERM and "\0" not in label
     return LABEL + (label if is_plain else "\x02" + blake2b(name, digest_size=24).hexdigest())

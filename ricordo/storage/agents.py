@@ -12,9 +12,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
-from ricordo.storage.memory_tables import agents_blocks
-from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import (
+from ricordo.storage.engine.repository import (
     RowMapper,
     count_in,
     equal,
@@ -26,10 +24,12 @@ from ricordo.storage.repository import (
     setter,
     tagged_with,
 )
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, agents_archives, agents_tags
-from ricordo.storage.tables import archives as archives_table
-from ricordo.storage.tables import conversations as conversations_table
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags
+from ricordo.storage.schema.core_tables import archives as archives_table
+from ricordo.storage.schema.core_tables import conversations as conversations_table
+from ricordo.storage.schema.memory_tables import agents_blocks
 
 _ROWS = RowMapper(Agent, agents)
 _PARTS = (("agent", _ROWS), ("conversation", conversations.ROWS), ("archive", archives.ROWS))
@@ -98,7 +98,6 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 
 def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
-    """Return the name of the agent's time zone; raises NotFound."""
     row = tx.first(_TIMEZONE, {"id": agent_id, "organization_id": scope.organization_id})
     return str(found(row, "Agent", agent_id).timezone)
 

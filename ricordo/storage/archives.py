@@ -8,10 +8,10 @@ from sqlalchemy import bindparam, delete, insert, select
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
+from ricordo.storage.engine.repository import RowMapper, equal, found, ids_in, new_values, one_of, setter, values_of
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import RowMapper, equal, found, ids_in, new_values, one_of, setter, values_of
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, agents_archives, archives, passages, passages_tags
+from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
 
 ROWS = RowMapper(Archive, archives, tuples=("tags",))
 _PASSAGES = RowMapper(Passage, passages, tuples=("tags",), with_seq=True)
@@ -60,7 +60,6 @@ def insert_one(
 
 
 def get(tx: Transaction, scope: Scope, archive_id: str) -> Archive:
-    """Return one archive; raises NotFound."""
     row = tx.first(_BY_ID, {"id": archive_id, "organization_id": scope.organization_id})
     return ROWS.of(found(row, "Archive", archive_id))
 
@@ -87,14 +86,12 @@ def update(tx: Transaction, archive: Archive) -> None:
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
-    """Let the agent use an archive that it does not own; doing it twice is the same as once."""
     values = {"agent_id": agent_id, "archive_id": archive_id}
     if tx.first(_ATTACHED, values) is None:
         tx.run(_ATTACH, {**values, "is_owner": False})
 
 
 def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
-    """Take the archive from the agent; it stays, with its passages."""
     tx.run(_DETACH, {"agent_id": agent_id, "archive_id": archive_id})
 
 
@@ -136,7 +133,6 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """Return the passages with secrets in their texts redacted."""
     return [replace(passage, text=redact(passage.text).text) for passage in new]
 
 
@@ -177,7 +173,6 @@ def lock_passage(
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
-    """Delete a passage of a locked archive. It stays in the index: use `ricordo.search.index.delete_passage`."""
     tx.run(_DELETE, {"id": passage.id})
     unused = {tag for tag in passage.tags if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
     _recount(tx, archive, -1, set(archive.tags) - unused)

@@ -8,9 +8,9 @@ from sqlalchemy import bindparam, select
 from ricordo.domain import deltas
 from ricordo.domain.git_objects import blob_id
 from ricordo.errors import Conflict, NotFound
-from ricordo.storage.memory_tables import blobs, is_in_chain, number_of_chain
-from ricordo.storage.repository import Missing
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.repository import Missing
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import blobs, is_in_chain, number_of_chain
 
 # A text, its depth and itself: what a new one may be stored as a difference from.
 Base = tuple[bytes, int, str]

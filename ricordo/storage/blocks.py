@@ -16,9 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
-from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import (
+from ricordo.storage.engine.repository import (
     author_values,
     columns_of,
     count_in,
@@ -30,7 +28,9 @@ from ricordo.storage.repository import (
     tagged_with,
     values_of,
 )
-from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
 _COLUMNS = columns_of(blocks)
@@ -141,7 +141,6 @@ def insert_all(
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
-    """Return one block; raises NotFound."""
     return by_ids(tx, scope, [id])[0]
 
 
@@ -160,7 +159,6 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
-    """Return whose memory each chain is, by its id: the kind of the owner, and their id."""
     statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
     rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
     return {row.id: (row.owner_kind, row.owner_id) for row in rows}
@@ -171,7 +169,6 @@ def lock(tx: Transaction, id: str) -> None:
 
 
 def is_there(tx: Transaction, id: str) -> bool:
-    """Return whether there is a block with this id, in any organization; it stays so until this transaction ends."""
     return tx.first(_LOCK, {"id": id}) is not None
 
 
@@ -283,7 +280,6 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    """Return the metadata with its reason redacted: it is kept, and goes out with each clone."""
     redacted = redact(metadata.reason)
     return replace(metadata, reason=redacted.text) if redacted.kinds else metadata
 

@@ -16,7 +16,6 @@ PATIENCE = 60.0  # seconds to wait while another request writes there
 
 
 def lock_path(data_dir: Path, chain_id: str) -> Path:
-    """The file that is locked while something of this chain is written."""
     return data_dir / FOLDER / f"{chain_id}.lock"
 
 

@@ -17,11 +17,11 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import messages
+from ricordo.storage.engine.repository import RowMapper, equal, found, setter
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import RowMapper, equal, found, setter
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, conversations
-from ricordo.storage.tables import messages as messages_table
+from ricordo.storage.schema.core_tables import agents, conversations
+from ricordo.storage.schema.core_tables import messages as messages_table
 
 ROWS = RowMapper(Conversation, conversations, tuples=("window",))
 _IS_THERE = conversations.c.deleted_at.is_(None)
@@ -97,7 +97,6 @@ def default_id(agent_id: str) -> str:
 
 
 def lock(tx: Transaction, id: str) -> None:
-    """Lock the conversation until this transaction ends; no run begins in it meanwhile."""
     # A run refers to its conversation, and PostgreSQL lets no row refer to one that is locked in this way.
     tx.lock(_LOCK, {"id": id})
 
@@ -146,7 +145,6 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ThreadFilter) -> li
 
 
 def change(tx: Transaction, id: str, **values: Any) -> None:
-    """Store these columns and no others: a turn may be saving its window in the same row."""
     tx.run(update(conversations).where(conversations.c.id == id).values(**values, updated_at=tx.clock.now()))
 
 
@@ -157,7 +155,6 @@ def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> N
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
-    """Return up to which seq each fork shares messages of this conversation, by id; deleted forks too."""
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
 
@@ -177,7 +174,6 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
 
 
 def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, int], ...]:
-    """Return the ids of its origins, each with the seq of the last message that is shared."""
     return tuple((span.conversation_id, span.newest or 0) for span in lineage(tx, conversation)[1:])
 
 
@@ -214,7 +210,6 @@ def page_of_history(
 
 
 def waiting_of_agent(tx: Transaction, agent_id: str) -> list[str]:
-    """Return the ids of the agent's conversations whose last turn ended with calls that wait for an answer."""
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id})]
 
 

@@ -11,8 +11,8 @@ import orjson
 from sqlalchemy import Row, Text, bindparam, cast, func, select, update
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents, conversations, messages, runs
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
 
 _PORTION = 200
 _NAMES = [column.name for column in messages.c if column.name not in ("parts", "text", "tool_name")]
@@ -40,18 +40,15 @@ class StoredMessage:
 
 
 def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]:
-    """Return the next conversations that are not deleted, each with the number to continue after."""
     return [(row.seq, row.id) for row in tx.all(_CONVERSATIONS, {"after": after})]
 
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
-    """Return the ids of agents whose default conversation is missing."""
     own = select(conversations.c.agent_id).where(conversations.c.is_default)
     return [row.id for row in tx.all(select(agents.c.id).where(agents.c.id.not_in(own)).order_by(agents.c.seq))]
 
 
 def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
-    """Return the agent's organization and system prompt."""
     row = tx.all(select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id))[0]
     return row.organization_id, row.system
 
@@ -69,24 +66,20 @@ def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
-    """Return the messages of these runs that cannot be read, with their parts as plain text."""
     rows = tx.all(_ROWS.where(messages.c.run_id.in_(run_ids))) if run_ids else []
     return [found.message for found in map(_stored, rows) if not found.is_readable]
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> dict[str, StoredMessage]:
-    """Return those of these messages that exist."""
     return {row.id: _stored(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})} if ids else {}
 
 
 def prompt_of(tx: Transaction, conversation_id: str) -> Message | None:
-    """Return the system message that the conversation began with, in its window or not."""
     row = tx.first(_FIRST, {"id": conversation_id})
     return _stored(row).message if row and row.role == "system" else None
 
 
 def count_rows(tx: Transaction, conversation_id: str) -> int:
-    """Return how many messages the conversation has of its own."""
     return int(tx.all(_COUNT, {"id": conversation_id})[0].rows)
 
 
@@ -107,7 +100,6 @@ def stop_reason_of(tx: Transaction, run_id: str | None) -> str | None:
 
 
 def write_parts(tx: Transaction, message: Message) -> None:
-    """Store the parts of a message again; the search index stays as it is."""
     tx.run(_PUT_PARTS, {"message_id": message.id, "new_parts": parts_to_json(message.parts)})
 
 

@@ -17,9 +17,10 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
-from ricordo.storage import agents, archives, conversations, jobs, tables
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import agents_archives, messages, organizations, passages, passages_tags
+from ricordo.storage import agents, archives, conversations, jobs
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema import core_tables as tables
+from ricordo.storage.schema.core_tables import agents_archives, messages, organizations, passages, passages_tags
 
 DELETED = "org-ffffffff-ffff-4fff-bfff-ffffffffffff"
 JOB = "deletion"
@@ -46,7 +47,6 @@ def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
 
 
 def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Take the agent out of every list and let no turn of it begin; raises NotFound."""
     agents.require(tx, scope, agent_id)
     hide(tx, "agent", [agent_id])
     add_job(tx, scope.organization_id, "agent", agent_id)
@@ -64,7 +64,6 @@ def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> No
 
 
 def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
-    """Move these agents or archives to the organization that nobody belongs to."""
     prepare(tx)
     tx.run(update(OWNERS[kind]).where(is_in(OWNERS[kind].c.id, ids)).values(organization_id=DELETED))
 
@@ -76,14 +75,12 @@ def prepare(tx: Transaction) -> None:
 
 
 def is_hidden(tx: Transaction, kind: Kind, id: str) -> bool:
-    """Whether this agent or archive is deleted, and not yet purged; no other process purges it until this transaction ends."""
     owner = OWNERS[kind].c
     hidden = select(owner.id).where(owner.id == id, owner.organization_id == DELETED)
     return tx.first(hidden.with_for_update()) is not None
 
 
 def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: int = 0) -> None:
-    """Add the job that finishes the purge, should whoever began it be killed."""
     payload = {"kind": kind, "id": id, "newest": newest}
     jobs.add(tx, Job(JOB, organization_id, payload, key=id, not_before=tx.clock.now() + _GRACE))
 
@@ -152,7 +149,6 @@ def purge_messages(
 
 
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
-    """Take these messages out of what their conversations count."""
     table = tables.conversations
     for id, fewer in sorted(Counter(row.conversation_id for row in rows).items()):
         tx.run(update(table).where(table.c.id == id).values(message_count=table.c.message_count - fewer))
@@ -172,7 +168,6 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
 
 
 def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
-    """`column IN values`, of which there may be any number."""
     rows = each(bindparam(None, list(values), type_=_JSON, unique=True))
     found: ColumnElement[bool] = column.op("IN", is_comparison=True)(rows)
     return found
@@ -192,7 +187,6 @@ def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool])
 
 @cache
 def _find(table: Table, column: str) -> Any:
-    """The portion of rows with one of some values, with what identifies them and what they refer to."""
     wanted = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
     return select(*wanted).where(table.c[column].op("IN")(_VALUES)).limit(_PORTIONS.get(table.name, PORTION))
 

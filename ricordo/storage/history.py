@@ -15,9 +15,9 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
 from ricordo.storage.blocks import SETTINGS
-from ricordo.storage.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
-from ricordo.storage.repository import columns_of, equal, names_of, one_of, values_of
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.repository import columns_of, equal, names_of, one_of, values_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
 from ricordo.storage.versions import PARENT
 
 SHORTEST_ID = 7
@@ -170,7 +170,6 @@ def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
 
 
 def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[BlockVersion]:
-    """Return what one step of the run changed, as `of_run` does."""
     return [version for version in of_run(tx, scope, run_id) if version.step_id == step_id]
 
 

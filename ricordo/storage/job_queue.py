@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, func, select, true
 
 from ricordo.domain.job import Job, JobStatus
 from ricordo.domain.scope import Scope
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import job_of
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import jobs
+from ricordo.storage.schema.core_tables import jobs
 
 _LAST_ERRORS = 5
 
@@ -42,7 +42,6 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
 
 def _troubled(tx: Transaction, theirs: ColumnElement[bool]) -> list[Job]:
-    """Return the last jobs that failed, and the last that wait after a failure."""
     failed = select(jobs).where(theirs, jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
     again = select(jobs).where(theirs, jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
     return [job_of(row) for statement in (failed, again) for row in tx.all(statement.limit(_LAST_ERRORS))]

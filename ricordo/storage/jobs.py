@@ -14,11 +14,11 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost
-from ricordo.storage import wake_ups
+from ricordo.storage.engine import wake_ups
+from ricordo.storage.engine.repository import Missing, equal, found, names_of, new_values, setter, values_of
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import Missing, equal, found, names_of, new_values, setter, values_of
-from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import jobs
+from ricordo.storage.schema.core_tables import jobs
 
 T = TypeVar("T")
 KEPT_SECONDS = 7 * 24 * 3600
@@ -104,7 +104,6 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 
 def make_due(tx: Transaction, kind: str, key: str) -> None:
-    """Let the single job of this kind and key that waits come at once."""
     tx.run(_MAKE_DUE, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
     _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
 
@@ -186,7 +185,6 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def release(tx: Transaction, job: Job) -> bool:
-    """Note that the worker of a cancelled job has stopped it: another of its key may run."""
     return tx.run(_RELEASE, {"job_id": job.id, "by_worker": job.worker, "new_worker": None}) > 0
 
 
@@ -202,7 +200,6 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Return one job; raises NotFound."""
     return job_of(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Job", id))
 
 

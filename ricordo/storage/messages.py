@@ -8,10 +8,10 @@ from sqlalchemy import Row, Select, bindparam, insert, select
 
 from ricordo.domain.message import Message, parts_from_json, parts_to_json
 from ricordo.domain.scope import Scope
+from ricordo.storage.engine.repository import columns_of, equal, found, names_of, new_values, one_of, setter, values_of
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import columns_of, equal, found, names_of, new_values, one_of, setter, values_of
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import messages
+from ricordo.storage.schema.core_tables import messages
 
 _SELECT = select(messages.c.seq, *columns_of(messages, "text", "tool_name"))
 _BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
@@ -25,7 +25,6 @@ _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id =
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
-    """Store the messages and return their rows. It does not index them: use `ricordo.search.index.insert_messages`."""
     rows = [_values(message) for message in new]
     tx.run(_INSERT, rows)
     return rows
@@ -44,7 +43,6 @@ def by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Message]:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Message:
-    """Return one message; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
     return _message(found(row, "Message", id))
 
@@ -83,7 +81,6 @@ def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Mess
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
-    """Put other text into a stored message, in place: only a conversation's system message is ever rewritten."""
     values = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
     tx.run(_REWRITE, new_values(values) | {"message_id": message.id})
 

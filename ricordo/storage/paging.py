@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, Table, select, tuple_
 
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 @dataclass(frozen=True, slots=True)

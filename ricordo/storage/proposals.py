@@ -10,10 +10,10 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import blobs
-from ricordo.storage.memory_tables import proposals
+from ricordo.storage.engine.repository import author_values, equal, found, names_of, new_values, setter, values_of
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import author_values, equal, found, names_of, new_values, setter, values_of
-from ricordo.storage.store import Transaction
+from ricordo.storage.schema.memory_tables import proposals
 
 _SELECT = select(proposals)
 _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
@@ -76,7 +76,6 @@ def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> 
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    """Return one proposal; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
     return _proposal(tx, found(row, "Proposal", id))
 
@@ -93,7 +92,6 @@ def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
 
 
 def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
-    """Move the proposals that wait for a block to its new label."""
     tx.run(_FOLLOW, {"of_chain": chain_id, "old_label": old_label, "relabelled": label})
 
 
@@ -103,7 +101,6 @@ def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
-    """Return those among them that this author made for this block."""
     values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
     return [_proposal(tx, row) for row in tx.all(_WAITING_BY, values)]
 
@@ -129,7 +126,6 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
 
 
 def settle(tx: Transaction, proposal: Proposal) -> None:
-    """Store what became of a proposal: its status, when and by whom, and the rest of what is known only then."""
     tx.run(_SETTLE, {**new_values(values_of(proposal, _SETTLED)), "proposal_id": proposal.id})
 
 

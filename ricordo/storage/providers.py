@@ -7,10 +7,10 @@ from sqlalchemy import Row, bindparam, delete, insert, select
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
+from ricordo.storage.engine.repository import equal, found, names_of, new_values, setter, values_of
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import equal, found, names_of, new_values, setter, values_of
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import providers
+from ricordo.storage.schema.core_tables import providers
 
 _SETTINGS = ("region", "api_version", "last_synced")
 _PLAIN = names_of(providers, "settings")
@@ -31,7 +31,6 @@ def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
 
 
 def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider:
-    """Return one provider; raises NotFound."""
     row = tx.first(_BY_ID, {"id": provider_id, "organization_id": scope.organization_id})
     return _provider(found(row, "Provider", provider_id))
 
@@ -52,13 +51,11 @@ def of_organization(tx: Transaction, organization_id: str) -> tuple[Organization
 
 
 def update(tx: Transaction, provider: OrganizationProvider) -> None:
-    """Store what can change of a provider: everything but its name and type."""
     values = _values(provider)
     tx.run(_UPDATE, {**new_values({name: values[name] for name in _CHANGED}), "provider_id": provider.id})
 
 
 def delete_one(tx: Transaction, scope: Scope, provider_id: str) -> None:
-    """Delete a provider with its keys; raises NotFound."""
     get(tx, scope, provider_id)
     tx.run(_DELETE, {"id": provider_id})
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select
 
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import run_events, runs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import run_events, runs
 
 _PRUNED_AT_ONCE = 500
 _INSERT = insert(run_events)

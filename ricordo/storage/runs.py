@@ -9,8 +9,7 @@ from sqlalchemy import Row, bindparam, delete, insert, literal, or_, select
 from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, LeaseLost
-from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import (
+from ricordo.storage.engine.repository import (
     USAGE,
     equal,
     found,
@@ -21,8 +20,9 @@ from ricordo.storage.repository import (
     usage_values,
     values_of,
 )
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import runs, steps
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.paging import Page, read_page
+from ricordo.storage.schema.core_tables import runs, steps
 from ricordo.storage.usage import keep_spent
 
 _RUN_FIELDS = names_of(runs, *USAGE)
@@ -68,7 +68,6 @@ _STEP = select(steps).where(equal(steps, "id", "organization_id"))
 
 
 def open_run(tx: Transaction, run: Run) -> None:
-    """Store a new run, which takes the conversation's lease; an open run there makes the database refuse it."""
     tx.run(_INSERT, values_of(run, _RUN_FIELDS) | usage_values(run.usage))
 
 
@@ -95,12 +94,10 @@ def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> N
 
 
 def forget_bodies(tx: Transaction, conversation_id: str) -> None:
-    """Let no later request count as a repeat of one in this conversation, whose messages were deleted."""
     tx.run(_FORGET_BODIES, {"new_body_hash": None, "in_conversation": conversation_id})
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Run:
-    """Return one run; raises NotFound."""
     return _run(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Run", id))
 
 
@@ -160,7 +157,6 @@ def insert_step(tx: Transaction, step: Step) -> None:
 
 
 def get_step(tx: Transaction, scope: Scope, id: str) -> Step:
-    """Return one step; raises NotFound."""
     return found(find_step(tx, scope, id), "Step", id)
 
 

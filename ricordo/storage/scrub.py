@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.errors import Unavailable
-from ricordo.storage.columns import metadata
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.columns import metadata
 
 # A larger table is not written anew while servers work: all who read it would wait for seconds.
 MOST_REWRITTEN = 256 * 1024 * 1024

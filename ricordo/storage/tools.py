@@ -8,19 +8,10 @@ from sqlalchemy import bindparam, delete, insert, or_, select
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
+from ricordo.storage.engine.repository import RowMapper, count_in, equal, found, names_of, new_values, one_of, setter
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page, read_page
-from ricordo.storage.repository import (
-    RowMapper,
-    count_in,
-    equal,
-    found,
-    names_of,
-    new_values,
-    one_of,
-    setter,
-)
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents_tools, organizations, tools
+from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
 _ROWS = RowMapper(Tool, tools, tuples=("tags",))
 _SELECT = select(*_ROWS.columns)
@@ -54,7 +45,6 @@ class ToolFilter:
 
 
 def lock(tx: Transaction, scope: Scope) -> None:
-    """Let no other transaction that locks them add or change tools of the organization until this one ends."""
     tx.lock(_LOCK, {"id": scope.organization_id})
 
 
@@ -68,7 +58,6 @@ def update(tx: Transaction, tool: Tool) -> None:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Tool:
-    """Return one tool; raises NotFound."""
     return by_ids(tx, scope, [id])[0]
 
 

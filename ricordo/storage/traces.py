@@ -6,8 +6,8 @@ from sqlalchemy import Row, bindparam, delete, insert, select
 
 from ricordo.domain.run import Trace
 from ricordo.domain.scope import Scope
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import traces
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import traces
 
 # A trace may have some hundred kilobytes, and deleting holds up every other writer.
 PORTION = 50
@@ -26,7 +26,6 @@ _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(PORTION)))
 
 
 def insert_one(tx: Transaction, trace: Trace) -> None:
-    """Store a trace."""
     tx.run(_INSERT, {name: getattr(trace, name) for name in _FIELDS})
 
 

@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, insert, literal, 
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.usage import Expense
-from ricordo.storage.repository import usage_values
-from ricordo.storage.store import Transaction, each
-from ricordo.storage.tables import expenses, runs, steps
+from ricordo.storage.engine.repository import usage_values
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import expenses, runs, steps
 
 TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
@@ -42,7 +42,6 @@ def used_since(tx: Transaction, organization_id: str, since: int, agent_id: str 
 
 
 def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
-    """Copy what these steps spent to the expenses, so that they can be deleted; their runs no longer count."""
     tx.run(_KEEP, {"ids": list(step_ids)})
     tx.run(_EMPTY, {"ids": list(step_ids)})
 

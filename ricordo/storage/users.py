@@ -7,9 +7,9 @@ from sqlalchemy import bindparam, or_, select
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Invalid, NotFound
-from ricordo.storage.repository import Missing, RowMapper, equal
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import users
+from ricordo.storage.engine.repository import Missing, RowMapper, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import users
 
 _LONGEST = 255
 # A name is a part of addresses, of the author's line of commits, and of one line in every list.

@@ -17,9 +17,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, jobs
-from ricordo.storage.memory_tables import chains, commits, memory_remotes, number_of_chain
-from ricordo.storage.repository import author_values, columns_of, equal, names_of, new_values, setter, values_of
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.repository import author_values, columns_of, equal, names_of, new_values, setter, values_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import chains, commits, memory_remotes, number_of_chain
 
 _COLUMNS = columns_of(chains)
 _PLAIN = names_of(chains, "files")
@@ -82,7 +82,6 @@ class VersionPlan:
 
 
 def insert_chain(tx: Transaction, chain: Chain) -> None:
-    """Store a new chain; the caller stores its versions."""
     tx.run(_INSERT, values_of(chain, _PLAIN) | {"files": _stored_files(chain)})
 
 

@@ -132,7 +132,6 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """The messages as a model that thinks in arguments wrote them: the mirror of what `parse_call` did with its thoughts."""
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 

@@ -48,7 +48,6 @@ class ParsedRule:
     limit: int = 0
 
     def __str__(self) -> str:
-        """The rule in a few words, for errors: `constrain_child_tools of plan (search, write)`."""
         details = ", ".join(sorted(self.children) or [f"{case}: {child}" for case, child in self.mapping.items()])
         details = str(self.limit) if self.type == "max_count_per_step" else details
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")

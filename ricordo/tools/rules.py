@@ -189,11 +189,9 @@ class Rulebook:
         return tuple(name for name in self._required if name not in done)
 
     def needs_approval(self, name: str) -> bool:
-        """Whether a rule wants a person to decide about calls of this tool."""
         return name in self._gated
 
     def is_terminal(self, name: str) -> bool:
-        """Whether a call of this tool ends the turn."""
         return name in self._terminal
 
     def lines(self) -> tuple[str, ...]:

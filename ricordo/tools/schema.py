@@ -34,11 +34,7 @@ def describe(function: Callable[..., Any], arguments: type[Arguments]) -> ToolSc
     """The tool as models see it."""
     summary = re.split(r"\n\s*(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0].strip()
     schema = _plain(arguments.model_json_schema())
-    parameters = {
-        "type": "object",
-        "properties": schema.get("properties", {}),
-        "required": schema.get("required", []),
-    }
+    parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
     if "$defs" in schema:
         parameters["$defs"] = schema["$defs"]
     return ToolSchema(function.__name__, summary, parameters)

@@ -19,7 +19,7 @@ from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.packaging import truncate
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from ricordo.tools.schema import arguments_model, describe
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.runtime import Runtime
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.toolbox import ServerTool
 from tests.agents.stage import Hooks, Stage
 

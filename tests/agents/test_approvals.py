@@ -4,13 +4,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.approvals import (
-    EXPIRED,
-    answered,
-    given_up,
-    waiting_in,
-    with_approval,
-)
+from ricordo.agents.approvals import EXPIRED, answered, given_up, waiting_in, with_approval
 from ricordo.domain.message import ApprovalPart, Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
 from tests.support import make

@@ -37,9 +37,7 @@ def test_a_call_without_an_id_has_the_same_one_in_all_its_pieces() -> None:
 
 
 def test_empty_chunks_are_no_events_and_count_no_part() -> None:
-    assert events(Deltas(*IDS), TextChunk(""), ReasoningChunk(""), TextChunk("Hi")) == [
-        TextDelta(*IDS, 0, "Hi"),
-    ]
+    assert events(Deltas(*IDS), TextChunk(""), ReasoningChunk(""), TextChunk("Hi")) == [TextDelta(*IDS, 0, "Hi")]
 
 
 def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:

@@ -425,10 +425,7 @@ async def test_a_line_that_stands_elsewhere_is_kept_and_told_of(stage: Stage) ->
     line = "Likes green tea in the morning, no sugar."
     agent = await stage.agent(("human", f"Ada\n{line}"), ("notes", ""))
     stage.lines += [
-        (
-            call("memory_insert", label="notes", new_string=line),
-            call("memory_insert", label="human", new_string=line),
-        ),
+        (call("memory_insert", label="notes", new_string=line), call("memory_insert", label="human", new_string=line)),
         "Done.",
     ]
     kept, refused = returns(await stage.say(agent))

@@ -18,8 +18,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
 from tests.agents.stage import Stage, roles, soon, text_of
 from tests.support import make
 from tests.support.clock import START
@@ -115,8 +115,7 @@ async def test_a_repeat_stores_nothing_twice(stage: Stage, agent: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}],
+    "other", [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}]
 )
 async def test_an_otid_that_stands_for_another_message_refuses_all(
     stage: Stage, agent: str, other: dict[str, Any]
@@ -188,12 +187,7 @@ async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage, agent:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"created_at": "yesterday"},
-        {"created_at": "0001-01-01T00:00:00+14:00"},
-        {"otid": "otid-0"},
-    ],
+    "wrong", [{"created_at": "yesterday"}, {"created_at": "0001-01-01T00:00:00+14:00"}, {"otid": "otid-0"}]
 )
 async def test_one_bad_message_refuses_all(stage: Stage, agent: str, wrong: dict[str, str]) -> None:
     with pytest.raises(Invalid):

@@ -8,22 +8,15 @@ import pytest
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.agents.deletion import delete_agent as remove_agent
-from ricordo.agents.lifecycle import (
-    BlockSpec,
-    attach_block,
-    cancel_runs,
-    change_model,
-    delete_agent,
-    reset_messages,
-)
+from ricordo.agents.lifecycle import BlockSpec, attach_block, cancel_runs, change_model, delete_agent, reset_messages
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.storage import agents, archives, blocks, runs
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Transaction
 from tests.agents.stage import Gate, Stage, all_events, roles, soon, text_of
 from tests.support import make
 from tests.support.clock import ManualClock

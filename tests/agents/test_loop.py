@@ -15,7 +15,7 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
 from ricordo.prompt.transcript import has_pictures
 from ricordo.storage import agents, tools
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import Gate, Stage, faults_of, returns, roles, soon, text_of

@@ -17,8 +17,8 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import agents, conversations, jobs, messages, runs
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
 from tests.agents.stage import Stage, roles, soon
 from tests.support import make
 from tests.support.clock import ManualClock

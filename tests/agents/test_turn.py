@@ -24,22 +24,10 @@ from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import (
-    Gate,
-    Held,
-    Stage,
-    all_events,
-    broken,
-    mended,
-    returns,
-    roles,
-    saved,
-    soon,
-    text_of,
-)
+from tests.agents.stage import Gate, Held, Stage, all_events, broken, mended, returns, roles, saved, soon, text_of
 from tests.support import make
 from tests.support.clock import ManualClock
 
@@ -232,8 +220,7 @@ async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Sta
 
 
 async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_get_what_was_saved(
-    stage: Stage,
-    agent: str,
+    stage: Stage, agent: str
 ) -> None:
     stage.lines += ["Said."]
     with Held(stage.store, "INSERT INTO steps") as held:
@@ -252,8 +239,7 @@ async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_
 
 
 async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers_get_what_was_saved(
-    stage: Stage,
-    agent: str,
+    stage: Stage, agent: str
 ) -> None:
     stage.lines += [call("conversation_search", query="tea"), "Never said."]
     with Held(stage.store, "INSERT INTO steps") as held:
@@ -321,9 +307,7 @@ async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stag
     await stage.require_sound(agent)
 
 
-async def test_calls_that_act_outside_get_the_interrupted_result_when_they_are_cancelled(
-    open_stage: OpenStage,
-) -> None:
+async def test_calls_that_act_outside_get_the_interrupted_result_when_they_are_cancelled(open_stage: OpenStage) -> None:
     gate = Gate()
 
     async def ring(context: ToolContext) -> str:

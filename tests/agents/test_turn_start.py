@@ -16,7 +16,7 @@ from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.stage import LIMIT, Gate, Held, Stage, all_events, as_stored, roles, saved, soon, text_of

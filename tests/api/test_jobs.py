@@ -6,8 +6,8 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import jobs
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import organizations
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import organizations
 from tests.support.serving import ServerInThread
 
 YEARS_AHEAD = 4_000_000_000_000_000

@@ -13,7 +13,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from tests.api.fits import require_fits
 from tests.api.memory import get, ok, post, propose, put, refused
 from tests.support.serving import ServerInThread

@@ -21,7 +21,7 @@ from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer
 

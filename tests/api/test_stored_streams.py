@@ -21,8 +21,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.scripted import call
 from ricordo.runtime import Runtime
-from ricordo.storage import run_events, runs, tables
-from ricordo.storage.store import SqlStore, Transaction
+from ricordo.storage import run_events, runs
+from ricordo.storage.engine.store import SqlStore, Transaction
+from ricordo.storage.schema import core_tables as tables
 from tests.agents.stage import Gate, Hooks, Stage, soon
 from tests.conftest import BOTH
 from tests.support import make

@@ -17,7 +17,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import runs
-from ricordo.storage.store import SqlStore, Transaction
+from ricordo.storage.engine.store import SqlStore, Transaction
 from tests.agents.stage import Hooks, Stage
 from tests.support import make
 from tests.support.clock import START

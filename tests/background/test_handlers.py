@@ -11,8 +11,8 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import jobs
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
 from tests.support.clock import START
 
 
@@ -38,10 +38,7 @@ def test_what_is_wrong_for_good_is_not_tried_again() -> None:
 
 _ERRORS = [
     ("401 for sk-proj-0123456789abc", "401 for [secret removed: api key]"),
-    (
-        "postgresql://ricordo:secret@db/ricordo refused",
-        "postgresql://[secret removed: password]@db/ricordo refused",
-    ),
+    ("postgresql://ricordo:secret@db/ricordo refused", "postgresql://[secret removed: password]@db/ricordo refused"),
     ("GET /x?api_key=abc&page=2", "GET /x?api_key=[secret removed: credential]&page=2"),
     ("Authorization: Bearer abc.defg", "Authorization: Bearer [secret removed: credential]"),
     ("two\nlines", "two lines"),

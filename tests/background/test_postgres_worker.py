@@ -16,9 +16,10 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Collision, Invalid, Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import jobs, wake_ups
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.store import Transaction
+from ricordo.storage import jobs
+from ricordo.storage.engine import wake_ups
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.store import Transaction
 from tests.support.jobs import QUICK, add, address_of, get, until, working
 from tests.support.postgres import new_store
 

@@ -9,8 +9,8 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.errors import Invalid
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.support.jobs import add, address_of, runtime_on, until
 
 DATABASES = ("sqlite", "postgresql")

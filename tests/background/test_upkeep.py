@@ -21,9 +21,9 @@ from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import jobs, run_events, runs
-from ricordo.storage.search_tables import search_buffer, search_partitions
-from ricordo.storage.store import SqlStore, Store, Transaction
-from ricordo.storage.tables import jobs as jobs_table
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
+from ricordo.storage.schema.core_tables import jobs as jobs_table
+from ricordo.storage.schema.search_tables import search_buffer, search_partitions
 from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START, ManualClock

@@ -14,7 +14,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.support.clock import ManualClock
 from tests.support.jobs import LIMIT, QUICK, add, get, until, working
 

@@ -9,7 +9,7 @@ import pytest
 from ricordo.agents.approvals import CANCELLED, EXPIRED, STILL_WAITING
 from ricordo.domain.scope import Scope
 from ricordo.storage import tools
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from tests.behaviour.approving import asks, decides, pending, require_free
 from tests.behaviour.scene import BROKEN, CLAUDE, Scene, calls, kinds, returns, roles, said, speech, stopped
 from tests.support.model_server import claude

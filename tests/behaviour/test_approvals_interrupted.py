@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from tests.behaviour.approving import asks, decides, pending, require_free
 from tests.behaviour.scene import Scene, calls, kinds, returns, roles, said
 from tests.support import make

@@ -56,10 +56,7 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
 
 def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
     agent = scene.agent("roll")
-    scene.says(
-        streamed_call("roll", '{"sid', 'es": 8}'),
-        stream({"content": "Eig"}, {"content": "ht."}, usage=USAGE),
-    )
+    scene.says(streamed_call("roll", '{"sid', 'es": 8}'), stream({"content": "Eig"}, {"content": "ht."}, usage=USAGE))
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 

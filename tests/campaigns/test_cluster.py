@@ -20,8 +20,8 @@ from ricordo.errors import NotFound
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.storage import jobs, runs
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.store import Transaction
 from tests.agents.stage import LIMIT, Gate, Held, Hooks, Stage, soon, text_of
 from tests.campaigns.sizes import short_and_long
 from tests.support import make

@@ -18,10 +18,10 @@ from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.storage import jobs
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.sqlite import open_sqlite
-from ricordo.storage.store import Store, Transaction
 from tests.support.job_worker import SILENCE, Run, is_ready, read_runs
 from tests.support.jobs import address_of
 from tests.support.postgres import new_store

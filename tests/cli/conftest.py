@@ -19,7 +19,7 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.memory import user_memory
 from ricordo.settings import Settings
-from ricordo.storage.database import open_store
+from ricordo.storage.engine.database import open_store
 from tests.support.canaries import canary
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK

@@ -12,10 +12,10 @@ from ricordo.cli.doctor import examine, show
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import jobs
+from ricordo.storage.engine.postgres import open_postgres
+from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import MIGRATIONS
-from ricordo.storage.postgres import open_postgres
-from ricordo.storage.sqlite import open_sqlite
-from ricordo.storage.store import Store, Transaction
 from tests.cli.conftest import Shell, environment
 from tests.support import postgres
 from tests.support.clock import ManualClock

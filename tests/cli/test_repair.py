@@ -13,8 +13,8 @@ from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs
-from ricordo.storage.sqlite import lock_file, open_sqlite
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.sqlite import lock_file, open_sqlite
+from ricordo.storage.engine.store import Store, Transaction
 from tests.cli.conftest import Shell, environment
 from tests.support import make, postgres
 from tests.support.clock import ManualClock

@@ -9,9 +9,9 @@ from sqlalchemy import delete, select
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.settings import Settings
-from ricordo.storage.database import open_store
-from ricordo.storage.search_tables import search_buffer, search_documents, search_partitions, search_postings
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
 from tests.cli.conftest import Shell
 from tests.support import make, postgres
 

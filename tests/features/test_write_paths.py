@@ -24,10 +24,10 @@ from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import blocks, history, proposals, versions
-from ricordo.storage.memory_tables import commits, is_in_chain
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.store import Transaction
+from ricordo.storage.schema.memory_tables import commits, is_in_chain
 from tests.features.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
 from tests.support.reaching import Graph, package, sources
 from tests.support.serving import MODEL, ServerInThread

@@ -24,7 +24,7 @@ from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 from tests.support import dolt
 from tests.support.git import git
 from tests.support.serving import ServerInThread

@@ -9,7 +9,7 @@ from ricordo.domain.scope import Scope
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 from tests.support import make
 
 SCOPE = Scope()

@@ -22,11 +22,11 @@ from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import blocks, history, proposals, runs
-from ricordo.storage.memory_tables import blocks as blocks_table
-from ricordo.storage.memory_tables import chains
-from ricordo.storage.memory_tables import proposals as proposals_table
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.schema.memory_tables import blocks as blocks_table
+from ricordo.storage.schema.memory_tables import chains
+from ricordo.storage.schema.memory_tables import proposals as proposals_table
 from tests.support import make
 from tests.support.overlap import overlapped
 

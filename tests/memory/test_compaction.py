@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import TRIGGER, CompactionMode
 from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
-from ricordo.memory.compaction import (
-    Cut,
-    cut,
-    percent_after_refusal,
-    summary_room,
-)
+from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.outline import clipped
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired

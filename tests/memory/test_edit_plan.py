@@ -11,8 +11,8 @@ from ricordo.errors import NotFound
 from ricordo.memory.edit_plan import _connected
 from ricordo.memory.working_memory import BlockEdit, MemoryEdit, WorkingMemory
 from ricordo.storage import agents, blocks, versions
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.memory.steps import SCOPE, reloaded, save, someone_else
 from tests.support import make
 from tests.support.statements import count_statements

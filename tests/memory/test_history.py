@@ -23,8 +23,8 @@ from ricordo.memory.history import blame
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, history, proposals
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.support.clock import ManualClock
 
 ADA = Actor("user", "user-ada", "Ada")

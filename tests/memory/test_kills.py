@@ -11,10 +11,10 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.memory import approval, user_memory
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history
-from ricordo.storage.memory_tables import blobs, blocks, blocks_log, chains, commits, proposals
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import users
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import users
+from ricordo.storage.schema.memory_tables import blobs, blocks, blocks_log, chains, commits, proposals
 from tests.support.statements import count_statements
 
 ADA = Actor("user", "user-ada", "Ada")

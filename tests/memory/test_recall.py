@@ -15,7 +15,7 @@ from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from tests.support import make
 from tests.support.statements import count_statements
 

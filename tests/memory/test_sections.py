@@ -35,9 +35,7 @@ STUDENT = BlockSchema(
 )
 # Without limits, so that any value of the right kind is in order.
 LOOSE = BlockSchema(
-    "loose",
-    "Loose",
-    tuple(SchemaField(each.name, each.kind, title=each.title) for each in STUDENT.fields),
+    "loose", "Loose", tuple(SchemaField(each.name, each.kind, title=each.title) for each in STUDENT.fields)
 )
 SIGNS = [
     "## Name",

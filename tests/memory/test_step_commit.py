@@ -13,9 +13,9 @@ from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from ricordo.search.index import PassageFilter, Query, find_passages
 from ricordo.storage import agents, archives, blocks, proposals, versions
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents_archives
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents_archives
 from tests.memory.steps import SCOPE, save, someone_else
 from tests.support import make
 from tests.support.statements import count_statements

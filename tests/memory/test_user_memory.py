@@ -18,10 +18,10 @@ from ricordo.memory import approval, user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.storage import blocks, history, proposals, users, versions
-from ricordo.storage.memory_tables import chains
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import users as users_table
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import users as users_table
+from ricordo.storage.schema.memory_tables import chains
 from tests.support import make
 
 ADA = Actor("user", "user-ada", "Ada")

@@ -11,8 +11,8 @@ from ricordo.search.index import MessageFilter
 from ricordo.search.partitions import PORTION, models_of, partition_of, purge_portion
 from ricordo.search.query import Query
 from ricordo.search.vector_store import add_vectors, next_batch
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.support import make
 from tests.support.search import flush
 

@@ -15,7 +15,7 @@ from ricordo.search.records import document_records, occurrences
 from ricordo.search.words import query_terms
 from ricordo.search.write_buffer import IndexEntry, pack, unpack
 from ricordo.storage import conversations, messages
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START

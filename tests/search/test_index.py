@@ -21,8 +21,8 @@ from ricordo.search.index import (
     unindex_messages,
 )
 from ricordo.storage import archives, messages
-from ricordo.storage.search_tables import search_buffer, search_postings, search_terms
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.search_tables import search_buffer, search_postings, search_terms
 from tests.support import make
 from tests.support.clock import START
 from tests.support.search import flush
@@ -235,9 +235,7 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
     agent = (await make.stored_agent(store)).agent
     book = " ".join(f"word{number}" for number in range(30_000))
     long, short = await make.stored_messages(
-        store,
-        make.message(agent, book),
-        make.message(agent, "short tea", created_at=START + 86_400_000_000),
+        store, make.message(agent, book), make.message(agent, "short tea", created_at=START + 86_400_000_000)
     )
     for _flushed in range(2):
         assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]

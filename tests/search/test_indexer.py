@@ -23,9 +23,9 @@ from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
-from ricordo.storage.search_tables import search_buffer, search_partitions, search_vectors
-from ricordo.storage.store import Store
-from ricordo.storage.tables import jobs
+from ricordo.storage.engine.store import Store
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import search_buffer, search_partitions, search_vectors
 from tests.support import make
 from tests.support.clock import ManualClock
 

@@ -7,7 +7,7 @@ from ricordo.search import index, partition_view, scoring
 from ricordo.search.cache import cache_of
 from ricordo.search.index import MessageFilter, Query, insert_messages
 from ricordo.storage import messages
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
 from tests.support import make
 from tests.support.clock import START

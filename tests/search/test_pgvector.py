@@ -28,8 +28,8 @@ from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, BuildPlan, Ve
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.sqlite import open_sqlite
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.postgres import name_in, server

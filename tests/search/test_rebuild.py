@@ -19,8 +19,9 @@ from ricordo.search.index import MessageFilter, delete_passage, insert_passages
 from ricordo.search.indexer import Indexer
 from ricordo.search.rebuild import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.search_tables import (
+from ricordo.storage.schema.search_tables import (
     search_buffer,
     search_documents,
     search_partitions,
@@ -28,7 +29,6 @@ from ricordo.storage.search_tables import (
     search_terms,
     search_vectors,
 )
-from ricordo.storage.store import Store, Transaction
 from tests.search.test_indexer import Library, unheard
 from tests.support import make
 

@@ -11,10 +11,10 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, runs, tools
-from ricordo.storage.columns import metadata
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.schema.columns import metadata
 from tests.support import make
 from tests.support.statements import count_statements
 

@@ -8,9 +8,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
 from ricordo.storage import blocks, versions
 from ricordo.storage.blocks import BlockFilter
-from ricordo.storage.memory_tables import chains
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.schema.memory_tables import chains
 from tests.support import make
 from tests.support.statements import count_statements
 

@@ -1,7 +1,7 @@
 """Ids that are stored as bytes: whatever they look like, they come back as they were."""
 
 from ricordo.domain.ids import new_id
-from ricordo.storage.columns import PackedId
+from ricordo.storage.schema.columns import PackedId
 
 UUID = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9"
 

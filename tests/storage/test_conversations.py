@@ -13,9 +13,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import conversations, deletion
 from ricordo.storage.conversations import OrderBy, ThreadFilter
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import organizations
+from ricordo.storage.schema.core_tables import organizations
 from tests.support import make
 from tests.support.clock import START
 

@@ -7,8 +7,8 @@ from sqlalchemy import text
 
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.settings import Settings
-from ricordo.storage.database import open_for_reading
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.database import open_for_reading
+from ricordo.storage.engine.sqlite import open_sqlite
 
 DATABASES = ("sqlite",)
 

@@ -17,11 +17,11 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives, conversations, deletion, messages, runs, usage
-from ricordo.storage.columns import metadata
 from ricordo.storage.deletion import PORTION, Kind
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.schema.columns import metadata
 from tests.support import make
 from tests.support.search import flush
 

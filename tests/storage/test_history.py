@@ -10,9 +10,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import blobs, blocks, history
-from ricordo.storage.memory_tables import commits
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Overtaken, Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.schema.memory_tables import commits
 from tests.support import make
 from tests.support.overlap import overlapped
 from tests.support.statements import count_statements

@@ -7,9 +7,9 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
 from tests.support.clock import ManualClock
 from tests.support.jobs import add, get
 

@@ -14,10 +14,10 @@ from sqlalchemy import Connection
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage import backups as module
 from ricordo.storage import migrations
-from ricordo.storage.backups import back_up
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine import backups as module
+from ricordo.storage.engine.backups import back_up
+from ricordo.storage.engine.sqlite import open_sqlite
 from tests.support import make
 
 

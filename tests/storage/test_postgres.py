@@ -34,23 +34,14 @@ from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from ricordo.search import partitions, rebuild
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
-from ricordo.storage import (
-    agents,
-    archives,
-    blocks,
-    conversations,
-    deletion,
-    migrations,
-    runs,
-    tools,
-)
-from ricordo.storage import postgres as module
-from ricordo.storage.columns import metadata
-from ricordo.storage.database import check, open_store
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Overtaken, Transaction, to_json
-from ricordo.storage.tables import messages as messages_table
+from ricordo.storage import agents, archives, blocks, conversations, deletion, migrations, runs, tools
+from ricordo.storage.engine import postgres as module
+from ricordo.storage.engine.database import check, open_store
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Overtaken, Transaction, to_json
+from ricordo.storage.schema.columns import metadata
+from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
@@ -168,7 +159,7 @@ async def test_an_upgrade_is_backed_up_by_pg_dump(
     url = server().new_database()
     monkeypatch.setenv("PATH", str(server().programs))
     with_one_more(monkeypatch)
-    with caplog.at_level(logging.INFO, "ricordo.storage.backups"):
+    with caplog.at_level(logging.INFO, "ricordo.storage.engine.backups"):
         await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
     (kept,) = (tmp_path / "backups").iterdir()
     listing = ["pg_restore", "--list", str(kept)]
@@ -185,7 +176,7 @@ async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
     url = server().new_database()
     monkeypatch.setenv("PATH", str(tmp_path))
     with_one_more(monkeypatch)
-    with caplog.at_level(logging.WARNING, "ricordo.storage.backups"):
+    with caplog.at_level(logging.WARNING, "ricordo.storage.engine.backups"):
         await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
     assert "no backup" in caplog.text
     assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))
@@ -663,8 +654,8 @@ async def test_settings_open_the_database_they_name(tmp_path: Path) -> None:
 
 
 def test_without_psycopg_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ricordo.storage.postgres")
-    monkeypatch.delattr("ricordo.storage.postgres")
+    monkeypatch.delitem(sys.modules, "ricordo.storage.engine.postgres")
+    monkeypatch.delattr("ricordo.storage.engine.postgres")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(Unavailable, match=r"pip install 'ricordo\[postgres\]'"):
         open_store(Settings(data_dir=tmp_path, database_url="postgresql://x@localhost/x"))
@@ -673,7 +664,7 @@ def test_without_psycopg_a_sentence_says_what_to_install(tmp_path: Path, monkeyp
 def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\nfrom ricordo.app import create_app\nfrom ricordo.settings import Settings\n"
-        "from ricordo.storage.database import open_store\n"
+        "from ricordo.storage.engine.database import open_store\n"
         f"asyncio.run(open_store(Settings(data_dir={str(tmp_path)!r})).close())\n"
         "print([name for name in sys.modules if 'psycopg' in name or 'dialects.postgresql' in name])"
     )

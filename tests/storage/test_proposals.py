@@ -11,10 +11,10 @@ from ricordo.domain.version import Proposal
 from ricordo.errors import NotFound
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, proposals
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
 from tests.support import make
 from tests.support.clock import START
 from tests.support.statements import count_statements

@@ -8,9 +8,9 @@ from ricordo.domain.agent import Agent
 from ricordo.domain.run import Run
 from ricordo.errors import Collision
 from ricordo.storage import run_events, runs
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.run_events import RunEvent
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
 from tests.support import make
 from tests.support.clock import START, ManualClock
 

@@ -10,8 +10,8 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import Collision, LeaseLost, NotFound
 from ricordo.storage import conversations, runs
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from ricordo.storage.sqlite import SqliteStore
 from tests.support import make
 from tests.support.clock import START
 from tests.support.statements import count_statements

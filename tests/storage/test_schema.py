@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from ricordo.storage.columns import erasure_of, metadata, seq, string
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.schema.columns import erasure_of, metadata, seq, string
 from tests.support.serving import MODEL, serving
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "schema-1.sql"

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from ricordo.storage import scrub
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.support import make, postgres
 from tests.support.canaries import CANARY, in_files, in_heap
 

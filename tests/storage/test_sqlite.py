@@ -18,9 +18,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Unavailable
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, messages
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import messages as messages_table
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import messages as messages_table
 from tests.support import make
 from tests.support.statements import count_statements
 
@@ -90,7 +90,7 @@ async def test_a_second_server_on_the_folder_is_refused(store: SqliteStore, tmp_
 
 async def test_another_process_is_refused_too(store: SqliteStore, tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib\nfrom ricordo.errors import Conflict\nfrom ricordo.storage.sqlite import open_sqlite\n"
+        "import sys, pathlib\nfrom ricordo.errors import Conflict\nfrom ricordo.storage.engine.sqlite import open_sqlite\n"
         "try:\n    open_sqlite(pathlib.Path(sys.argv[1]))\nexcept Conflict:\n    sys.exit(7)"
     )
     path = str(tmp_path / "ricordo.db")
@@ -171,7 +171,7 @@ import asyncio, pathlib, sys
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.ids import new_id
 from ricordo.search.index import insert_messages
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.sqlite import open_sqlite
 
 async def main():
     store = open_sqlite(pathlib.Path(sys.argv[1]))

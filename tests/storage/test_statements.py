@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 
 from ricordo.errors import Invalid
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.store import Transaction
 from tests.support.statements import count_statements
 
 DATABASES = ("postgresql",)

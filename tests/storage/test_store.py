@@ -13,10 +13,10 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from ricordo.storage.store import SqlStore, Transaction
-from ricordo.storage.tables import messages
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.store import SqlStore, Transaction
+from ricordo.storage.schema.core_tables import messages
 from tests.support import make
 from tests.support.clock import ManualClock
 from tests.support.postgres import server
@@ -90,7 +90,7 @@ async def test_a_slow_write_is_logged_with_its_name(store: SqlStore, caplog: pyt
     def slow(tx: Transaction) -> None:
         time.sleep(0.11)
 
-    with caplog.at_level(logging.WARNING, "ricordo.storage.store"):
+    with caplog.at_level(logging.WARNING, "ricordo.storage.engine.store"):
         await store.write(slow)
     assert "slow" in str(caplog.records[0].__dict__["work"])
 

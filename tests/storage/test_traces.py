@@ -7,7 +7,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run, Trace
 from ricordo.domain.scope import Scope
 from ricordo.storage import runs, traces
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.support import make
 from tests.support.clock import START
 

@@ -8,9 +8,9 @@ from ricordo.domain.ids import is_id
 from ricordo.domain.scope import LOCAL_USER, Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import users
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.tables import organizations
-from ricordo.storage.tables import users as table
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.schema.core_tables import organizations
+from ricordo.storage.schema.core_tables import users as table
 from tests.support.overlap import overlapped
 
 ELSEWHERE = Scope(organization_id="org-2")

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import inspect, text
 
 from ricordo.features.move.queries import all_tables, portions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from tests.support import postgres
 
 CANARY = "vuqkzoq"

@@ -12,8 +12,8 @@ from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.search.records import read_documents, read_postings
 from ricordo.search.write_buffer import unpack
-from ricordo.storage.postgres import open_postgres
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.postgres import open_postgres
+from ricordo.storage.engine.store import Transaction
 from tests.support.cluster_server import MOST_ATTEMPTS, Tables
 from tests.support.crash_audit import Said, audit_tables
 from tests.support.job_worker import Run, read_runs

@@ -21,7 +21,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool
 from tests.support import postgres
 from tests.support.crash_model import BELLS, ring_bell

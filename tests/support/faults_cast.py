@@ -15,7 +15,7 @@ from ricordo.domain.tool import ToolRule
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.support.faults_audit import Told
 

@@ -17,7 +17,7 @@ from ricordo.domain.message import CompactionPart, Message, Part, Role, TextPart
 from ricordo.domain.run import Run
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, runs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from tests.support import make
 
 

@@ -19,9 +19,9 @@ from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage.postgres import PostgresStore, open_postgres
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox

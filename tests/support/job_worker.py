@@ -15,8 +15,8 @@ from pathlib import Path
 from ricordo.background.worker import Pace
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.runtime import Runtime
-from ricordo.storage.postgres import open_postgres
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.postgres import open_postgres
+from ricordo.storage.engine.sqlite import open_sqlite
 from tests.support.jobs import working
 
 SILENCE = 1.0

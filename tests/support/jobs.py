@@ -18,8 +18,8 @@ from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import jobs
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.store import Store
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import Toolbox
 
 QUICK = Pace(poll=0.02, beat=0.02, sweep=0.05, prune=0.05)

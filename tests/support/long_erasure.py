@@ -25,8 +25,8 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations, jobs
-from ricordo.storage.sqlite import SqliteStore, open_sqlite
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import Toolbox
 from tests.support import make
 from tests.support.search import flush

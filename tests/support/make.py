@@ -19,10 +19,10 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.memory.edit_context import EditContext
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import agents, archives, blocks, conversations, deletion, messages, tools
-from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import agents as agent_rows
-from ricordo.storage.tables import agents_tags
-from ricordo.storage.tables import conversations as conversation_rows
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.core_tables import agents as agent_rows
+from ricordo.storage.schema.core_tables import agents_tags
+from ricordo.storage.schema.core_tables import conversations as conversation_rows
 from tests.support.clock import START
 
 

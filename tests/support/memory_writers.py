@@ -31,8 +31,8 @@ from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.memory.working_memory import NO_REASON, WorkingMemory
 from ricordo.storage import agents, blobs, history
-from ricordo.storage.postgres import open_postgres
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.postgres import open_postgres
+from ricordo.storage.engine.store import Store, Transaction
 from tests.support import make, postgres
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,7 @@ from ricordo.errors import Invalid, Unavailable
 from ricordo.features.remotes.service import owner_of, require_folder, require_lease
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 
 class Notebooks:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ricordo.storage.postgres import PostgresStore
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.store import Store, Transaction
 
 _LONGEST = 5.0  # seconds; a busy machine takes long
 _BRIEFLY = 0.1

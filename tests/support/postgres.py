@@ -27,8 +27,8 @@ from sqlalchemy import Engine, QueuePool, event
 
 from ricordo.domain.clock import Clock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
-from ricordo.storage import postgres
-from ricordo.storage.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine import postgres
+from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 
 _START = 30.0  # seconds; a busy machine takes long
 _MOST_KEPT = 8  # connections

@@ -116,7 +116,7 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
 
 
 def _import_everything() -> None:
-    for name in ("ricordo.app", "ricordo.storage.database", "ricordo.storage.postgres"):
+    for name in ("ricordo.app", "ricordo.storage.engine.database", "ricordo.storage.engine.postgres"):
         importlib.import_module(name)
     for package in ("ricordo.cli", "ricordo.features"):
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):

@@ -2,7 +2,7 @@
 
 from ricordo.search import flush as flushing
 from ricordo.search.deletion import next_deletion
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 
 def delete_documents(tx: Transaction, owner_id: str) -> None:

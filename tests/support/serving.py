@@ -28,7 +28,7 @@ from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.scripted import Line, ScriptedModel
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T")
 MODEL = "scripted/model"

@@ -17,8 +17,8 @@ from sqlalchemy import Dialect, Engine
 
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.related import RelatedWords
-from ricordo.storage import sqlite
-from ricordo.storage.statements import Statements
+from ricordo.storage.engine import sqlite
+from ricordo.storage.engine.statements import Statements
 
 LOAD = embedded._load  # for tests of the loading itself
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from ricordo.storage.store import SqlStore
+from ricordo.storage.engine.store import SqlStore
 
 _BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
 _JOBS = re.compile(r"(?:INTO|UPDATE|FROM) jobs\b|procrastinate_")

@@ -12,7 +12,7 @@ from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
 

@@ -3,7 +3,7 @@
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.storage import tools
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, schema_of

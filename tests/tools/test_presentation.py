@@ -182,10 +182,7 @@ def test_thoughts_go_back_into_the_call_they_were_about() -> None:
     )
     (after,) = with_thoughts([before])
     assert after.parts[:2] == before.parts[:2]
-    assert [loads(part) for part in after.tool_calls] == [
-        {THINKING: "First.\nSecond.", "query": "a"},
-        {"query": "b"},
-    ]
+    assert [loads(part) for part in after.tool_calls] == [{THINKING: "First.\nSecond.", "query": "a"}, {"query": "b"}]
     assert list(loads(after.tool_calls[0])) == [THINKING, "query"]
 
 

@@ -14,7 +14,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Unavailable
 from ricordo.memory.working_memory import WorkingMemory
-from ricordo.storage.store import to_json
+from ricordo.storage.engine.store import to_json
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result, schema_of
 from tests.support import make
 

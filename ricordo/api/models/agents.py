@@ -191,7 +191,6 @@ class AgentResponse(HostedFields, AuthorFields):
 
 
 def _pending(state: AgentState) -> Json | None:
-    """Return the approval request that the agent's own conversation waits for an answer to."""
     if state.waiting is None:
         return None
     return message_responses(state.waiting, MessageFormat(types=frozenset({"approval_request_message"})))[0]

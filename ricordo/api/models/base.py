@@ -37,7 +37,6 @@ def stamp(micros: int | None) -> str | None:
 
 
 def date(micros: int) -> str:
-    """Return a timestamp as messages carry it: `2026-11-21T20:33:15+00:00`."""
     return to_datetime(micros).isoformat(timespec="seconds")
 
 
@@ -174,7 +173,6 @@ def _has(source: object, path: str) -> bool:
 
 
 def _reader(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function from a source to its attributes at these paths."""
     if len(paths) > 1:
         return attrgetter(*paths)
     return lambda source: tuple(attrgetter(path)(source) for path in paths)

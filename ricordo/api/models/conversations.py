@@ -34,7 +34,6 @@ class ConversationFields(RequestModel):
     isolated_block_labels: list[str] | None = None
 
     def own_settings(self) -> dict[str, Any]:
-        """Return the model settings that were sent, by our names; null means the provider's default."""
         return self.model_settings.changes() if self.model_settings else {}
 
     def refuse_unsupported(self) -> None:
@@ -125,11 +124,9 @@ class ConversationQuery:
     order_by: Annotated[OrderBy, Query(description="By which time.")] = "last_message_at"
 
     def page(self) -> Page:
-        """Return the wanted page."""
         return Page(self.limit, self.before, self.after, self.order)
 
     def filter(self) -> ThreadFilter:
-        """Return which conversations are wanted."""
         is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
         return ThreadFilter(self.agent_id, is_archived, self.summary_search, self.order_by)
 

@@ -31,7 +31,6 @@ class BlockSettings(RequestModel):
     metadata: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what was sent, by the names of a Block."""
         sent = {name: getattr(self, name) for name in BlockSettings.model_fields if name in self.model_fields_set}
         return {name: value for name, value in sent.items() if value is not None or name in _CLEARED}
 
@@ -208,7 +207,6 @@ class DecidedResponse(ResponseModel):
 
     @classmethod
     def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
-        """Return a proposal that was decided on, with its block as it is then."""
         shown = block and UserBlockResponse.of(block, pending=pending)
         return cls.of(proposal, proposal=ProposalResponse.from_proposal(proposal), block=shown)
 

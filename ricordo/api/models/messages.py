@@ -248,7 +248,6 @@ class MessageFormat:
         )
 
     def keeps(self, message: Json) -> bool:
-        """Whether the caller wants this one."""
         return self.types is None or message["message_type"] in self.types
 
 

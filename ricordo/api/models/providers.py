@@ -33,7 +33,6 @@ class ProviderUpdate(RequestModel):
         return {name: each for name, each in value.items() if each != ""} if isinstance(value, dict) else value
 
     def keys(self, before: Keys | None = None) -> Keys:
-        """Return the keys that were sent, else those from before."""
         before = before or Keys()
         return Keys(_plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key)
 

@@ -84,7 +84,6 @@ class UsageResponse(ResponseModel):
     def from_usage(
         cls, usage: Usage, step_count: int, run_ids: Sequence[str], context_tokens: int | None = None
     ) -> Json:
-        """Return the usage of a turn, as it ends an answer."""
         return cls.of(usage, step_count=step_count, run_ids=run_ids, context_tokens=context_tokens)
 
 
@@ -96,7 +95,6 @@ class StopReasonResponse(ResponseModel):
 
     @classmethod
     def from_reason(cls, reason: str | None) -> Json:
-        """Return the reason, as it ends an answer."""
         return cls.of(None, stop_reason=reason or "error")
 
 
@@ -185,7 +183,6 @@ class RunMetricsResponse(ResponseModel):
 
     @classmethod
     def from_run(cls, run: Run, tool_ids: Sequence[str]) -> Json:
-        """Return the times of a run, and the ids of the tools it used."""
         return cls.of(run, run_start_ns=run.created_at * 1000, tools_used=tool_ids)
 
 

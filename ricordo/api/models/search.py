@@ -29,7 +29,6 @@ class _SearchRequest(RequestModel):
     template_id: str | None = None
 
     def refuse_unsupported(self) -> None:
-        """Raise Unsupported for filters by what this server does not have: to ignore one would answer another question."""
         for name in ("project_id", "template_id"):
             if getattr(self, name):
                 raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
@@ -150,7 +149,6 @@ class PastMessageRequest(RequestPart):
 
     @property
     def texts(self) -> list[str]:
-        """The pieces of text the message is made of."""
         return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
 
 

@@ -121,7 +121,6 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
 
 
 def rule_response(rule: ToolRule) -> Json:
-    """Return a tool rule as clients know it."""
     return {"tool_name": rule.tool_name, "type": rule.type, "prompt_template": rule.prompt_template, **rule.options}
 
 

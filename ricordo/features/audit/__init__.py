@@ -5,7 +5,6 @@ from ricordo.plugins import Commands
 
 class AuditPlugin:
     def commands(self) -> list[Commands]:
-        """`ricordo memory audit`."""
         return [Commands("memory", "ricordo.features.audit.cli")]
 
 

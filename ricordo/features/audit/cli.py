@@ -32,7 +32,7 @@ def audit_memory(
     from ricordo.domain.scope import Scope
     from ricordo.features.audit.service import audit
     from ricordo.settings import load_settings
-    from ricordo.storage.database import open_for_reading
+    from ricordo.storage.engine.database import open_for_reading
 
     async def read() -> "Audit":
         store = open_for_reading(settings)

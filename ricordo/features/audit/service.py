@@ -20,8 +20,8 @@ from ricordo.memory.history import blame
 from ricordo.prompt.memory import disarm
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import archives, blocks, history, messages
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Transaction
 
 Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
 KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted")
@@ -117,7 +117,6 @@ def _all_blocks(tx: Transaction, scope: Scope) -> Iterator[Block]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that are not blank, with their numbers."""
     return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 

@@ -9,7 +9,6 @@ class DoltPlugin:
     requires = ("remotes",)
 
     def memory_remotes(self) -> list[Any]:
-        """Dolt databases."""
         from ricordo.features.dolt.sync import DoltRemotes
 
         return [DoltRemotes()]

@@ -28,7 +28,6 @@ class Trailer:
 
 
 def version_message(last: BlockVersion, reason: str | None = None) -> str:
-    """The message of the commit for versions of one git commit, by the last of them: its reason, then which version it is."""
     shown = (last.reason if reason is None else reason).strip()[:_LONGEST_REASON]
     lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
     return f"{shown}\n\n{lines}" if shown else lines
@@ -68,18 +67,15 @@ def proposal_in(message: str) -> str | None:
 
 
 def branch_of(user: str, proposal: Proposal) -> str:
-    """The branch of a proposal: `agent/{user}/{label}/{id}`, with %XX for what no branch may hold."""
     label = "/".join(_part(part) for part in proposal.label.split("/"))
     return f"{branches_of(user)}{_cut(label)}/{proposal.id}"
 
 
 def branches_of(user: str) -> str:
-    """What the names of all proposals' branches of a user begin with."""
     return f"agent/{_part(user)}/"
 
 
 def scratch_of(user: str) -> str:
-    """The branch on which the commit of a user's proposal is made, before it has its name."""
     return f"ricordo/{_part(user)}"
 
 

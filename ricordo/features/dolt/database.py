@@ -42,7 +42,6 @@ class DoltCommit:
 
     @property
     def proposal_id(self) -> str:
-        """The proposal that the branch is named for."""
         return self.branch.rpartition("/")[2]
 
     @property
@@ -103,7 +102,6 @@ class Database:
             self._engine.call("dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>")
 
     def head(self) -> str:
-        """The commit that `main` names."""
         return str(self._engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
 
     def rows(self, commit: str | None) -> dict[str, DoltRow]:
@@ -147,7 +145,6 @@ class Database:
             return self._commit(edit) if is_merge or is_changed else expected
 
     def branches(self) -> list[DoltCommit]:
-        """The branches of the user's proposals."""
         rows = self._engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
         found = (DoltCommit(*map(str, row)) for row in rows)
         return [one for one in found if one.branch.startswith(branches_of(self._user))]
@@ -166,7 +163,6 @@ class Database:
         self._engine.call("dolt_branch", "-D", self._scratch)
 
     def drop_branch(self, name: str) -> None:
-        """Delete a branch."""
         self._engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
@@ -181,7 +177,6 @@ class Database:
         return None
 
     def _status(self) -> set[str]:
-        """What is not committed of the table."""
         return {str(row[0]) for row in self._engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}
 
     @contextmanager

@@ -49,7 +49,6 @@ class Engine(ABC):
         """Close the connection; what is not committed is rolled back."""
 
     def call(self, procedure: str, *values: str) -> list[Row]:
-        """Call a procedure of Dolt: `engine.call("dolt_commit", "-m", "Words")`."""
         return self.run(self.call_sql.format(procedure, ", ".join("?" for _ in values)), *values)
 
 
@@ -101,7 +100,6 @@ class DoltServer(Engine):
             raise EngineError(str(error.args[-1] if error.args else error)[:300]) from None
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection.open:
             self._connection.close()
 

@@ -20,7 +20,7 @@ from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
@@ -105,7 +105,6 @@ def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit)
 
 
 def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    """What is noted of conflicts, while one of them waits for the owner."""
     noted = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
     return noted if waiting & set(_PROPOSAL.findall(noted or "")) else None

@@ -24,7 +24,7 @@ from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
 from ricordo.settings import Settings
 from ricordo.storage import blobs, blocks, history, proposals
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 _TRIES = 5
 _PORTION = 50  # versions that are read, and then noted, at once
@@ -221,7 +221,6 @@ class _DoltSync:
         )
 
     def _memory(self, tx: Transaction) -> tuple[dict[str, DoltRow], BlockVersion | None, list[Proposal], int]:
-        """The memory at one moment: its blocks as rows, its last version, the proposals that wait, and the time."""
         last = next(iter(history.page(tx, self.remote.chain_id, limit=1)), None)
         return self._rows(tx), last, list(proposals.waiting(tx, self.remote.chain_id)), tx.clock.now()
 

@@ -7,19 +7,16 @@ from ricordo.plugins import Commands
 
 class ErasurePlugin:
     def routes(self) -> list[Any]:
-        """`DELETE /users/{user}` and the receipts."""
         from ricordo.api.routing import LazyRouter
 
         return [LazyRouter("ricordo.features.erasure.routes", ("/users/*", "/v1/receipts"))]
 
     def jobs(self) -> list[Any]:
-        """The job that erases a user, and the sweep that finds erasures whose job was deleted."""
         from ricordo.features.erasure.jobs import HANDLERS
 
         return list(HANDLERS)
 
     def commands(self) -> list[Commands]:
-        """`ricordo memory forget` and `ricordo memory receipt`."""
         return [Commands("memory", "ricordo.features.erasure.cli")]
 
 

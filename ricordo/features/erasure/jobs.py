@@ -26,9 +26,9 @@ from ricordo.search import rebuild
 from ricordo.search.cache import IndexCache
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
 from ricordo.storage.scrub import scrub
-from ricordo.storage.store import Transaction
 
 log = logging.getLogger(__name__)
 SWEEP = "erasure.sweep"
@@ -191,7 +191,6 @@ class ErasureWork:
         return found
 
     async def _each(self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION) -> None:
-        """Call `change` with each portion of the items, until nothing of that is left to do."""
         for start in range(0, len(items), size):
             await self._repeat(partial(change, items=items[start : start + size]))
 
@@ -217,7 +216,6 @@ class ErasureWork:
         return is_more
 
     async def _note(self, **more: Any) -> None:
-        """Add to sets and mappings of the erasure."""
         await self._write(lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()])
 
     async def _wait(self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None) -> Any:
@@ -231,7 +229,6 @@ class ErasureWork:
 
 
 def _names(job: Any, known: set[str]) -> bool:
-    """Whether a job is about what one of these ids is of."""
     return job.user_id in known or job.key in known or not known.isdisjoint(_strings(job.payload))
 
 

@@ -61,7 +61,6 @@ class Erasure(ErasureFacts):
     remotes: dict[str, str] = {}
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
-        """Add what lies out of reach."""
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 

@@ -9,20 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Select,
-    String,
-    Table,
-    cast,
-    delete,
-    exists,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Select, String, Table, cast, delete, exists, func, or_, select, update
 
 from ricordo.agents.deletion import before_purge, purge_portion
 from ricordo.domain.job import Job
@@ -33,9 +20,21 @@ from ricordo.search import index, partitions, write_buffer
 from ricordo.storage import deletion, versions
 from ricordo.storage import jobs as job_rows
 from ricordo.storage import messages as message_rows
-from ricordo.storage.columns import erasure_of, metadata
 from ricordo.storage.deletion import DELETED, is_in
-from ricordo.storage.memory_tables import (
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import erasure_of, metadata
+from ricordo.storage.schema.core_tables import (
+    agents_archives,
+    conversations,
+    jobs,
+    messages,
+    passages,
+    runs,
+    steps,
+    traces,
+    users,
+)
+from ricordo.storage.schema.memory_tables import (
     blobs,
     chains,
     commits,
@@ -45,8 +44,6 @@ from ricordo.storage.memory_tables import (
     number_of_chain,
     proposals,
 )
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents_archives, conversations, jobs, messages, passages, runs, steps, traces, users
 
 JOB = "erasure"
 PORTION = 50
@@ -64,18 +61,15 @@ JOBS = select(jobs.c.seq, jobs.c.id, jobs.c.user_id, jobs.c.key, jobs.c.payload)
 
 
 def tables_of_rows() -> list[Table]:
-    """The tables whose rows go with the user that a column of theirs names; jobs and users have their own ways."""
     return [table for table in metadata.sorted_tables if _owners(table) and table.name not in ("users", "jobs")]
 
 
 def columns_to_blank() -> list[Column[Any]]:
-    """The columns that name a user in rows that stay."""
     every = (column for table in metadata.sorted_tables for column in table.c if erasure_of(column) == "blank")
     return [one for one in every if one.name in ("user_id", "sender_id", "author_id") or one.name.endswith("_by")]
 
 
 def columns_that_remain() -> list[Column[Any]]:
-    """The columns that name a user in rows that can neither go nor change: an author is part of a version's id."""
     return [table.c.author_id for table in metadata.sorted_tables if _goes(table, "author_id")]
 
 
@@ -134,7 +128,6 @@ def find_portion(
 
 
 def quotes(row: Any, erased: Collection[str]) -> bool:
-    """Whether a result in this message names one of the texts that are erased."""
     return any(not {*part.get("sources", ())}.isdisjoint(erased) for part in row.parts)
 
 
@@ -159,7 +152,6 @@ def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[s
 
 
 def remotes(tx: Transaction) -> Sequence[Any]:
-    """Every remote of every memory: its id, chain, kind and address."""
     return tx.all(select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address"))))
 
 
@@ -185,7 +177,6 @@ def purge_rows(tx: Transaction, erasure: Erasure, items: Sequence[Any], table: T
 
 
 def purge_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> bool:
-    """Purge these conversations; forks of other users no longer refer to them."""
     forks = is_in(conversations.c.forked_from, items)
     tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
     return _purge(tx, erasure, conversations, "id", items)
@@ -196,20 +187,17 @@ def purge_chains(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> boo
 
 
 def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
-    """Purge a portion of an agent or archive that is the user's alone; its partition goes with it."""
     erasure.partitions.pop(id, None)
     return purge_portion(tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed)
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
-    """Purge traces of the agents the user talked with, since then: a request shows the whole window."""
     found = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
     found = found.where(is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0))
     return deletion.purge(tx, traces, "seq", [row.seq for row in tx.all(found)], before_purge, erasure.removed)
 
 
 def _purge(tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]) -> bool:
-    """Purge a portion; whether rows of the table are left, of which there are no more than in one portion."""
     done = erasure.removed[table.name]
     is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
     return is_changed and erasure.removed[table.name] == done
@@ -263,7 +251,6 @@ def blank_column(tx: Transaction, erasure: Erasure, items: Sequence[Any], column
 
 
 def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
-    """Delete the user's row, and all in the erasure that tells who this was about."""
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
     erasure.user_id, erasure.is_erased, erasure.remaining = "", True, remaining
     erasure.shown_in, erasure.defaults = set(), set()
@@ -331,14 +318,12 @@ def cover_messages(
 
 
 def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
-    """Add the job that erases what is hidden."""
     payload = erasure.model_dump(mode="json")
     job = Job(JOB, organization_id, payload, key=erasure.id, most_attempts=_ATTEMPTS)
     return job_rows.add(tx, job) or job
 
 
 def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
-    """Save with the job how far the erasure is."""
     tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=erasure.model_dump(mode="json")))
 
 
@@ -372,6 +357,5 @@ def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
-    """Whether a job gives vectors to what this partition holds, and may know texts that are erased."""
     is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (jobs.c.kind != write_buffer.FLUSH)
     return tx.first(select(jobs.c.id).where(is_it, jobs.c.status == "running")) is not None

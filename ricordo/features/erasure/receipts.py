@@ -32,7 +32,6 @@ def subject_of(user_id: str) -> str:
 
 
 def hash_of_name(secret: Secret, organization_id: str, name: str) -> str:
-    """Return the hash that stands for a name of a user; names can be guessed, so it takes the installation's key."""
     return hmac.digest(secret.derive("names of the forgotten"), f"{organization_id}\0{name}".encode(), "sha256").hex()
 
 

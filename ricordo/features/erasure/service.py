@@ -20,10 +20,10 @@ from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import deletion, runs, users
 from ricordo.storage.deletion import DELETED, is_in
-from ricordo.storage.memory_tables import agents_blocks, blocks, chains, proposals
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import agents, agents_archives, conversations
-from ricordo.storage.tables import users as users_table
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, agents_archives, conversations
+from ricordo.storage.schema.core_tables import users as users_table
+from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
 # Of very many conversations the job hides the rest: it finds them again.

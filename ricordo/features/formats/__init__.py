@@ -7,13 +7,11 @@ class FormatsPlugin:
     """Adds the formats of blocks, and the route of the export."""
 
     def block_formats(self) -> list[Any]:
-        """Markdown and TOML."""
         from ricordo.features.formats.service import FORMATS
 
         return [*FORMATS]
 
     def routes(self) -> list[Any]:
-        """The route of the export."""
         from ricordo.api.routing import LazyRouter
 
         return [LazyRouter("ricordo.features.formats.routes", ("/users/*/export",))]

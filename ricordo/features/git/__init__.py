@@ -9,13 +9,11 @@ class GitPlugin:
     requires = ("formats", "remotes")
 
     def routes(self) -> list[Any]:
-        """The routes that git clients ask."""
         from ricordo.api.routing import LazyRouter
 
         return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",))]
 
     def memory_remotes(self) -> list[Any]:
-        """Git repositories."""
         from ricordo.features.git.sync import GitRemotes
 
         return [GitRemotes()]

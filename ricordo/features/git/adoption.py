@@ -15,7 +15,7 @@ from ricordo.errors import Conflict, Stale
 from ricordo.features.git import queries
 from ricordo.features.git.objects import Commit, GitObject
 from ricordo.storage import blobs, blocks, history, versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import Change
 
 

@@ -26,7 +26,7 @@ from ricordo.features.git.objects import GitObject, git_object
 from ricordo.memory import schemas
 from ricordo.storage import blocks, proposals, versions
 from ricordo.storage import history as stored_history
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
@@ -49,7 +49,6 @@ class ProposalBranch:
 
 
 def open_branches(tx: Transaction, chain_id: str) -> list[ProposalBranch]:
-    """The branches of the proposals of a chain that wait."""
     return [_branch(tx, one) for one in proposals.waiting(tx, chain_id)]
 
 

@@ -17,7 +17,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.features.git import queries
 from ricordo.features.git.objects import FOLDER, GitObject, git_object, read_commit, read_tree
 from ricordo.storage import blobs
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 MOST_ROWS = 500
 MOST_BYTES = 8 * 1024 * 1024

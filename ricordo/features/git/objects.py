@@ -48,7 +48,6 @@ class TreeEntry:
 
 
 def git_object(kind: Kind, body: bytes) -> GitObject:
-    """The object with this body."""
     return GitObject(kind, object_id(kind, body), body)
 
 

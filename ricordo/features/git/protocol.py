@@ -27,12 +27,10 @@ class PushRequest:
 
 
 def line(text: bytes) -> bytes:
-    """A line as it is sent: `0007abc`."""
     return b"%04x" % (len(text) + _LENGTH) + text
 
 
 def in_band(band: bytes, data: bytes) -> Iterator[bytes]:
-    """Data as it is sent in one of the bands that share a connection: the pack, or news for people."""
     for place in range(0, len(data), _MOST_IN_BAND):
         yield line(band + data[place : place + _MOST_IN_BAND])
 

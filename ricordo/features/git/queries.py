@@ -10,7 +10,9 @@ from ricordo.domain.block import Block
 from ricordo.errors import NotFound
 from ricordo.features.git.objects import GitObject
 from ricordo.storage import proposals
-from ricordo.storage.memory_tables import (
+from ricordo.storage.engine.repository import Missing, names_of, new_values, setter, values_of
+from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.schema.memory_tables import (
     agents_blocks,
     blobs,
     blocks,
@@ -20,8 +22,6 @@ from ricordo.storage.memory_tables import (
     is_in_chain,
     number_of_chain,
 )
-from ricordo.storage.repository import Missing, names_of, new_values, setter, values_of
-from ricordo.storage.store import Overtaken, Transaction
 from ricordo.storage.versions import PARENT
 
 _ID = bindparam("id", type_=LargeBinary)
@@ -76,7 +76,6 @@ def chain_of(tx: Transaction, chain_id: str) -> Any:
 
 
 def changes_until(tx: Transaction, chain_id: str, number: int) -> Sequence[Any]:
-    """What each version up to this number changed: id, label, old_label, blob."""
     return tx.all(_CHANGES, {"chain_id": chain_id, "until": number}) if number else ()
 
 
@@ -101,30 +100,25 @@ def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
 
 
 def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
-    """A commit or tree that is stored as it was pushed."""
     row = tx.first(_PUSHED, {"chain_id": chain_id, "id": id})
     return GitObject(row.kind, id, row.data) if row else None
 
 
 def stored_texts(tx: Transaction, chain_id: str, first: int, last: int) -> dict[bytes, Any]:
-    """The rows of the texts of these versions by id: base and data."""
     return {row.id: row for row in tx.all(_TEXTS, {"chain_id": chain_id, "first": first, "last": last})}
 
 
 def pushed_ids(tx: Transaction, chain_id: str, first: int, last: int) -> set[bytes]:
-    """Which of these versions were pushed."""
     return {row.id for row in tx.all(_PUSHED_IDS, {"chain_id": chain_id, "first": first, "last": last})}
 
 
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> None:
-    """Store commits and trees as they came; those that are there already stay."""
     tx.run(
         _INSERT_PUSHED, [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in objects]
     )
 
 
 def insert_block(tx: Transaction, block: Block) -> None:
-    """Store a new block."""
     tx.run(_INSERT_BLOCK, values_of(replace(block, version=1), _BLOCK_COLUMNS))
 
 

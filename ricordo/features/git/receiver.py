@@ -24,7 +24,7 @@ from ricordo.features.git.repository import BRANCH, find_object, open_repository
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.versions import Change
 
 PROPOSE = b"refs/heads/propose/"

@@ -21,7 +21,7 @@ from ricordo.features.git import history
 from ricordo.features.git.history import HistoryPortion
 from ricordo.features.git.objects import EMPTY_TREE, GitObject, read_commit, read_tree
 from ricordo.storage import chain_files
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 
 if TYPE_CHECKING:
     from dulwich.pack import UnpackedObject

@@ -32,7 +32,7 @@ from ricordo.features.git.receiver import Pusher, PushOutcome, receive
 from ricordo.features.git.repository import BRANCH, open_repository, read_repository
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 if TYPE_CHECKING:
     from dulwich.repo import Repo
@@ -233,7 +233,6 @@ class _OfferedRepository:
         self._wanted = {b"refs/asked/" + id: id for id in wanted if id in repository.object_store}  # type: ignore[operator]
 
     def get_refs(self) -> Any:
-        """The branches, and what is asked for."""
         return {**self._repository.get_refs(), **self._wanted}
 
     def get_peeled(self, ref: Any) -> Any:

@@ -29,7 +29,7 @@ from ricordo.features.remotes.service import RemoteMoved, owner_of, require_leas
 from ricordo.memory.schemas import FOLDER as SCHEMAS
 from ricordo.settings import Settings
 from ricordo.storage import blocks
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 # Where an owner finds the memory's side of a conflict, to merge it there.
 CONFLICT_BRANCH = b"refs/heads/from-ricordo"
@@ -159,7 +159,6 @@ class _GitSync:
             await asyncio.to_thread(transport.push, self._address, path, seen, changed, list(extra.values()))
 
     def _newest(self, tx: Transaction, ids: list[bytes]) -> bytes | None:
-        """Of commits of the history the one that has most versions before it."""
         return max(ids, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
 
 

@@ -51,7 +51,6 @@ class GitAddress:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder of this machine."""
         return not self.address.startswith(("http://", "https://"))
 
     def require_usable(self) -> None:

@@ -7,13 +7,11 @@ from ricordo.plugins import Commands
 
 class LedgerPlugin:
     def routes(self) -> list[Any]:
-        """`/v1/ledger` and the budgets of agents."""
         from ricordo.api.routing import LazyRouter
 
         return [LazyRouter("ricordo.features.ledger.routes", ("/v1/ledger", "/v1/agents/*/budget"))]
 
     def commands(self) -> list[Commands]:
-        """`ricordo costs`."""
         return [Commands("", "ricordo.features.ledger.cli")]
 
 

@@ -72,7 +72,7 @@ async def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
     from ricordo.features.ledger.models import LedgerParameters, LedgerResponse
     from ricordo.features.ledger.queries import entries
     from ricordo.features.ledger.service import read_prices, settle
-    from ricordo.storage.database import open_store
+    from ricordo.storage.engine.database import open_store
 
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(f"There is no database at {settings.database_path}, so nothing was spent.")

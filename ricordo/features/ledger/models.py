@@ -67,7 +67,6 @@ class CostResponse(BaseModel):
 
     @classmethod
     def of(cls, cost: Cost) -> "CostResponse":
-        """Round to a millionth."""
         return cls(**{name: _rounded(getattr(cost, name)) for name in cls.model_fields})
 
 

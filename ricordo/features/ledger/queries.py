@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Row, Select, func, select, union_all
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
-from ricordo.storage.store import Transaction
-from ricordo.storage.tables import expenses, runs, steps
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import expenses, runs, steps
 from ricordo.storage.usage import PURPOSE, TOKENS
 
 Grouping = Literal["day", "agent", "user", "model", "purpose"]

@@ -12,7 +12,7 @@ from ricordo.features.ledger.models import BudgetRequest, BudgetResponse, Ledger
 from ricordo.features.ledger.queries import entries
 from ricordo.features.ledger.service import read_prices, settle
 from ricordo.storage import agents
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["ledger"])
 

@@ -36,7 +36,6 @@ class Cost:
 
     @property
     def total(self) -> Decimal:
-        """All kinds together."""
         return self.input + self.cached + self.cache_write + self.output
 
     def __add__(self, other: "Cost") -> "Cost":

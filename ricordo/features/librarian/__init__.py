@@ -8,7 +8,6 @@ if TYPE_CHECKING:
 
 class _Plugin:
     def providers(self) -> "list[ChatModel]":
-        """The model `ricordo/librarian`."""
         from ricordo.features.librarian.model import Librarian
 
         return [Librarian()]

@@ -194,12 +194,10 @@ def _read_sentence(sentence: str) -> Intent:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text as far as it is read, with their marks; `Dr. Rossi` and `12. Mai` stay whole."""
     return _split(text, _SENTENCE_END)
 
 
 def statements(text: str) -> list[str]:
-    """Return what a line says, one by one: its sentences, and their parts that say something of their own."""
     return _split(text, _STATEMENT_END)
 
 
@@ -223,24 +221,20 @@ def is_decision(text: str) -> bool:
 
 
 def is_correction(text: str) -> bool:
-    """Whether the words say that something known before does not hold any more."""
     return bool(_match(_CORRECTION, text))
 
 
 def facts_told(text: str) -> set[str]:
-    """Return the kinds of facts that the text states: `name`, `home`, or what follows "my", as `sister's name`."""
     told = {name for name, pattern in (("name", _NAME), ("home", _HOME)) if _match(pattern, text)}
     return told or {_kind(match[1] or match[2] or match[3]) for match in [_match(_OWN, text)] if match}
 
 
 def facts_asked(text: str) -> set[str]:
-    """Return the kinds of facts that the text asks for."""
     asked = {name for name, pattern in (("name", _WHO), ("home", _WHERE)) if _match(pattern, text)}
     return asked or {_kind(match[1]) for match in [_match(_ASKED, text)] if match}
 
 
 def is_single(kind: str) -> bool:
-    """Whether a person has only one fact of this kind at a time, so that a new one takes the old one's place."""
     return kind in _SINGLE or kind.startswith("favourite ")
 
 
@@ -250,7 +244,6 @@ def _kind(words: str) -> str:
 
 @lru_cache(4096)
 def words_in(text: str) -> frozenset[str]:
-    """Return the terms by which the search index finds a text."""
     from ricordo.search.words import terms
 
     return frozenset(terms(text[:READ_LENGTH]))
@@ -265,7 +258,6 @@ def topic(text: str) -> frozenset[str]:
 
 
 def shared(wanted: frozenset[str], text: str) -> int:
-    """Return how many of the wanted terms the text has, in one of their forms."""
     offered = words_in(text)
     return sum(1 for word in wanted if word in offered or any(_are_related(word, other) for other in offered))
 

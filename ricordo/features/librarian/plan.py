@@ -141,7 +141,6 @@ def to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]
 
 
 def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
-    """Whether the person says yes to a list of notes to forget."""
     return FORGET_WHICH in view.said_before and [intent.kind for intent in intents] == ["yes"]
 
 

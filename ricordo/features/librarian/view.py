@@ -163,7 +163,6 @@ def shown_blocks(system: str) -> Iterator[ShownBlock]:
 
 
 def note_of(label: str, line: str) -> Note:
-    """Read a line of a block: the librarian's own lines are quotes with a date."""
     match = _QUOTED.match(line.strip())
     return Note(label, line, match[2], match[1]) if match else Note(label, line, line.strip(" -*•\t"))
 

@@ -5,7 +5,6 @@ from ricordo.plugins import Commands
 
 class _Move:
     def commands(self) -> list[Commands]:
-        """`ricordo db migrate-to`."""
         return [Commands("db", "ricordo.features.move.cli")]
 
 

@@ -27,7 +27,7 @@ def migrate_to(
     from ricordo.features.move.service import MoveOptions, move
     from ricordo.plugins import load_plugins
     from ricordo.settings import load_settings
-    from ricordo.storage.database import address
+    from ricordo.storage.engine.database import address
 
     load_plugins(FEATURES).tables()  # they are moved too
     source, _ = load_settings()

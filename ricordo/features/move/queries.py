@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, Connection, LargeBinary, Table, UniqueConstraint, bindparam, func, select, tuple_
 
-from ricordo.storage import memory_tables as _memory_tables  # noqa: F401 - it declares tables
-from ricordo.storage import search_tables as _search_tables  # noqa: F401 - it declares tables
-from ricordo.storage import tables as _tables  # noqa: F401 - it declares tables
-from ricordo.storage.columns import metadata
+from ricordo.storage.schema import core_tables as _tables  # noqa: F401 - it declares tables
+from ricordo.storage.schema import memory_tables as _memory_tables  # noqa: F401 - it declares tables
+from ricordo.storage.schema import search_tables as _search_tables  # noqa: F401 - it declares tables
+from ricordo.storage.schema.columns import metadata
 
 Row = dict[str, Any]
 _PORTION = 500
@@ -32,7 +32,6 @@ def key_of(table: Table) -> tuple[Column[Any], ...]:
 
 
 def count(connection: Connection, table: Table) -> int:
-    """Return how many rows there are."""
     return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
@@ -66,7 +65,6 @@ class TableHash:
             self._sum = (self._sum + int.from_bytes(row_hash.digest())) % 2**256
 
     def hexadecimal(self) -> str:
-        """Return the hash so far, in hexadecimal digits."""
         return f"{self._sum:064x}"
 
 

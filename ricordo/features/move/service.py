@@ -17,7 +17,7 @@ from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.features.move.queries import Row, TableHash, all_tables, count, key_of, portions
 from ricordo.settings import Settings
 from ricordo.storage import migrations
-from ricordo.storage.database import (
+from ricordo.storage.engine.database import (
     address,
     exclusive_access,
     read_transaction,
@@ -25,8 +25,8 @@ from ricordo.storage.database import (
     schema_of,
     write_transaction,
 )
+from ricordo.storage.engine.store import plain_errors, reason_of
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS
-from ricordo.storage.store import plain_errors, reason_of
 
 # Called again and again: the phase, the table, rows done, rows in all.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]

@@ -9,19 +9,16 @@ class RemotesPlugin:
     """Adds remotes to the API, the command line and the background work; their kinds come from other plugins."""
 
     def routes(self) -> list[Any]:
-        """The routes of remotes."""
         from ricordo.api.routing import LazyRouter
 
         return [LazyRouter("ricordo.features.remotes.routes", ("/users/*/remotes",))]
 
     def jobs(self) -> list[Any]:
-        """The job that syncs a remote, and the sweep."""
         from ricordo.features.remotes.jobs import HANDLERS
 
         return [*HANDLERS]
 
     def commands(self) -> list[Commands]:
-        """`ricordo memory remotes`."""
         return [Commands("memory", "ricordo.features.remotes.cli")]
 
 

@@ -88,9 +88,7 @@ def remove_remote(remote: str = typer.Argument(help=_REMOTE), user: str = _USER,
 
 @remotes.command("sync")
 def sync_remotes(
-    remote: str | None = typer.Argument(None, help=f"{_REMOTE}  [all]"),
-    user: str = _USER,
-    server: str | None = _SERVER,
+    remote: str | None = typer.Argument(None, help=f"{_REMOTE}  [all]"), user: str = _USER, server: str | None = _SERVER
 ) -> None:
     """Sync memory and remote now, and wait for it. What is committed there becomes versions."""
     with _client(server) as client:

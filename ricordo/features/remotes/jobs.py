@@ -13,8 +13,8 @@ from ricordo.features.remotes import queries
 from ricordo.features.remotes.service import note_error, sync
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
-from ricordo.storage.store import Transaction
 
 SWEEP = "memory_remotes_sweep"
 EVERY = 60.0  # seconds between sweeps

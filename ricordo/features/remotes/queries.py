@@ -7,9 +7,9 @@ from sqlalchemy import bindparam, delete, exists, insert, or_, select
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.storage.memory_tables import chains, memory_remotes, proposals
-from ricordo.storage.repository import RowMapper, equal, found, new_values, one_of, setter, values_of
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.repository import RowMapper, equal, found, new_values, one_of, setter, values_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import chains, memory_remotes, proposals
 
 _MAPPER = RowMapper(Remote, memory_remotes)
 _SELECT = select(*_MAPPER.columns)
@@ -46,7 +46,6 @@ def insert_one(tx: Transaction, remote: Remote) -> None:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Remote:
-    """One remote; raises NotFound."""
     row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
     return found(_MAPPER.of(row) if row else None, "Remote", id)
 
@@ -57,7 +56,6 @@ def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
-    """The remotes at an address, of every memory of any organization."""
     return [_MAPPER.of(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
 
 
@@ -77,10 +75,8 @@ def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
 
 
 def note(tx: Transaction, remote: Remote) -> None:
-    """Store how far a remote is, and what went wrong last."""
     tx.run(_NOTE, {**new_values(values_of(remote, _NOTED)), "remote_id": remote.id})
 
 
 def remove(tx: Transaction, remote: Remote) -> None:
-    """Remove a remote; what is there stays there."""
     tx.run(_DELETE, {"id": remote.id})

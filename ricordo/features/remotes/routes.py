@@ -11,7 +11,7 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.features.remotes import queries, service
 from ricordo.memory import user_memory
 from ricordo.storage import jobs
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"])
 _ADDRESS = 2_000

@@ -19,7 +19,7 @@ from ricordo.memory.user_memory import open_memory
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs, users
-from ricordo.storage.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 # The setting that allows remotes at private addresses.
 PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
@@ -86,7 +86,6 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
 
 
 def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
-    """Store why a sync failed; how far it came stays as it was stored on the way."""
     stored = queries.get(tx, Scope(remote.organization_id), remote.id)
     queries.note(tx, replace(stored, last_error=message, last_at=at))
 

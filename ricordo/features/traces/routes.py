@@ -10,7 +10,7 @@ from ricordo.domain.run import Run, Step, Trace
 from ricordo.errors import NotFound
 from ricordo.features.traces.models import TraceResponse
 from ricordo.storage import runs, traces
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["telemetry"])
 TraceFacts = tuple[Trace, Step | None, Run]

@@ -19,8 +19,8 @@ from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Transaction
 
 T = TypeVar("T")
 # Of what `letta_client` takes for a new agent.

@@ -22,10 +22,10 @@ from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.memory.word_diff import unified
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users
-from ricordo.storage.database import open_store
+from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.store import Store, Transaction
 
 T = TypeVar("T")
 _MOST = 1000

@@ -39,12 +39,10 @@ class PineconeIndex(ServiceIndex):
                 await index.upsert(vectors=vectors, namespace=namespace)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents."""
         for ids in shared.slices([str(document) for document in documents], _MOST_VECTORS):
             await self._delete(partition, model, ids)
 
     async def drop(self, partition: str, model: str) -> None:
-        """Drop the whole namespace."""
         await self._delete(partition, model, None)
 
     async def search(
@@ -135,5 +133,4 @@ def _filter(wanted: VectorFilter) -> dict[str, Any] | None:
 
 
 def _is_unknown_namespace(error: Exception) -> bool:
-    """Whether this is Pinecone's own 404 about a namespace, and not that of some other server at a wrong address."""
     return getattr(error, "status_code", None) == 404 and "namespace" in str(getattr(error, "message", "")).lower()

@@ -51,13 +51,11 @@ class QdrantIndex(ServiceIndex):
             await self._ask(self._timeouts.write, partial(self._put, collection=collection, points=points))
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents."""
         collection = self._namespace_of(partition, model)
         for ids in shared.slices(documents, _MOST_POINTS):
             await self._ask(self._timeouts.write, partial(_delete, collection=collection, ids=ids))
 
     async def drop(self, partition: str, model: str) -> None:
-        """Drop the whole collection."""
         collection = self._namespace_of(partition, model)
         self._prepared.discard(collection)
         await self._ask(self._timeouts.write, lambda client: client.delete_collection(collection))

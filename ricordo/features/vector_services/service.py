@@ -81,7 +81,6 @@ def slices(items: Sequence[T], most: int) -> Iterator[list[T]]:
 
 
 def floats(vector: Sequence[float]) -> list[float]:
-    """The vector as JSON can hold it; an array's own numbers it cannot."""
     return [float(value) for value in vector]
 
 
@@ -134,7 +133,6 @@ class VectorService:
         return Unavailable(f"{self._where} cannot be reached. Check {self.address_variable} and the network.")
 
     def unexpected_answer(self) -> Unavailable:
-        """The error for an answer that this service does not give."""
         return Unavailable(f"{self._where} gave an answer that is not {self.title}'s. Check {self.address_variable}.")
 
     @asynccontextmanager

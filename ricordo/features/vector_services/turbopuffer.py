@@ -53,13 +53,11 @@ class TurbopufferIndex(ServiceIndex):
             await self._change(partial(writing, upsert_rows=rows), may_be_absent=False)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents."""
         for ids in shared.slices(documents, _MOST_ROWS):
             namespace = await self._namespace(partition, model)
             await self._change(partial(namespace.write, deletes=ids), may_be_absent=True)
 
     async def drop(self, partition: str, model: str) -> None:
-        """Drop the whole namespace."""
         namespace = await self._namespace(partition, model)
         await self._change(namespace.delete_all, may_be_absent=True)
 
@@ -133,12 +131,10 @@ def _row(record: VectorRecord) -> dict[str, Any]:
 
 
 def _packed(vector: Sequence[float]) -> str:
-    """The vector as the service reads it from text: float32, little-endian, in base64, a third of its size in digits."""
     return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _is_unknown_namespace(error: Exception) -> bool:
-    """Whether this is Turbopuffer's own 404, and not that of some other server at a wrong address."""
     return getattr(error, "status_code", None) == 404 and _body(error).get("status") == "error"
 
 

@@ -52,7 +52,6 @@ class EmbeddedModel:
 
     @property
     def info(self) -> EmbeddingInfo:
-        """Which model this is. Its dimensions stand in the head of its table."""
         provider, _, name = HANDLE.partition("/")
         return EmbeddingInfo(HANDLE, provider, name, "openai", self._dimensions)
 
@@ -95,7 +94,6 @@ class EmbeddedModel:
 
 
 def is_installed() -> bool:
-    """Whether what the model needs is there; nothing is imported for that."""
     return package_folder() is not None and all(importlib.util.find_spec(name) for name in ("tokenizers", "numpy"))
 
 

@@ -132,7 +132,6 @@ def google_embedder(
 
 
 def opening(name: str, purpose: EmbeddingPurpose) -> str:
-    """What to put before a text for this model; nothing for most."""
     bare = name.rpartition("/")[2].lower()
     document, query = next((words for family, words in _FAMILIES if re.match(family, bare)), ("", ""))
     return query if purpose == "query" else document

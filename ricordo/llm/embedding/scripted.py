@@ -34,7 +34,6 @@ class ScriptedEmbedder:
         return self._info.handle
 
     def fails(self, *errors: Exception) -> None:
-        """Let the next calls raise these errors, one each; then it works again."""
         self._failures.extend(errors)
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002

@@ -114,7 +114,6 @@ class OrganizationProviders:
         return OrganizationModels(self, self._base, organization_id)
 
     def forget(self, organization_id: str) -> None:
-        """Drop what was read of an organization, because a provider of its own has changed."""
         organization = self._organizations[organization_id]
         organization.read_at = None
         organization.changes += 1
@@ -126,7 +125,6 @@ class OrganizationProviders:
             require_public_host(httpx2.URL(provider.base_url).host, setting=PROVIDERS)
 
     def seal(self, keys: Keys) -> str | None:
-        """Return the keys as they are stored."""
         return seal(keys, self._cipher)
 
     def keys_of(self, provider: OrganizationProvider) -> Keys:
@@ -179,7 +177,6 @@ class OrganizationProviders:
     # What OrganizationModels asks for.
 
     def providers_of(self, organization_id: str) -> dict[str, _CachedProvider]:
-        """Return the providers of the organization by their names, as they were read last."""
         organization = self._organizations.get(organization_id)
         return organization.providers if organization else {}
 
@@ -255,7 +252,6 @@ class OrganizationModels:
         return provider.info(name)
 
     async def list(self) -> list[ModelInfo]:
-        """Return all models, the organization's own after the others."""
         providers = self._providers.providers_of(self._organization_id).values()
         own = await asyncio.gather(*map(self._providers.listed, providers))
         return [*await self._base.list(), *(info for listed in own for info in listed or ())]

@@ -21,5 +21,4 @@ BUILT_IN = (
 
 @cache
 def text(key: str) -> str:
-    """The built-in text with this name: a system prompt's key, or the name of its file."""
     return resources.files(__package__).joinpath(f"{key}.md").read_text("utf-8").strip()

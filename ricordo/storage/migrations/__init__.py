@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Table, inspect, text
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage import memory_tables as _memory_tables  # noqa: F401 - it declares tables
-from ricordo.storage import search_tables as _search_tables  # noqa: F401 - it declares tables
-from ricordo.storage.columns import metadata
-from ricordo.storage.tables import organizations, users
+from ricordo.storage.schema import memory_tables as _memory_tables  # noqa: F401 - it declares tables
+from ricordo.storage.schema import search_tables as _search_tables  # noqa: F401 - it declares tables
+from ricordo.storage.schema.columns import metadata
+from ricordo.storage.schema.core_tables import organizations, users
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.

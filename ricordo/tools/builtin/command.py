@@ -32,9 +32,7 @@ class MemoryCommand:
     new_path: str | None = None
 
 
-def _with_fields_as_arguments(
-    function: Callable[[ToolContext, MemoryCommand], str],
-) -> Callable[..., str]:
+def _with_fields_as_arguments(function: Callable[[ToolContext, MemoryCommand], str]) -> Callable[..., str]:
     """The function as a tool that takes the command's fields one by one, which are more than a signature of ours may hold."""
 
     def tool(context: ToolContext, **arguments: Any) -> str:

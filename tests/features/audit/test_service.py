@@ -12,7 +12,7 @@ from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages
 from ricordo.storage import blocks
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from tests.support import make
 from tests.support.statements import count_statements
 
@@ -130,7 +130,7 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
 async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(store: Store) -> None:
     from sqlalchemy import update
 
-    from ricordo.storage.memory_tables import blocks as table
+    from ricordo.storage.schema.memory_tables import blocks as table
 
     state = await make.stored_agent(store, with_blocks=[make.block("human", "x")])
     await store.write(

@@ -22,8 +22,8 @@ from ricordo.features.dolt.engines import open_engine
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.memory import user_memory
 from ricordo.settings import Settings
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Store
 from tests.support import dolt
 from tests.support.dolt import Killed
 from tests.support.synced import ADA, SyncedMemory

@@ -11,8 +11,7 @@ MOST_ROWS = 500
 
 
 @pytest.mark.parametrize(
-    "size",
-    short_and_long(Size(messages=260, passages=260, agents=2, others=1), Size(messages=20_000, passages=20_000)),
+    "size", short_and_long(Size(messages=260, passages=260, agents=2, others=1), Size(messages=20_000, passages=20_000))
 )
 async def test_no_transaction_of_an_erasure_changes_more_than_five_hundred_rows(tmp_path: Path, size: Size) -> None:
     done = await erase(tmp_path, size)

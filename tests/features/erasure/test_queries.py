@@ -16,8 +16,8 @@ from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blobs, blocks, versions
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.support import make
 from tests.support.git import fsck
 from tests.support.objects import commit_of

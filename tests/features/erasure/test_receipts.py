@@ -8,7 +8,7 @@ from ricordo.errors import Invalid
 from ricordo.features.erasure import receipts
 from ricordo.features.erasure.models import Erasure
 from ricordo.secret import Secret
-from ricordo.storage.store import from_json, to_json
+from ricordo.storage.engine.store import from_json, to_json
 
 DATABASES = ("sqlite",)
 

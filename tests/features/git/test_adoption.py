@@ -16,8 +16,8 @@ from ricordo.features.git.push import Push
 from ricordo.features.git.repository import refreshed
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, history, proposals, versions
-from ricordo.storage.memory_tables import blobs, commits, git_objects
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.schema.memory_tables import blobs, commits, git_objects
 from tests.support import make
 from tests.support.git import fsck, git
 from tests.support.objects import commit_of

@@ -9,8 +9,8 @@ from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.memory.user_memory import PutOptions, open_memory, propose_edit, put
 from ricordo.settings import Settings
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from tests.support.git import fsck, git
 
 ADA = Actor("user", "user-1", "Ada")

@@ -13,7 +13,7 @@ from ricordo.features.git.repository import BRANCH, is_damaged, read_repository,
 from ricordo.memory.user_memory import open_memory, put
 from ricordo.storage import blocks
 from ricordo.storage.chain_files import delete_chain_files
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from tests.features.git.test_packs import entry, pack
 from tests.support.git import fsck, git
 

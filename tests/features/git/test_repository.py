@@ -16,9 +16,9 @@ from ricordo.features.git import history, repository
 from ricordo.features.git.repository import refreshed, repository_path
 from ricordo.storage import blocks, versions
 from ricordo.storage.chain_files import delete_chain_files
-from ricordo.storage.memory_tables import chains, commits, is_in_chain
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Transaction
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import chains, commits, is_in_chain
 from tests.support import make
 from tests.support.git import fsck, git, ids
 

@@ -17,8 +17,8 @@ from ricordo.features.remotes import queries as remotes
 from ricordo.memory.user_memory import delete, open_memory, rename
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.store import Store
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git
 from tests.support.synced import ADA, SyncedMemory
 

@@ -10,7 +10,7 @@ from ricordo.features.ledger.cli import table
 from ricordo.features.ledger.service import FILE
 from ricordo.settings import Settings
 from ricordo.storage import usage
-from ricordo.storage.database import open_store
+from ricordo.storage.engine.database import open_store
 from tests.cli.conftest import Shell
 
 PRICES = 'currency = "USD"\n["a/*"]\ninput = 10\noutput = 20\n'

@@ -13,7 +13,7 @@ from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Conflict
 from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.storage import conversations, deletion, runs, usage
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.support import make
 from tests.support.clock import START
 from tests.support.statements import count_statements

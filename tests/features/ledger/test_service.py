@@ -31,13 +31,7 @@ def test_a_provider_that_reports_more_cached_tokens_than_there_were_gives_no_neg
 
 @pytest.mark.parametrize(
     ("handle", "found"),
-    [
-        ("openai/gpt-4.1", 1),
-        ("openai/gpt-4.1-mini", 2),
-        ("openai/o3", 3),
-        ("openai", None),
-        ("anthropic/claude", None),
-    ],
+    [("openai/gpt-4.1", 1), ("openai/gpt-4.1-mini", 2), ("openai/o3", 3), ("openai", None), ("anthropic/claude", None)],
 )
 def test_a_price_is_found_by_handle_or_by_the_longest_beginning(handle: str, found: int | None) -> None:
     prices = Prices(

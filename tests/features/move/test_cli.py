@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.cli.progress import ProgressLine
-from ricordo.storage.sqlite import open_sqlite
+from ricordo.storage.engine.sqlite import open_sqlite
 from tests.cli.conftest import Shell
 from tests.support import make, postgres
 

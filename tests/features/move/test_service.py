@@ -28,12 +28,13 @@ from ricordo.search.index import MessageFilter, PassageFilter, insert_messages
 from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
-from ricordo.storage import database, jobs, messages, runs
-from ricordo.storage.database import check, check_database, exclusive_access, open_store, read_transaction
-from ricordo.storage.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
-from ricordo.storage.store import Store, Transaction
-from ricordo.storage.tables import agents, archives, expenses, providers, run_events, traces
-from ricordo.storage.tables import messages as messages_table
+from ricordo.storage import jobs, messages, runs
+from ricordo.storage.engine import database
+from ricordo.storage.engine.database import check, check_database, exclusive_access, open_store, read_transaction
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.core_tables import agents, archives, expenses, providers, run_events, traces
+from ricordo.storage.schema.core_tables import messages as messages_table
+from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
 from tests.support import make, postgres
 from tests.support.serving import serving
 

@@ -25,8 +25,8 @@ from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, versions
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Store, Transaction
 from tests.conftest import BOTH
 from tests.support.clock import ManualClock
 from tests.support.git import git

@@ -13,9 +13,9 @@ from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs
+from ricordo.storage.engine.store import Store
 from ricordo.storage.paging import Page
-from ricordo.storage.store import Store
-from ricordo.storage.tables import organizations
+from ricordo.storage.schema.core_tables import organizations
 from tests.support.notebook import Notebooks
 from tests.support.synced import SyncedMemory
 
@@ -140,11 +140,7 @@ def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> 
             return [object()]
 
     built_in = load_plugins(("git", "dolt"))._plugins
-    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == [
-        "git",
-        "dolt",
-        "notebook",
-    ]
+    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == ["git", "dolt", "notebook"]
     with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
         Plugins([*built_in, *built_in]).memory_remotes()
     with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):

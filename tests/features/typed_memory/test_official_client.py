@@ -82,11 +82,7 @@ def test_a_full_block_is_rotated(client: StrictLetta, agent: BaseAgent) -> None:
     agent.memory.learn_fact("y" * 300)
 
     (archived,) = archive_of(client, agent)
-    assert archived.split("\n")[1:] == [
-        "[USER] Alice | Student",
-        "[STATE] idle",
-        f"[FACTS] {'x' * 900}; {'y' * 300}",
-    ]
+    assert archived.split("\n")[1:] == ["[USER] Alice | Student", "[STATE] idle", f"[FACTS] {'x' * 900}; {'y' * 300}"]
     assert human_of(agent) == f"[USER] Alice | Student\n[STATE] idle\n[FACTS] {'y' * 300}"
 
 

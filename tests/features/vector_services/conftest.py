@@ -14,7 +14,7 @@ from ricordo.features.vector_services.service import ServiceTimeouts
 from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.pgvector import PgVectorIndex
 from ricordo.search.vector_index import VectorIndex
-from ricordo.storage.postgres import PostgresStore
+from ricordo.storage.engine.postgres import PostgresStore
 from tests.support import postgres
 from tests.support.json_server import KEY, JsonServer
 from tests.support.pinecone_server import PineconeServer

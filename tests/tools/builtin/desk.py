@@ -14,7 +14,7 @@ from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents
-from ricordo.storage.store import Store
+from ricordo.storage.engine.store import Store
 from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import Toolbox, ToolContext
 from tests.support import make

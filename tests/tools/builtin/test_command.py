@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.support import make
 from tests.tools.builtin.desk import BOX, Desk, desk, paper_desk
 
@@ -120,10 +120,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "file_text contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
         "(line numbers are for display purposes only).",
     ),
-    (
-        {"command": "str_replace", "path": "/memories/x", "old_string": "a"},
-        "Error: Memory block 'x' does not exist",
-    ),
+    ({"command": "str_replace", "path": "/memories/x", "old_string": "a"}, "Error: Memory block 'x' does not exist"),
     ({"command": "insert", "path": "/memories/x", "insert_text": "a"}, "Error: Memory block 'x' does not exist"),
     (
         {"command": "insert", "path": "/memories/people/ada"},
@@ -138,10 +135,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"command": "rename", "old_path": "/memories/x", "new_path": "/memories/y"},
         "Memory block 'x' not found for agent 'Nina'",
     ),
-    (
-        {"command": "rename", "path": "/memories/x", "description": "y"},
-        "Memory block 'x' not found for agent 'Nina'",
-    ),
+    ({"command": "rename", "path": "/memories/x", "description": "y"}, "Memory block 'x' not found for agent 'Nina'"),
     (
         {"command": "rename", "old_path": "/memories/people/ada", "new_path": "/memories/rules", "description": "y"},
         "Error: Memory block 'rules' already exists",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.scope import Scope
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.memory import memory_insert, memory_replace
 from ricordo.tools.toolbox import ToolContext
 from tests.support import make

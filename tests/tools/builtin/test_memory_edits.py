@@ -10,9 +10,9 @@ from ricordo.domain.version import Proposal
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
+from ricordo.storage.engine.store import Store
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.store import Store
 from tests.support import make
 from tests.tools.builtin.desk import Desk, paper_desk
 

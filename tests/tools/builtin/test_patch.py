@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.storage.sqlite import SqliteStore
+from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.patch import _patched
 from tests.support import make
 from tests.tools.builtin.desk import Desk, desk, paper_desk

@@ -8,12 +8,9 @@ they are looked up with their chain. Rows of which there is one for each version
 since an id of 42 letters in each row and each index would be a third of all that is stored.
 """
 
-from sqlalchemy import (
-    Index,
-    UniqueConstraint,
-)
+from sqlalchemy import Index, UniqueConstraint
 
-from ricordo.storage.columns import (
+from ricordo.storage.schema.columns import (
     created_and_updated_by,
     error,
     flag,

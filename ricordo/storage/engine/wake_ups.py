@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import text
 
 from ricordo.domain.job import Job
-from ricordo.storage.store import Transaction, to_json
+from ricordo.storage.engine.store import Transaction, to_json
 
 QUEUE = "ricordo"
 TASK = "ricordo.job"
@@ -51,12 +51,10 @@ _KEEP_WORKER = text(
 
 
 def are_used(tx: Transaction) -> bool:
-    """Return whether this database's jobs are handed out by wake-ups."""
     return tx.connection.dialect.name == "postgresql"
 
 
 def send(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Have a worker claim these jobs, once this transaction is committed."""
     _send(tx, [(job.id, job.key) for job in jobs])
 
 
@@ -77,7 +75,6 @@ def finish(tx: Transaction, numbers: Iterable[int]) -> None:
 
 
 def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
-    """Delete the wake-ups with which these jobs were claimed, so that their keys are free."""
     if ids:
         tx.run(_DELETE_USED, {"ids": list(ids)})
 

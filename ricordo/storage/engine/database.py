@@ -12,11 +12,11 @@ from sqlalchemy import Connection, inspect, make_url, text
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.settings import SQLITE, Settings
-from ricordo.storage import sqlite
+from ricordo.storage.engine import sqlite
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.statements import Statements
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED
-from ricordo.storage.sqlite import SqliteStore
-from ricordo.storage.statements import Statements
-from ricordo.storage.store import Store, Transaction
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
 _OTHERS = text(
@@ -71,7 +71,7 @@ def open_for_reading(settings: Settings, clock: Clock | None = None) -> Store:
 def _postgres() -> Any:
     """Import what brings psycopg. Raises Unavailable where that is not installed."""
     try:
-        from ricordo.storage import postgres
+        from ricordo.storage.engine import postgres
     except ImportError as error:
         raise Unavailable(_MISSING) from error
     return postgres
@@ -155,7 +155,6 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
 
 
 def count_servers(connection: Connection) -> int:
-    """Return how many other connections of Ricordo there are to this database on PostgreSQL."""
     name = connection.engine.url.query["application_name"]
     return int(connection.execute(_OTHERS, {"name": name}).scalar_one())
 

@@ -20,7 +20,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
 from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
-from ricordo.storage.statements import PreparedStatement, Statements
+from ricordo.storage.engine.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -128,11 +128,9 @@ class SqlStore:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, self.begin_read, work)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, or roll all of it back when it raises. It may run again, so it changes nothing but `tx`."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
 
     async def close(self) -> None:
-        """Wait for running units, then close the connections."""
         await asyncio.to_thread(self._close)
 
     def _write(self, work: Callable[[Transaction], T]) -> T:
@@ -145,7 +143,6 @@ class SqlStore:
                 log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        """Run a unit of work that begins so, in this thread."""
         raise NotImplementedError
 
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:

@@ -83,7 +83,6 @@ class PackedId(TypeDecorator[str]):
 
 
 def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> Table:
-    """Return a table, in which erasure does this with each column that does not say otherwise."""
     return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
@@ -106,7 +105,6 @@ def public_id() -> Column[str]:
 
 
 def root() -> list[Column[Any]]:
-    """Return what every row has that belongs to an organization and has a public id."""
     return [seq(), public_id(), organization()]
 
 

@@ -238,5 +238,4 @@ def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> Bu
 
 
 def _is_value(part: Any) -> bool:
-    """Return whether this part of a statement is one of a row's values."""
     return isinstance(part, BindParameter) and part.required

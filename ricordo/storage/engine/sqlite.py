@@ -14,8 +14,8 @@ from sqlalchemy.ext.compiler import compiles
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.backups import back_up, make_private_folder
-from ricordo.storage.store import SqlStore, Transaction, each, from_json, plain_errors, to_json
+from ricordo.storage.engine.backups import back_up, make_private_folder
+from ricordo.storage.engine.store import SqlStore, Transaction, each, from_json, plain_errors, to_json
 
 T = TypeVar("T")
 READERS = 4

@@ -14,7 +14,7 @@ from sqlalchemy.sql.dml import Update
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
-from ricordo.storage.store import Transaction, each
+from ricordo.storage.engine.store import Transaction, each
 
 V = TypeVar("V")
 USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
@@ -59,12 +59,10 @@ def _plain_name(column: Column[Any]) -> str:
 
 
 def equal(table: Table, *names: str) -> ColumnElement[bool]:
-    """Return the condition that each of these columns equals the parameter of its name."""
     return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
 def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
-    """Return the condition that a column is among the values of a parameter, a list of any length."""
     return column.op("IN", is_comparison=True)(each(bindparam(parameter, type_=JSON())))
 
 
@@ -77,7 +75,6 @@ def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
 
 
 def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a `setter`."""
     return {f"new_{name}": value for name, value in values.items()}
 
 
@@ -93,7 +90,6 @@ def found(value: V | None, kind: str, id: str) -> V:
 
 
 def count_in(tx: Transaction, table: Table, scope: Scope) -> int:
-    """Return how many rows of the table the scope's organization has."""
     statement = select(func.count()).select_from(table).where(table.c.organization_id == scope.organization_id)
     return int(tx.all(statement)[0][0])
 

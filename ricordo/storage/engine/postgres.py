@@ -28,9 +28,9 @@ from ricordo.domain.backoff import Backoff
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.backups import back_up_postgres
-from ricordo.storage.statements import EncodedArray
-from ricordo.storage.store import (
+from ricordo.storage.engine.backups import back_up_postgres
+from ricordo.storage.engine.statements import EncodedArray
+from ricordo.storage.engine.store import (
     Overtaken,
     SqlStore,
     Transaction,
@@ -183,7 +183,6 @@ class _Again(Exception):
 
 
 def _is_lost(cause: BaseException | None) -> bool:
-    """Return whether the server ended the connection, or refused it."""
     if not isinstance(cause, psycopg.OperationalError):
         return False
     return cause.sqlstate is None or cause.sqlstate[:2] == "08" or cause.sqlstate in ("57P01", "57P02", "57P03")
@@ -288,7 +287,6 @@ def read_only(url: str) -> Iterator[Connection]:
 
 
 def server_version(connection: Connection) -> str:
-    """Return the server's version, as 18.4."""
     return str(connection.exec_driver_sql("SHOW server_version").scalar_one()).split()[0]
 
 

@@ -7,7 +7,7 @@ are addressed.
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table, Text
 
-from ricordo.storage.columns import metadata, number, seq, string
+from ricordo.storage.schema.columns import metadata, number, seq, string
 
 search_partitions = Table(
     "search_partitions",

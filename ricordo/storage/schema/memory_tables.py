@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from ricordo.storage.columns import (
+from ricordo.storage.schema.columns import (
     created_and_updated_by,
     flag,
     git_id,

@@ -1,0 +1,1 @@
+"""The tables, written once for both databases. A change here is a new numbered migration too."""
