@@ -129,7 +129,7 @@ def measure_nearest(count: int) -> list[Figure]:
         return []
     return [
         Figure(f"ten nearest of {count} vectors: recall against exact", found.recall, "", 0.95, more_is_better=True),
-        Figure("  one look, one thread", found.took, "ms"),
+        Figure("  one look, one conversation", found.took, "ms"),
         Figure("  against comparing all of them", found.took / found.exact_took, "times"),
     ]
 

@@ -9,7 +9,7 @@ from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, archives, messages, passages, passages_tags
-from ricordo.storage.schema.core_tables import conversations as threads
+from ricordo.storage.schema.core_tables import conversations as conversation_rows
 from ricordo.storage.schema.search_tables import (
     search_documents,
     search_partitions,
@@ -28,12 +28,14 @@ class Copies:
         self._owner = self._renamed(template)
 
     def of_agent(self, tx: Transaction) -> None:
-        """An agent with its default thread, its messages and their index."""
-        thread = conversations.default_id(self._owner)
+        """An agent with its default conversation, its messages and their index."""
+        conversation = conversations.default_id(self._owner)
         _copy(tx, agents, agents.c.id == self._template, id=self._owner)
-        _copy(tx, threads, threads.c.agent_id == self._template, id=thread, agent_id=self._owner)
-        self._copy_rows(tx, messages, messages.c.agent_id, agent_id=self._owner, conversation_id=thread)
-        self._copy_index(tx, messages, messages.c.agent_id, thread)
+        _copy(
+            tx, conversation_rows, conversation_rows.c.agent_id == self._template, id=conversation, agent_id=self._owner
+        )
+        self._copy_rows(tx, messages, messages.c.agent_id, agent_id=self._owner, conversation_id=conversation)
+        self._copy_index(tx, messages, messages.c.agent_id, conversation)
 
     def of_archive(self, tx: Transaction) -> None:
         """An archive with its passages and their index."""
@@ -55,7 +57,7 @@ class Copies:
     def _copy_rows(self, tx: Transaction, table: Table, owner: Any, **changed: Any) -> None:
         _copy(tx, table, owner == self._template, id=table.c.id + self._ending, **changed)
 
-    def _copy_index(self, tx: Transaction, table: Table, owner: Any, thread: str | None) -> None:
+    def _copy_index(self, tx: Transaction, table: Table, owner: Any, conversation: str | None) -> None:
         old = _partition(tx, self._template)
         _copy(tx, search_partitions, search_partitions.c.seq == old, owner_id=self._owner)
         new = _partition(tx, self._owner)
@@ -64,8 +66,8 @@ class Copies:
         for row in tx.all(select(search_documents).where(search_documents.c.partition == old)):
             records = read_documents(row.data).copy()
             records["number"] += shift
-            if thread:
-                records["thread"] = fingerprint(thread)
+            if conversation:
+                records["conversation"] = fingerprint(conversation)
             tx.run(insert(search_documents).values(partition=new, chunk=row.chunk, data=records.tobytes()))
         for part in (search_postings, search_terms, search_vectors):
             _copy(tx, part, part.c.partition == old, partition=new)

@@ -19,7 +19,7 @@ QUESTIONS = 200
 
 @dataclass(frozen=True)
 class Nearest:
-    """Recall of the ten nearest against exact search, and milliseconds a search with one thread: ours, and comparing all."""
+    """Recall of the ten nearest against exact search, and milliseconds a search with one conversation: ours, and comparing all."""
 
     recall: float
     took: float

@@ -125,8 +125,8 @@ async def context(
     """What fills the agent's context window, in tokens by our own estimate."""
 
     def read(tx: Transaction) -> Overview:
-        thread = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        state = effective(agents.load(tx, here.scope, agent_id, thread.id))
+        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+        state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
         tools = [schema_of(tool) for tool in state.tools]
         return overview(state, messages.by_ids(tx, state.conversation.window), tools)
 

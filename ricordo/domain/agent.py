@@ -81,7 +81,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One thread. `window` lists the ids of its in-context messages, the system message first.
+    """A conversation with an agent. `window` lists the ids of its in-context messages, the system message first.
 
     `prompt_key` tells from what the stored system message was made (see prompt/system_prompt.py). That with `is_default` is the
     agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`.

@@ -43,7 +43,7 @@ class Overview:
 
 
 def overview(state: AgentState, window: Sequence[Message], tools: Sequence[ToolSchema]) -> Overview:
-    """The window of the state's thread: `window` holds its messages, `tools` what the model is offered.
+    """Return the context window of the state's conversation: `window` holds its messages, `tools` what the model is offered.
 
     Counts are our own estimate, corrected by what the provider counted last (`Conversation.token_percent`), as compaction has it.
     """

@@ -120,9 +120,9 @@ class _Search:
         records = self.view.records
         may = self.view.alive.copy()
         if wanted.conversation_id is not None:
-            held = records["thread"] == fingerprint(wanted.conversation_id)
-            for thread, newest in wanted.shared:
-                held |= (records["thread"] == fingerprint(thread)) & (records["number"] <= newest)
+            held = records["conversation"] == fingerprint(wanted.conversation_id)
+            for conversation, newest in wanted.shared:
+                held |= (records["conversation"] == fingerprint(conversation)) & (records["number"] <= newest)
             may &= held
         if wanted.user_id is not None:
             may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)

@@ -120,16 +120,18 @@ def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: i
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
-    speaker, thread = row["name"] or "", row["conversation_id"]
-    return IndexEntry(row["id"], row["text"], row["created_at"], thread, row["user_id"], row["role"], speaker)
+    speaker, conversation = row["name"] or "", row["conversation_id"]
+    return IndexEntry(row["id"], row["text"], row["created_at"], conversation, row["user_id"], row["role"], speaker)
 
 
-def passage_entry(passage: Any, tags: Sequence[str], thread: str | int) -> IndexEntry:
-    """How a passage is indexed, given as a value or a row; passages of one thread count as parts of one text."""
+def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
+    """How a passage is indexed, given as a value or a row; passages of one conversation count as parts of one text."""
     said = _SPEAKER.match(passage.text)
     speaker = said[1] if said else ""
     user_id, labels = passage.user_id, tuple(tags)
-    return IndexEntry(passage.id, passage.text, passage.created_at, thread, user_id, speaker=speaker, labels=labels)
+    return IndexEntry(
+        passage.id, passage.text, passage.created_at, conversation, user_id, speaker=speaker, labels=labels
+    )
 
 
 def _delete(tx: Transaction, kind: Kind, entries: Sequence[tuple[str, str, IndexEntry]]) -> None:

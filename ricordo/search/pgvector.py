@@ -63,7 +63,7 @@ _COLUMNS = (
     "dimension",
     "created_at",
     "role",
-    "thread",
+    "conversation",
     "user_id",
     "tags",
     "embedding",
@@ -94,7 +94,7 @@ _GET_READY = text(
 # Conditions with a NULL in them are deleted once it is planned.
 _WANTED = """partition = :partition AND model = :model AND dimension = :dimension
     AND (CAST(:roles AS text[]) IS NULL OR role = ANY(CAST(:roles AS text[])))
-    AND (CAST(:thread AS text) IS NULL OR thread = CAST(:thread AS text))
+    AND (CAST(:conversation AS text) IS NULL OR conversation = CAST(:conversation AS text))
     AND (CAST(:user_id AS text) IS NULL OR user_id = CAST(:user_id AS text))
     AND (CAST(:any_tags AS text[]) IS NULL OR tags && CAST(:any_tags AS text[]))
     AND (CAST(:all_tags AS text[]) IS NULL OR tags @> CAST(:all_tags AS text[]))
@@ -103,7 +103,7 @@ _WANTED = """partition = :partition AND model = :model AND dimension = :dimensio
 
 _EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(column("plans"))
 _FOUND: tuple[Any, ...] = (column("document"), column("similarity"))
-_FILTERS = ("roles", "thread", "user_id", "any_tags", "all_tags", "start", "end")
+_FILTERS = ("roles", "conversation", "user_id", "any_tags", "all_tags", "start", "end")
 
 
 class PgVectorIndex:
@@ -258,7 +258,7 @@ def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
 
 def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
     # A condition whose value is None is left out of the plan.
-    conditions = {name: getattr(wanted, name) for name in ("thread", "user_id", "start", "end")}
+    conditions = {name: getattr(wanted, name) for name in ("conversation", "user_id", "start", "end")}
     tags, no_tags = ("all_tags", "any_tags") if wanted.all_tags else ("any_tags", "all_tags")
     lists = {"roles": list(wanted.roles) or None, tags: list(wanted.tags) or None, no_tags: None}
     return {**group.values, "vector": _literal(vector), "limit": limit, **conditions, **lists}

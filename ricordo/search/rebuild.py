@@ -129,8 +129,8 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
     return int(rows[0].documents)
 
 
-def threads_of(tx: Transaction, owner_id: str) -> dict[int, int]:
-    """The threads of passages by document, as the present index has them: only there is known which were stored together.
+def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
+    """The conversations of passages by document, as the present index has them: only there is known which were stored together.
 
     What cannot be read is left out: an index is rebuilt when it is damaged, too. Messages have their conversations themselves.
     """
@@ -142,19 +142,19 @@ def threads_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     for row in tx.all(_RECORDS, {"owner_id": owner_id}):
         if len(row.data) % DOCUMENT.itemsize == 0:
             records: Any = read_documents(row.data)
-            found |= zip(records["number"].tolist(), records["thread"].tolist(), strict=True)
+            found |= zip(records["number"].tolist(), records["conversation"].tolist(), strict=True)
     for row in tx.all(_BUFFER, {"owner_id": owner_id}):
         try:
             waiting = write_buffer.unpack(row.seq, row.document, row.data)
         except Exception:  # noqa: S112 - whatever damaged bytes lead to
             continue
         if not waiting.is_deleted:
-            found[waiting.document] = waiting.thread
+            found[waiting.document] = waiting.conversation
     return found
 
 
 def read_portion(
-    tx: Transaction, owner_id: str, after: tuple[int, int], threads: Mapping[int, int]
+    tx: Transaction, owner_id: str, after: tuple[int, int], conversations: Mapping[int, int]
 ) -> RebuildPortion | None:
     """The next documents of the partition; None after the last. To be read in one snapshot."""
     kind = partitions.kind_of(owner_id)
@@ -167,7 +167,7 @@ def read_portion(
         entries = [message_entry(row._asdict()) for row in rows]
     else:
         tags = tags_of(tx, [row.id for row in rows])
-        entries = [passage_entry(row, tags.get(row.id, ()), threads.get(row.seq, row.id)) for row in rows]
+        entries = [passage_entry(row, tags.get(row.id, ()), conversations.get(row.seq, row.id)) for row in rows]
     return RebuildPortion(entries, [row.seq for row in waiting], (rows[-1].created_at, rows[-1].seq))
 
 
@@ -252,8 +252,8 @@ async def _build(indexer: "Indexer", owner_id: str, total: int, report: Report) 
     """Fill the new index with words; returns the rows of the owner's buffer that it holds already."""
     store, done, after = indexer.store, 0, _START
     seen: list[int] = []
-    threads = await store.read(lambda tx: threads_of(tx, owner_id))
-    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, threads)):  # type: ignore[misc]
+    conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
+    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, conversations)):  # type: ignore[misc]
         await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
         seen += portion.seen
         done += len(portion.entries)

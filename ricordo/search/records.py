@@ -13,7 +13,7 @@ DOCUMENT = np.dtype(
     [
         ("number", "<i8"),  # seq of the message or passage
         ("created_at", "<i8"),  # microseconds UTC
-        ("thread", "<u8"),
+        ("conversation", "<u8"),
         ("user", "<u8"),
         ("length", "<u4"),  # words of the text
         ("role", "u1"),
@@ -36,7 +36,9 @@ Postings = npt.NDArray[np.void]
 
 def document_records(rows: list[BufferRow]) -> Documents:
     """The records of these rows, in their order."""
-    values = [(row.document, row.created_at, row.thread, row.user, row.length, row.role, 1, row.asks) for row in rows]
+    values = [
+        (row.document, row.created_at, row.conversation, row.user, row.length, row.role, 1, row.asks) for row in rows
+    ]
     return np.array(values, dtype=DOCUMENT)
 
 

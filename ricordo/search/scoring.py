@@ -19,7 +19,7 @@ Integers = npt.NDArray[np.int64]
 
 # A longer pause (microseconds) between two turns begins another session: what is said after it seldom answers what came before.
 PAUSE = 3 * 60 * 60 * 1_000_000
-NO_THREAD = 0
+NO_CONVERSATION = 0
 # How far a hit reaches, in turns. It counts 10 tenths for its own turn and 4, 3, 2, 1 for those before and after.
 REACH = 4
 TENTHS = 10
@@ -98,29 +98,33 @@ class Posting:
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
-    """From records with the fields number, created_at, thread, length (in words) and asks; deleted ones have no neighbours."""
+    """Read records with number, created_at, conversation, length (in words) and asks; deleted ones have no neighbours."""
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
     worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
     count = int(np.count_nonzero(alive))
-    slot, alone, size = _arrange(records["thread"].astype(np.uint64), created_at, number, alive)
+    slot, alone, size = _arrange(records["conversation"].astype(np.uint64), created_at, number, alive)
     weakening = _weakening(slot, size, alone, records["length"], alive)
     return DocumentColumns(number, created_at, alive, worth, count, SlotLayout(slot, size, alone, weakening))
 
 
 def _arrange(
-    thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
+    conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
 ) -> tuple[Integers, int, int]:
-    """Lay documents out: those of one thread in the order of (created_at, number), sessions apart; thread 0 is none at all.
+    """Lay documents out: those of one conversation by (created_at, number), sessions apart; conversation 0 means none.
 
     Returns each one's slot, where those without neighbours begin, and where they end.
     """
-    order = _in_order(thread, created_at, number)
+    order = _in_order(conversation, created_at, number)
     if not alive.all():
         order = np.flatnonzero(alive) if order is None else order[alive[order]]
-    threads, times = (thread, created_at) if order is None else (thread[order], created_at[order])
-    begins = np.ones(len(threads) + 1, dtype=np.bool_)
-    begins[1:-1] = (threads[1:] != threads[:-1]) | (times[1:] - times[:-1] > PAUSE) | (threads[1:] == NO_THREAD)
+    conversations, times = (conversation, created_at) if order is None else (conversation[order], created_at[order])
+    begins = np.ones(len(conversations) + 1, dtype=np.bool_)
+    begins[1:-1] = (
+        (conversations[1:] != conversations[:-1])
+        | (times[1:] - times[:-1] > PAUSE)
+        | (conversations[1:] == NO_CONVERSATION)
+    )
     is_linked = ~(begins[1:] & begins[:-1])
     sessions = np.flatnonzero(begins[:-1][is_linked])
     count = int(np.count_nonzero(is_linked))
@@ -142,11 +146,11 @@ def _arrange(
     return slot, alone, size
 
 
-def _in_order(thread: npt.NDArray[np.uint64], created_at: Integers, number: Integers) -> Integers | None:
-    """Positions by (thread, created_at, number), None: as they are. Most spaces need no sorting, or only by thread."""
+def _in_order(conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers) -> Integers | None:
+    """Positions by (conversation, created_at, number), None: as they are. Most spaces need no sorting, or only by conversation."""
     if (number[1:] > number[:-1]).all() and (created_at[1:] >= created_at[:-1]).all():
-        return None if (thread[1:] == thread[:-1]).all() else np.argsort(thread, kind="stable")
-    return np.lexsort((number, created_at, thread))
+        return None if (conversation[1:] == conversation[:-1]).all() else np.argsort(conversation, kind="stable")
+    return np.lexsort((number, created_at, conversation))
 
 
 def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:

@@ -13,20 +13,25 @@ from typing import Any, Protocol, runtime_checkable
 class VectorRecord:
     """One message, passage or chunk by its number `document`, with its vector of length 1 and all it can be filtered by.
 
-    `created_at` is in microseconds UTC; `thread` is a message's conversation or a chunk's file.
+    `created_at` is in microseconds UTC; `conversation` is a message's conversation or a chunk's file.
     """
 
     document: int
     vector: Sequence[float]
     created_at: int
     role: str = ""
-    thread: str = ""
+    conversation: str = ""
     user_id: str = ""
     tags: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """What it can be filtered by, by name."""
-        filtered = {"created_at": self.created_at, "role": self.role, "thread": self.thread, "user_id": self.user_id}
+        filtered = {
+            "created_at": self.created_at,
+            "role": self.role,
+            "conversation": self.conversation,
+            "user_id": self.user_id,
+        }
         return {**filtered, "tags": list(self.tags)}
 
 
@@ -38,7 +43,7 @@ class VectorFilter:
     """
 
     roles: tuple[str, ...] = ()
-    thread: str | None = None
+    conversation: str | None = None
     user_id: str | None = None
     tags: tuple[str, ...] = ()
     all_tags: bool = False

@@ -52,12 +52,12 @@ _DELETE = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_SEQS))
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A document to index or to delete: `thread` (or its fingerprint) and `user_id` are filters, `speaker` may be empty."""
+    """A document to index or to delete: `conversation` (or its fingerprint) and `user_id` are filters, `speaker` may be empty."""
 
     id: str
     text: str
     created_at: int
-    thread: str | int = ""
+    conversation: str | int = ""
     user_id: str | None = None
     role: str = ""
     speaker: str = ""
@@ -74,7 +74,7 @@ class BufferRow:
     asks: bool
     role: int
     created_at: int
-    thread: int
+    conversation: int
     user: int
     length: int
     speaker: list[str]
@@ -176,7 +176,7 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
         is_question(entry.text),
         ROLES.index(entry.role) if entry.role in ROLES else 0,
         entry.created_at,
-        fingerprint(entry.thread),
+        fingerprint(entry.conversation),
         fingerprint(entry.user_id),
         len(words),
     )
@@ -186,10 +186,10 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
     """The row of which `pack` made the data."""
-    is_deleted, asks, role, created_at, thread, user, length = _HEADER.unpack_from(data)
+    is_deleted, asks, role, created_at, conversation, user, length = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     words = speaker.split(), text.split(), labels
-    return BufferRow(seq, document, is_deleted, asks, role, created_at, thread, user, length, *words)
+    return BufferRow(seq, document, is_deleted, asks, role, created_at, conversation, user, length, *words)
 
 
 def fingerprint(name: str | int | None) -> int:

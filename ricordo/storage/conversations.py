@@ -73,7 +73,7 @@ _PLACES: dict[OrderBy, ColumnElement[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadFilter:
+class ConversationFilter:
     """Which conversations are listed: of an agent, archived or not, with a piece of text in their summary; None means any."""
 
     agent_id: str | None = None
@@ -120,7 +120,7 @@ def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     return conversation
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, which: ThreadFilter) -> list[Conversation]:
+def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter) -> list[Conversation]:
     """Return one page of conversations, without the default and hidden ones."""
     place = _PLACES[which.order_by]
     # Pages are cut by what the list is ordered by, under the name that pages know.

@@ -90,8 +90,8 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     conversation = conversations.require(tx, scope, conversation_id)
     if forks := conversations.forks_of(tx, conversation):
         raise Conflict(
-            f"{len(forks)} other threads were forked from this one and share its messages, {next(iter(forks))} among them. "
-            "Delete them first, or begin a new thread instead."
+            f"{len(forks)} other conversations were forked from this one and share its messages, {next(iter(forks))} among them. "
+            "Delete them first, or begin a new conversation instead."
         )
     return conversations.newest_of(tx, conversation_id)
 

@@ -32,7 +32,7 @@ moments = st.integers(0, 40).map(lambda hours: START + hours * HOUR)
 
 @dataclass(frozen=True)
 class Say:
-    thread: int
+    conversation: int
     text: str
     name: str | None
     role: str
@@ -135,7 +135,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
         agent = (await make.stored_agent(store)).agent
         other = make.conversation(agent, id=f"conv-{agent.id}-other")
         await store.write(lambda tx: conversations.insert_one(tx, other))
-        threads = (conversations.default_id(agent.id), other.id)
+        both = (conversations.default_id(agent.id), other.id)
         kept: list[Message] = []
         if conditions["conversation_id"]:
             conditions = {**conditions, "conversation_id": other.id}
@@ -151,7 +151,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
                         agent,
                         step.text,
                         step.role,  # type: ignore[arg-type]
-                        conversation_id=threads[step.thread],
+                        conversation_id=both[step.conversation],
                         created_at=step.at,
                         name=step.name,
                         user_id=step.user,

@@ -10,16 +10,23 @@ from ricordo.search.fusion import Similarities, common_of, focus, fuse, ranks, s
 from ricordo.search.scoring import DocumentColumns, Posting, documents_of
 
 RECORD = np.dtype(
-    [("number", "<i8"), ("created_at", "<i8"), ("thread", "<u8"), ("length", "<u4"), ("alive", "u1"), ("asks", "u1")]
+    [
+        ("number", "<i8"),
+        ("created_at", "<i8"),
+        ("conversation", "<u8"),
+        ("length", "<u4"),
+        ("alive", "u1"),
+        ("asks", "u1"),
+    ]
 )
 
 
 def documents(
-    count: int, *, thread: int | None = None, created_at: list[int] | None = None, asks: tuple[int, ...] = ()
+    count: int, *, conversation: int | None = None, created_at: list[int] | None = None, asks: tuple[int, ...] = ()
 ) -> DocumentColumns:
-    """So many documents, each alone or all in one thread."""
+    """So many documents, each alone or all in one conversation."""
     times = created_at or list(range(count))
-    rows = [(n + 1, times[n], thread or n + 1, 10, 1, n in asks) for n in range(count)]
+    rows = [(n + 1, times[n], conversation or n + 1, 10, 1, n in asks) for n in range(count)]
     records = np.array(rows, dtype=RECORD)
     return documents_of(records, records["alive"] == 1)
 
@@ -69,7 +76,7 @@ def test_one_known_similarity_is_enough_to_be_found() -> None:
 
 def test_similar_neighbours_help_in_the_same_talk_only() -> None:
     similar = likeness(0.9, 0.5, 0.1, 0.5, 0.1)
-    together = fuse(documents(5, thread=1), np.zeros(5, dtype=np.float32), similar)
+    together = fuse(documents(5, conversation=1), np.zeros(5, dtype=np.float32), similar)
     assert together[1] > together[3]
     apart = fuse(documents(5), np.zeros(5, dtype=np.float32), similar)
     assert apart[1] == apart[3]

@@ -12,7 +12,14 @@ from ricordo.search.scoring import PAUSE, DocumentColumns, Posting, documents_of
 from ricordo.search.words import is_question
 
 RECORD = np.dtype(
-    [("number", "<i8"), ("created_at", "<i8"), ("thread", "<u8"), ("length", "<u4"), ("alive", "u1"), ("asks", "u1")]
+    [
+        ("number", "<i8"),
+        ("created_at", "<i8"),
+        ("conversation", "<u8"),
+        ("length", "<u4"),
+        ("alive", "u1"),
+        ("asks", "u1"),
+    ]
 )
 MINUTE = 60_000_000
 
@@ -21,7 +28,7 @@ MINUTE = 60_000_000
 class Turn:
     """A document as a person would note it down; `words` maps a term to how often it stands there."""
 
-    thread: int
+    conversation: int
     created_at: int
     length: int
     words: dict[str, int]
@@ -30,7 +37,7 @@ class Turn:
 
 
 def documents(turns: list[Turn]) -> DocumentColumns:
-    rows = [(n, t.created_at, t.thread, t.length, t.is_alive, 0) for n, t in enumerate(turns)]
+    rows = [(n, t.created_at, t.conversation, t.length, t.is_alive, 0) for n, t in enumerate(turns)]
     records = np.array(rows, dtype=RECORD)
     return documents_of(records, records["alive"] == 1)
 
@@ -57,12 +64,12 @@ def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[fl
     """The same by loops: who is beside whom, how much each hit counts there, and the formula."""
     sessions: list[list[int]] = []
     alive = [n for n, turn in enumerate(turns) if turn.is_alive]
-    for n in sorted(alive, key=lambda n: (turns[n].thread, turns[n].created_at, n)):
+    for n in sorted(alive, key=lambda n: (turns[n].conversation, turns[n].created_at, n)):
         before = turns[sessions[-1][-1]] if sessions else None
         is_new = (
-            turns[n].thread == 0
+            turns[n].conversation == 0
             or before is None
-            or before.thread != turns[n].thread
+            or before.conversation != turns[n].conversation
             or turns[n].created_at - before.created_at > PAUSE
         )
         sessions.append([n]) if is_new else sessions[-1].append(n)
@@ -93,7 +100,7 @@ def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[fl
 turns_of_talks = st.lists(
     st.builds(
         Turn,
-        thread=st.integers(0, 4),
+        conversation=st.integers(0, 4),
         created_at=st.integers(0, 40).map(lambda steps: steps * 25 * MINUTE),
         length=st.integers(0, 60),
         words=st.dictionaries(st.sampled_from("abc"), st.integers(1, 127), max_size=3),
@@ -126,8 +133,8 @@ def monkeypatch_module() -> object:
         yield patch
 
 
-def talk(*texts: str, thread: int = 1, start: int = 0) -> list[Turn]:
-    return [Turn(thread, start + n * MINUTE, 10, dict.fromkeys(text.split(), 1)) for n, text in enumerate(texts)]
+def talk(*texts: str, conversation: int = 1, start: int = 0) -> list[Turn]:
+    return [Turn(conversation, start + n * MINUTE, 10, dict.fromkeys(text.split(), 1)) for n, text in enumerate(texts)]
 
 
 def test_a_hit_helps_four_turns_on_both_sides_and_the_nearer_the_more() -> None:
@@ -137,7 +144,7 @@ def test_a_hit_helps_four_turns_on_both_sides_and_the_nearer_the_more() -> None:
 
 
 def test_a_hit_does_not_reach_into_another_conversation_though_their_turns_take_turns() -> None:
-    one, two = talk("word", "", ""), talk("", "", "", thread=2, start=MINUTE // 2)
+    one, two = talk("word", "", ""), talk("", "", "", conversation=2, start=MINUTE // 2)
     found = scores([turn for pair in zip(one, two, strict=True) for turn in pair], "word")
     assert all(score > 0 for score in found[0::2])
     assert all(score == 0 for score in found[1::2])

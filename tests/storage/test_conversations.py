@@ -12,7 +12,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import conversations, deletion
-from ricordo.storage.conversations import OrderBy, ThreadFilter
+from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.core_tables import organizations
@@ -48,7 +48,7 @@ async def fork(store: Store, agent: Agent, source: Conversation, up_to: Message,
 
 async def listed(store: Store, scope: Scope, wanted: Page = ALL, **which: Any) -> list[str]:
     """The ids on a page of threads."""
-    found = await store.read(lambda tx: conversations.page(tx, scope, wanted, ThreadFilter(**which)))
+    found = await store.read(lambda tx: conversations.page(tx, scope, wanted, ConversationFilter(**which)))
     return [thread.id for thread in found]
 
 

@@ -15,7 +15,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import Unsupported
-from ricordo.storage.conversations import OrderBy, ThreadFilter
+from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.paging import Page
 
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
@@ -40,7 +40,7 @@ class ConversationFields(RequestModel):
         """Raise Unsupported where the request asks for something this version does not do."""
         if self.isolated_block_labels:
             raise Unsupported(
-                "isolated_block_labels is not supported: all threads of an agent share its blocks. Leave it out."
+                "isolated_block_labels is not supported: all conversations of an agent share its blocks. Leave it out."
             )
 
 
@@ -126,9 +126,9 @@ class ConversationQuery:
     def page(self) -> Page:
         return Page(self.limit, self.before, self.after, self.order)
 
-    def filter(self) -> ThreadFilter:
+    def filter(self) -> ConversationFilter:
         is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
-        return ThreadFilter(self.agent_id, is_archived, self.summary_search, self.order_by)
+        return ConversationFilter(self.agent_id, is_archived, self.summary_search, self.order_by)
 
 
 class ConversationResponse(AuthorFields):

@@ -289,7 +289,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     cover_messages(tx, erasure, items, 0 if is_theirs else None, values["window"][:1])
     if is_theirs and row.user_id == erasure.user_id:
         values |= {"user_id": None, "summary": None, "description": None}
-        erasure.changed["threads of agents"] += 1
+        erasure.changed["conversations of agents"] += 1
     tx.run(update(conversations).where(conversations.c.id == id).values(values))
 
 

@@ -116,7 +116,7 @@ class PineconeIndex(ServiceIndex):
 
 
 def _index_class() -> Any:
-    # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
+    # Its package imports its parts when they are asked for, so the part is asked for here, in the conversation.
     return shared.library("pinecone", "Pinecone").AsyncIndex
 
 

@@ -20,7 +20,13 @@ T = TypeVar("T")
 _MOST_POINTS, _MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default
 _MOST_PREPARED = 10_000
 # A server that filters by a field without an index reads every point, and a strict one refuses.
-_INDEXED = {"role": "keyword", "thread": "keyword", "user_id": "keyword", "tags": "keyword", "created_at": "integer"}
+_INDEXED = {
+    "role": "keyword",
+    "conversation": "keyword",
+    "user_id": "keyword",
+    "tags": "keyword",
+    "created_at": "integer",
+}
 
 
 class QdrantIndex(ServiceIndex):

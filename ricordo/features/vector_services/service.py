@@ -52,7 +52,7 @@ def conditions(wanted: VectorFilter) -> list[tuple[str, str, Any]]:
     tags = [[tag] for tag in wanted.tags] if wanted.all_tags else [list(wanted.tags)]
     return [
         *([("role", "in", list(wanted.roles))] if wanted.roles else []),
-        *([("thread", "eq", wanted.thread)] if wanted.thread is not None else []),
+        *([("conversation", "eq", wanted.conversation)] if wanted.conversation is not None else []),
         *([("user_id", "eq", wanted.user_id)] if wanted.user_id is not None else []),
         *(("tags", "any", some) for some in tags if some),
         *([("created_at", "gte", wanted.start)] if wanted.start is not None else []),

@@ -19,7 +19,7 @@ _ADDRESS_VARIABLES = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
 # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP shared.library warns.
 _MOST_ROWS, _MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
 _OPERATORS = {"in": "In", "any": "ContainsAny", "eq": "Eq", "gte": "Gte", "lte": "Lte"}
-_SCHEMA = {"created_at": "int", "role": "string", "thread": "string", "user_id": "string", "tags": "[]string"}
+_SCHEMA = {"created_at": "int", "role": "string", "conversation": "string", "user_id": "string", "tags": "[]string"}
 
 
 class TurbopufferIndex(ServiceIndex):

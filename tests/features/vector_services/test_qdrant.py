@@ -90,7 +90,7 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
     index, other = QdrantIndex(server.url, KEY), QdrantIndex(server.url, KEY)
     await index.upsert("agent-1", "model", [record(1)])
     (indexed,) = server.indexes.values()
-    assert indexed == {"role", "thread", "user_id", "tags", "created_at"}
+    assert indexed == {"role", "conversation", "user_id", "tags", "created_at"}
     await other.drop("agent-1", "model")
     assert await found(index) == []
     await index.upsert("agent-1", "model", [record(2)])

@@ -37,7 +37,7 @@ def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
     has = [tag in one.tags for tag in wanted.tags]
     return (
         (not wanted.roles or one.role in wanted.roles)
-        and wanted.thread in (None, one.thread)
+        and wanted.conversation in (None, one.conversation)
         and wanted.user_id in (None, one.user_id)
         and (not has or (all(has) if wanted.all_tags else any(has)))
         and (wanted.start is None or one.created_at >= wanted.start)
@@ -145,8 +145,8 @@ FILTERS = [
     VectorFilter(roles=("user",)),
     VectorFilter(roles=("user", "tool")),
     VectorFilter(roles=("nobody",)),
-    VectorFilter(thread="conversation-1"),
-    VectorFilter(thread=""),
+    VectorFilter(conversation="conversation-1"),
+    VectorFilter(conversation=""),
     VectorFilter(user_id="user-2"),
     VectorFilter(user_id=""),
     VectorFilter(tags=("red",)),
@@ -170,7 +170,7 @@ def mixed() -> list[VectorRecord]:
         record(
             number,
             role=("user", "assistant", "tool")[number % 3],
-            thread=("", "conversation-1", "conversation-2")[number // 3 % 3],
+            conversation=("", "conversation-1", "conversation-2")[number // 3 % 3],
             user_id=("", "user-1", "user-2")[number // 5 % 3],
             tags=tags[number % 5],
         )
@@ -246,7 +246,7 @@ records_strategy = st.lists(
         vector=st.integers(1, 10_000).map(unit),
         created_at=st.integers(NOON, NOON + 10),
         role=st.sampled_from(["user", "assistant", ""]),
-        thread=st.sampled_from(["", "conversation-1"]),
+        conversation=st.sampled_from(["", "conversation-1"]),
         user_id=st.sampled_from(["", "user-1"]),
         tags=st.lists(st.sampled_from(TAGS), unique=True).map(tuple),
     ),
@@ -255,7 +255,7 @@ records_strategy = st.lists(
 filters_strategy = st.builds(
     VectorFilter,
     roles=st.lists(st.sampled_from(["user", "assistant", "", "other"]), max_size=2, unique=True).map(tuple),
-    thread=st.sampled_from([None, None, "", "conversation-1"]),
+    conversation=st.sampled_from([None, None, "", "conversation-1"]),
     user_id=st.sampled_from([None, None, "", "user-1"]),
     tags=st.lists(st.sampled_from(TAGS), max_size=2, unique=True).map(tuple),
     all_tags=st.booleans(),
