@@ -23,6 +23,7 @@ from ricordo.domain.block_schema import BlockSchema
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Unsupported
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
+from ricordo.memory.sections import starting_text
 from ricordo.storage.engine.store import Transaction
 
 _TEXT = {"schema": {"type": "string"}}
@@ -56,7 +57,7 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
-        return _checked(_decoded(content))
+        return _checked(await _with_defaults(here, user_id, label, _decoded(content)))
     formats = _formats(here)
     format = next((offered for offered in formats if offered.media_type == media_type), None)
     if format is None:
@@ -73,6 +74,28 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
         )
     return _checked({"body": parsed.text} | ({"message": message} if message else {}))
+
+
+async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: Any) -> Any:
+    """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent."""
+    ref = sent.get("schema_ref") if isinstance(sent, dict) else None
+    schema = await _schema(here, ref) if isinstance(ref, str) else None
+    existing = await here.store.read(lambda tx: _find(tx, here, user_id, label)) if schema else None
+    if schema is None or existing is not None:
+        return sent
+    settings = {name: getattr(schema, name) for name in ("title", "description", "policy", "limit")}
+    return {
+        "body": starting_text(schema),
+        **{name: value for name, value in settings.items() if value not in (None, "")},
+        **sent,
+    }
+
+
+def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Block | None:
+    try:
+        return user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
+    except NotFound:
+        return None  # the user is about to be created
 
 
 def _formats(here: RequestContext) -> list[BlockFormat]:
@@ -95,14 +118,8 @@ def _checked(sent: Any) -> PutBlockRequest:
 
 
 async def _schema_ref(here: RequestContext, user_id: str, label: str) -> str | None:
-    def read(tx: Transaction) -> str | None:
-        try:
-            block = user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
-        except NotFound:
-            return None  # it is about to be made
-        return block.schema_ref if block else None
-
-    return await here.store.read(read)
+    block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    return block.schema_ref if block else None
 
 
 async def _schema(here: RequestContext, name: str | None) -> BlockSchema | None:

@@ -170,6 +170,7 @@ async def list_messages(
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
+    """Summarize the older part of the agent's default conversation; the messages stay in its history."""
     return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
 
@@ -177,6 +178,7 @@ async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = N
 async def compact(
     here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
 ) -> Response:
+    """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
     return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
 

@@ -167,6 +167,7 @@ async def list_all_steps(here: Here, paging: Paged, which: Annotated[StepQuery, 
 
 @_steps.get("/{step_id}", response_model=StepResponse)
 async def retrieve_step(here: Here, step_id: str) -> Response:
+    """Return one step."""
     return answer(StepResponse.from_step(await _step(here, step_id)))
 
 
@@ -210,6 +211,7 @@ async def _step(here: Here, step_id: str) -> Step:
 
 @_messages.get("/memory", response_model=LineageResponse)
 async def lineage(here: Here, message_id: str) -> Response:
+    """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
     return answer(
         LineageResponse.from_lineage(await here.store.read(lambda tx: of_message(tx, here.scope, message_id)))
     )

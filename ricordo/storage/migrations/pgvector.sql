@@ -18,7 +18,7 @@ BEGIN
         dimension BIGINT NOT NULL,
         created_at BIGINT NOT NULL,
         role TEXT COLLATE "C" NOT NULL,
-        thread TEXT COLLATE "C" NOT NULL,
+        conversation TEXT COLLATE "C" NOT NULL,
         user_id TEXT COLLATE "C" NOT NULL,
         tags TEXT[] COLLATE "C" NOT NULL,
         embedding VECTOR NOT NULL,

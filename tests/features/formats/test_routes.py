@@ -53,6 +53,24 @@ def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
     assert "Ada" in http.get(address, params={"format": "markdown"}).text
 
 
+def test_a_new_block_begins_with_the_defaults_of_its_schema(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "begun.toml").write_text(
+        'title = "Pupil"\npolicy = "guarded"\nlimit = 900\n[fields.name]\n[fields.level]\ndefault = "new"\n'
+    )
+    address = f"/users/{ada}/blocks/begun"
+    made = ok(http.put(address, json={"schema_ref": "begun", "limit": 800}))
+    assert made["body"].split() == ["##", "Name", "##", "Level", "new"]
+    assert (made["title"], made["policy"], made["limit"]) == ("Pupil", "guarded", 800)
+    # An existing block keeps what it has, and needs a text.
+    refused(http.put(address, json={"schema_ref": "begun"}), 422)
+    assert ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
+    refused(http.put(f"/users/{ada}/blocks/other", json={"schema_ref": "elsewhere"}), 422)
+
+
 def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(http: httpx2.Client, ada: str) -> None:
     put(http, ada, "student", "One")
     address = f"/users/{ada}/blocks/student"

@@ -347,7 +347,8 @@ async def test_vectors_that_stay_behind_in_pgvector_are_told_of(
 ) -> None:
     assert not (await move(first, on_postgres)).leaves_vectors
     postgres.server().run(
-        "INSERT INTO search_pgvector (partition, model, document, dimension, created_at, role, thread, user_id, tags, embedding)"
+        "INSERT INTO search_pgvector (partition, model, document, dimension,"
+        " created_at, role, conversation, user_id, tags, embedding)"
         " VALUES ('archive-1', 'some/model', 1, 2, 0, '', '', '', '{}', '[0,1]')",
         name_of(on_postgres),
     )
