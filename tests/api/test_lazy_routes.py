@@ -252,3 +252,25 @@ async def test_a_route_that_cannot_be_built_says_why_each_time(routes: Routes, c
     for _ in range(2):
         with pytest.raises(FastAPIError, match="Invalid args for response field"):
             await client.get("/things/5")
+
+
+def test_a_server_that_has_started_has_imported_nothing_that_only_some_requests_need() -> None:
+    """numpy alone takes 12 MB and a tenth of a second; a feature's jobs once brought it into every start."""
+    program = """
+import asyncio, sys, tempfile
+from pathlib import Path
+from ricordo.app import create_app
+from ricordo.settings import ProviderSettings, Settings
+
+async def live():
+    settings = Settings(data_dir=Path(tempfile.mkdtemp()), find_local_models=False)
+    app = create_app(settings, ProviderSettings.model_construct())
+    async with app.router.lifespan_context(app):
+        await app.lazy_routes.prepare()
+
+asyncio.run(live())
+print(*sorted({"numpy", "dulwich", "openai", "anthropic", "cryptography", "jinja2", "tokenizers"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert done.stdout.split() == []

@@ -23,7 +23,6 @@ from ricordo.features.erasure.files import erase_files, without_password
 from ricordo.features.erasure.models import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
-from ricordo.search.cache import IndexCache
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import Transaction
@@ -64,6 +63,8 @@ class ErasureWork:
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
             # The words of the index that this process caches go too; a search reads them again.
+            from ricordo.search.cache import IndexCache  # brings numpy
+
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             left = await scrub(self._store, touched)
 
