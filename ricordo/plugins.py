@@ -172,8 +172,6 @@ def _features(names: Iterable[str]) -> list[tuple[str, Any]]:
 def _installed() -> list[tuple[str, Any]]:
     loaded = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        if entry.value.startswith("ricordo."):
-            continue  # named by the metadata of an older installation
         try:
             loaded.append((entry.name, entry.load()))
         except Exception as error:

@@ -23,7 +23,7 @@ STILL_WAITING = (
 )
 DENIED = "Error: request to call tool denied. User reason: {reason}"
 CANCELLED = "The user cancelled the request, so the tool call was denied."
-EXPIRED = "Nobody answered the request for approval in time, so the tool call was denied."
+EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
 
 @dataclass(frozen=True, slots=True)

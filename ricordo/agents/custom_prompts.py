@@ -1,4 +1,4 @@
-"""System prompts by key: those that come with Ricordo, and those an operator puts into a folder of her own."""
+"""System prompts by key: those that come with Ricordo, and those an operator puts into a folder of the data folder."""
 
 import re
 from pathlib import Path

@@ -206,9 +206,9 @@ def _with_users(
 ) -> tuple[Block, ...]:
     """What a conversation of the new agent with this user sees: a block of the user takes the place of one with its label."""
     own = blocks.of_user(tx, scope, user_id) if user_id else ()
-    hers = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
-    hers.sort(key=lambda block: block.created_at)
-    return tuple({block.label: block for block in (*attached, *hers)}.values())
+    of_user = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
+    of_user.sort(key=lambda block: block.created_at)
+    return tuple({block.label: block for block in (*attached, *of_user)}.values())
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:

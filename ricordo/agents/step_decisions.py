@@ -23,7 +23,9 @@ from ricordo.tools.toolbox import Toolbox, failed_result, schema_of
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
-REMINDER = "Your reply called no tool, so nobody has seen it. Call a tool now; to answer the user, call send_message."
+REMINDER = (
+    "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
+)
 
 
 @dataclass(frozen=True, slots=True)

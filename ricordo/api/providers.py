@@ -83,9 +83,7 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
     def change(tx: Transaction) -> OrganizationProvider:
         stored = providers.get(tx, here.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
-            raise Collision(
-                "The provider was changed by somebody else meanwhile. Read it again, then repeat the change."
-            )
+            raise Collision("The provider was changed by another request. Read it again, then repeat the change.")
         changed = replace(_with(stored, body), secret=secret, updated_at=tx.clock.now(), updated_by=here.scope.user_id)
         providers.update(tx, changed)
         return changed

@@ -24,7 +24,7 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
-        self.complain(f"{question} Nobody can be asked here, so nothing was done.")
+        self.complain(f"{question} This cannot be asked here, so nothing was done.")
         return False
 
     def say(self, text: str) -> None:

@@ -25,7 +25,7 @@ _MOST_WITHDRAWN = 1000
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
 )
-_GONE = "The block was deleted since this was proposed. Settle it with a text, which makes it anew, or reject it."
+_GONE = "The block was deleted since this was proposed. Approve it with a text, which creates it again, or reject it."
 _THERE = "A block with this label was made since this was proposed. Settle it with a text of your own, or reject it."
 
 

@@ -25,7 +25,7 @@ WAITS = (
     "You will not be told what becomes of it."
 )
 NOT_A_TEXT = (
-    'Memory block "{}" belongs to somebody who decides about its changes, and only the owner changes its description. '
+    'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
 )
 _BESIDE = "The rest was applied."

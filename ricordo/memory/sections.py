@@ -92,7 +92,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     problems: list[Problem] = []
     missing: list[Problem] = []
     if before:
-        problems.append(Problem(before, 'text stands in front of the first heading. Put it below a line "## Title".'))
+        problems.append(Problem(before, 'there is text before the first heading. Put it below a line "## Title".'))
     fields: dict[str, FieldValue] = {}
     headed: set[str] = set()
     by_heading = schema.by_heading()
@@ -108,7 +108,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
                 )
             )
         elif field.name in headed:
-            problems.append(Problem(section.line, f'"{field.title}" stands there a second time. Keep one of the two.'))
+            problems.append(Problem(section.line, f'"{field.title}" occurs twice. Keep one of the two.'))
         else:
             headed.add(field.name)
             value, found = _value(field, section)
@@ -117,7 +117,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
                 continue
             fields[field.name] = value
             if field.lacks(value):
-                missing.append(Problem(section.line, f'"{field.title}" is required and stands empty. Fill it in.'))
+                missing.append(Problem(section.line, f'"{field.title}" is required and empty. Fill it in.'))
     for each in schema.fields:
         if each.required and each.name not in headed:
             missing.append(

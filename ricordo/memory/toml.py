@@ -27,10 +27,10 @@ _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 _NO_END = "the text has no end. Put the quotes that it begins with behind it."
-_SECOND = "this table stands there a second time. Keep one of the two."
+_SECOND = "this table occurs twice. Keep one of the two."
 _NO_NAME = 'a line must begin with a name. Write it as name = "Alice".'
 _HINTS = {
-    "Cannot overwrite": "this key stands there a second time. Keep one of the two.",
+    "Cannot overwrite": "this key occurs twice. Keep one of the two.",
     "Cannot declare": _SECOND,
     "Cannot redefine": _SECOND,
     "Cannot mutate": _SECOND,
@@ -41,7 +41,7 @@ _HINTS = {
     "Illegal character '\\n'": _NO_END,
     "Expected \"'''\"": _NO_END,
     "Unterminated string": _NO_END,
-    "Expected newline or end": "only one value can stand behind a name. Put text in quotes.",
+    "Expected newline or end": "a key can have only one value. Put text in quotes.",
     "Unclosed array": 'the list has no end. Put "]" behind it.',
     "Unescaped '\\'": r"a \ in quotes must be written as \\.",
     "Invalid date": "there is no such day or time. Write it as 2026-05-31.",

@@ -274,7 +274,7 @@ def propose_edit(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
         )
     if block and metadata.policy_decision(block.rule) == "refuse":
-        raise Forbidden(f'Block "{label}" is read-only: nobody but its owner may change it.')
+        raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
     (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
     draft = ProposalDraft(
@@ -288,10 +288,10 @@ def _replaced(text: str, old: str, new: str, label: str, *, everywhere: bool) ->
         raise Invalid("old_string is empty. Give the piece of the text that shall be replaced.")
     found = text.count(old) if old else 1
     if not found:
-        raise Invalid(f'old_string does not stand in memory block "{label}". Read the block and give it exactly.')
+        raise Invalid(f'old_string does not occur in memory block "{label}". Read the block and give it exactly.')
     if found > 1 and not everywhere:
         raise Invalid(
-            f'old_string stands {found} times in memory block "{label}". Give more of what stands around it, or set replace_all.'
+            f'old_string occurs {found} times in memory block "{label}". Give more of the text around it, or set replace_all.'
         )
     value = text.replace(old, new) if old else new
     if value == text:

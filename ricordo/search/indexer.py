@@ -88,7 +88,7 @@ class Indexer:
             except Conflict:
                 # Another server was quicker, or the model's vectors have another size than those it made before.
                 if await self.next_batch(owner_id, handle) == batch:
-                    log.warning("the model's vectors changed their size: embedding anew", extra={"embedding": handle})
+                    log.warning("the model's vectors changed their size: embedding again", extra={"embedding": handle})
                     await self.store.write(lambda tx: drop_vectors(tx, owner_id, handle))
             report(min(batch.start + len(batch.documents), batch.total), batch.total)
         partition = await self.store.read(lambda tx: partitions.partition_of(tx, owner_id))

@@ -70,9 +70,7 @@ def _scrub_sqlite(cursor: Any) -> None:
     finally:
         cursor.execute("PRAGMA temp_store = MEMORY")
     if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-        raise Unavailable(
-            "The database's log could not be emptied, since somebody reads from it for long. It is tried again."
-        )
+        raise Unavailable("The database's log could not be emptied, since a long read uses it. It is retried.")
 
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ from ricordo.errors import Invalid
 THINKING, HEARTBEAT, QUOTE = "thinking", "request_heartbeat", "quote"
 _THINKING_SCHEMA = {
     "type": "string",
-    "description": "What you think before this call: why you make it, and what you expect. Nobody but you reads it.",
+    "description": "What you think before this call: why you make it, and what you expect. Only you read it.",
 }
 _HEARTBEAT_SCHEMA = {
     "type": "boolean",

@@ -53,7 +53,7 @@ async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage:
     assert caught.value.kind == "llm_insufficient_credits"
     assert str(caught.value) == (
         "The budget of agent Nina, 100 tokens a day, is used up (149 tokens). "
-        "It begins anew at 2026-01-02 00:00 UTC. Wait until then, or raise the budget."
+        "It resets at 2026-01-02 00:00 UTC. Wait until then, or raise the budget."
     )
     assert caught.value.resets_at == START + DAY
     # Nothing of the refused turn is kept: no run, no message.

@@ -62,7 +62,7 @@ def test_an_agent_of_this_server_is_named_by_its_name(http: httpx2.Client, ada: 
 
 
 IMPOSSIBLE_EDITS: list[tuple[dict[str, object], int, str]] = [
-    ({"old_string": "coffee", "new_string": "tea"}, 400, "does not stand"),
+    ({"old_string": "coffee", "new_string": "tea"}, 400, "does not occur"),
     ({"old_string": "i", "new_string": "o"}, 400, "replace_all"),
     ({"old_string": "tea", "new_string": "tea"}, 400, "changes nothing"),
     ({"old_string": "", "new_string": "tea"}, 400, "empty"),

@@ -77,13 +77,13 @@ def test_a_schema_can_stand_in_a_table_of_a_larger_text() -> None:
     ("text", "told"),
     [
         ("", ["Line 1: the schema has no fields. Give it one, as in [fields.name]."]),
-        ('title = "A"\ntitle = "B"', ["Line 2: this key stands there a second time. Keep one of the two."]),
+        ('title = "A"\ntitle = "B"', ["Line 2: this key occurs twice. Keep one of the two."]),
         (
             "colour = 1\n[fields.x]",
             ['Line 1: "colour" is not known here. Use: title, description, policy, limit, fields.'],
         ),
         ("title = 1\n[fields.x]", ['Line 1: "title" must be text in quotes.']),
-        ('title = ""\n[fields.x]', ['Line 1: "title" stands empty. Fill it in, or take the line out.']),
+        ('title = ""\n[fields.x]', ['Line 1: "title" is empty. Fill it in, or remove the line.']),
         ("limit = true\n[fields.x]", ['Line 1: "limit" must be a whole number.']),
         ("limit = 0\n[fields.x]", ['Line 1: "limit" must lie between 1 and 1000000000 characters.']),
         (
@@ -107,7 +107,7 @@ def test_a_schema_can_stand_in_a_table_of_a_larger_text() -> None:
             '[fields.x]\nkind = "list"\ndefault = [1]',
             ['Line 3: "default" must be a list of texts. Write it as ["one", "two"].'],
         ),
-        ('[fields.x]\ntitle = ""', ['Line 2: "title" stands empty. Fill it in, or take the line out.']),
+        ('[fields.x]\ntitle = ""', ['Line 2: "title" is empty. Fill it in, or remove the line.']),
         (
             "[fields.a]\n[fields.body]",
             [

@@ -142,7 +142,7 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
     assert text.startswith("## Name\n## Background\n## Strengths\n- Curiosity\n## Age\n")
     reading = read_sections(text, STUDENT)
     assert reading.problems == ()
-    assert list(map(str, reading.missing)) == ['Line 1: "Name" is required and stands empty. Fill it in.']
+    assert list(map(str, reading.missing)) == ['Line 1: "Name" is required and empty. Fill it in.']
     assert reading.fields["age"] is None
     assert reading.fields["background"] == ""
 
@@ -150,9 +150,9 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("Hello\n## Name\nAda", 'Line 1: text stands in front of the first heading. Put it below a line "## Title".'),
+        ("Hello\n## Name\nAda", 'Line 1: there is text before the first heading. Put it below a line "## Title".'),
         ("## Hobbies\nTea", 'Line 1: "Hobbies" is no field of "student". Use one of "## Name", "## Background", '),
-        ("## Name\nAda\n## name\nEva", 'Line 3: "Name" stands there a second time. Keep one of the two.'),
+        ("## Name\nAda\n## name\nEva", 'Line 3: "Name" occurs twice. Keep one of the two.'),
         ("## Age\n\ntwelve", 'Line 3: "Age" must be a whole number. Write it as 12.'),
         ("## Age\n21 years", 'Line 2: "Age" must be a whole number. Write it as 21.'),
         ("## Age\n99999999999999999999", 'Line 2: "Age" must be a whole number. Write it as 12.'),

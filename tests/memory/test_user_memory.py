@@ -272,8 +272,8 @@ async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> N
         return await do(store, user_memory.propose_edit, label, old, new, TUTOR, given)
 
     for old, new, message in (
-        ("coffee", "x", "does not stand"),
-        ("tea", "x", "stands 2 times"),
+        ("coffee", "x", "does not occur"),
+        ("tea", "x", "occurs 2 times"),
         ("milk", "milk", "changes nothing"),
         ("", "x", "old_string is empty"),
     ):

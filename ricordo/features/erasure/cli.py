@@ -117,7 +117,7 @@ async def _forget_here(settings: Any, providers: Any, name: str, *, with_agents:
     from ricordo.logs import set_up_logs
 
     if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so nobody is there to be forgotten.")
+        raise NotFound(f"There is no database at {settings.database_path}, so there is no user to forget.")
     set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
     async with open_runtime(settings, providers) as runtime:
         receipt = await forget(runtime, Scope(), name, with_agents=with_agents)

@@ -150,7 +150,7 @@ class ErasureWork:
 
         What comes to an outside index later than this, no flush removes there, so what is being embedded is waited for.
         """
-        is_built = f"The search index of {owner_id} is being built anew. It is tried again after that."
+        is_built = f"The search index of {owner_id} is being rebuilt. It is retried after that."
         is_embedded = f"What {owner_id} holds is being embedded. It is tried again after that."
         await self._wait(lambda tx: not queries.is_embedding(tx, owner_id), is_embedded)
         claim = partial(queries.claim_flush, erasure=self.erasure, owner_id=owner_id)
@@ -257,7 +257,7 @@ async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
 
     await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
     if count := await runtime.store.write(lambda tx: queries.take_up(tx, new)):
-        log.warning("erasures that nobody worked on were taken up again", extra={"erasures": count})
+        log.warning("unfinished erasures were resumed", extra={"erasures": count})
 
 
 HANDLERS = (JobHandler(queries.JOB, _erase), JobHandler(SWEEP, _sweep, every_seconds=600.0))

@@ -185,7 +185,7 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
 def _why_kept(tx: Transaction, agent_id: str, made_by: str | None, user_id: str) -> str | None:
     """Why an agent is not the user's alone; None where it is."""
     if made_by not in (user_id, LOCAL_USER, None):
-        return "somebody else made it"
+        return "another user created it"
     # A conversation that is about nobody is the user's in an agent that they made themselves.
     about = {user_id, None} if made_by == user_id else {user_id}
     talks = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)

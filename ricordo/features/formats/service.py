@@ -156,7 +156,7 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
         pair = _PAIR.fullmatch(line.rstrip())
         key, value = (pair[1], pair[2].strip()) if pair else (line.strip()[:80], "")
         if key in head:
-            problems.append(Problem(number, f'"{key}" stands there a second time. Keep one of the two.'))
+            problems.append(Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
         elif key == "block":
             problems += _label_problem(value := _unquoted(value), number)
         elif key != "format":
@@ -202,7 +202,7 @@ def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines
             problems.append(lines.problem(f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key))
     if "body" in table:
         beside = [key for key in table if key in fields or key == "layout"]
-        problems += [lines.problem(f'"{key}" cannot stand beside "body". Keep one of the two.', key) for key in beside]
+        problems += [lines.problem(f'"{key}" cannot be used with "body". Keep one of the two.', key) for key in beside]
     elif not fields:
         problems.append(lines.problem('there are neither fields nor a "body". Write body = "" to empty the block.'))
     return problems
@@ -226,7 +226,7 @@ def _values(
     missing = []
     for name in [each.name for each in schema.fields if each.lacks(values.get(each.name))]:
         if name in fields:
-            missing.append(lines.problem(f'"{name}" is required and stands empty. Fill it in.', name))
+            missing.append(lines.problem(f'"{name}" is required and empty. Fill it in.', name))
         else:
             missing.append(lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} ='))
     return values, problems, missing

@@ -154,7 +154,7 @@ class _ObjectMaker:
             made = git_object("commit", commit_body(tree.id, parents, who, first.created_at, first.reason))
             if made.id != first.id:
                 raise Conflict(
-                    f"Version {first.id.hex()} is stored with other values than it was made of. Restore a backup."
+                    f"Version {first.id.hex()} is stored with other values than its id was computed from. Restore a backup."
                 )
             self._add(made)
         self._main.add(first.id)

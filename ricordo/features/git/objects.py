@@ -66,7 +66,7 @@ def read_commit(body: bytes) -> Commit:
     try:
         message = body[found.end() :].decode()
     except UnicodeDecodeError:
-        raise Invalid(f"The message of commit {short} is not UTF-8. Write it anew with `git commit --amend`.") from None
+        raise Invalid(f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`.") from None
     parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(found[2]))
     return Commit(id, bytes.fromhex(found[1].decode()), parents, message, body)
 

@@ -63,7 +63,7 @@ async def rebuilt_if_damaged(store: Store, data_dir: Path, chain_id: str, *, is_
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
         return False
-    log.warning("a repository for git is damaged; it is made anew", extra={"chain": chain_id})
+    log.warning("a repository for git is damaged; it is rebuilt", extra={"chain": chain_id})
     await asyncio.to_thread(chain_files.delete_chain_files, data_dir, chain_id)
     await refreshed(store, data_dir, chain_id)
     return True

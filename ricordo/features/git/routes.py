@@ -150,7 +150,7 @@ async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
             body += piece
         if len(body) > most:
             if service == _READ:
-                raise TooLong(f"The request is longer than {most} bytes. Fetch with a newer git, or clone anew.")
+                raise TooLong(f"The request is longer than {most} bytes. Fetch with a newer git, or clone again.")
             is_whole = False
             del body[_ON_DISK_FROM:]
     return bytes(body), is_whole

@@ -158,7 +158,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
                     ) from error
                 raise
     except HTTPUnauthorized as error:
-        raise Forbidden("The remote wants another name or token. Give it anew.") from error
+        raise Forbidden("The remote requires another name or token. Enter it again.") from error
     except NotGitRepository as error:
         raise Unavailable("There is no git repository at the remote. Make one there, empty.") from error
     except (GitProtocolError, HangupException, HTTPException, OSError, ValueError, AssertionError) as error:

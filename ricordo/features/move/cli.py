@@ -16,7 +16,7 @@ def migrate_to(
     force: bool = typer.Option(
         False, "--force", help="Copy although servers use the old one. What they write meanwhile may be lost."
     ),
-    replace: bool = typer.Option(False, "--replace", help="Begin a copy anew that was interrupted."),
+    replace: bool = typer.Option(False, "--replace", help="Start an interrupted copy again."),
     replace_nul: bool = typer.Option(
         False, "--replace-nul", help="Write a sign for each NUL character, which PostgreSQL cannot keep."
     ),
@@ -47,7 +47,7 @@ def migrate_to(
     how = "take RICORDO_DATABASE_URL away" if is_usual else f"set RICORDO_DATABASE_URL={shown}"
     typer.echo(f"To use the new database, {how} and start the server.")
     if report.leaves_vectors:
-        typer.echo("Vectors that lie in pgvector stay behind. Make them anew: ricordo search reindex --vectors-only")
+        typer.echo("Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only")
     typer.echo(
         f"The old one, {address(source)}, is as it was. Keep it until you trust the new one, and start no server on it."
     )

@@ -98,7 +98,7 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
     if differing:
         raise Conflict(
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
-            "database is as it was. See that nobody else writes to the new one, then repeat with --replace."
+            "database is as it was. Make sure that nothing else writes to the new one, then repeat with --replace."
         )
     if new.dialect.name == "postgresql":
         with write_transaction(new):
@@ -133,7 +133,7 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
     if version == HALF_COPIED:
         if not options.replace:
             raise Conflict(
-                f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to begin it anew."
+                f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to start it again."
             )
         if begun_with != len(MIGRATIONS):
             raise Conflict(

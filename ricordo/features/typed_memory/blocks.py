@@ -144,7 +144,7 @@ class HumanBlock:
             self.context_notes = [*self.context_notes, note][-_NOTES_HELD:]
 
     def add_preference(self, preference: str) -> None:
-        """Note how she likes things; one that is known becomes the newest."""
+        """Add a preference; a known one becomes the newest."""
         preference = _require(preference, "preference")
         self.preferences = [*(known for known in self.preferences if known != preference), preference]
 

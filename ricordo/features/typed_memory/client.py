@@ -5,7 +5,8 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
@@ -27,98 +28,15 @@ T = TypeVar("T")
 _OPTIONS = ("model", "embedding", "description", "system", "tags", "timezone", "metadata", "user_id")
 
 
-class BlockText(Protocol):
-    """A block, of which the text is read."""
-
-    value: str
-
-
-class PassageText(Protocol):
-    """A passage, of which the text is read."""
-
-    text: str
-
-
-class PassageHit(Protocol):
-    """A passage that was found."""
-
-    content: str
-
-
-class PassageHits(Protocol):
-    """Passages that were found, the best first."""
-
-    @property
-    def results(self) -> Sequence[PassageHit]:
-        """The passages."""
-
-
-class BlockClient(Protocol):
-    """An agent's core memory."""
-
-    def retrieve(self, block_label: str, /, *, agent_id: str) -> BlockText:
-        """The block with this label."""
-
-    def update(self, block_label: str, /, *, agent_id: str, value: str) -> BlockText:
-        """Make `value` the block's text."""
-
-
-class PassageClient(Protocol):
-    """An agent's archival memory."""
-
-    def create(self, agent_id: str, /, *, text: str) -> Sequence[PassageText]:
-        """Archive a text."""
-
-    def list(self, agent_id: str, /, *, search: str, limit: int, ascending: bool) -> Sequence[PassageText]:
-        """Passages that hold the piece `search`, by age."""
-
-    def search(self, agent_id: str, /, *, query: str, top_k: int) -> PassageHits:
-        """The passages that match the query best."""
-
-
-class AgentClient(Protocol):
-    """Agents and their memory."""
-
-    @property
-    def blocks(self) -> BlockClient:
-        """Core memory."""
-
-    @property
-    def passages(self) -> PassageClient:
-        """Archival memory."""
-
-    # Its many options are the client's own business; an agent has an `id`.
-    def create(self, *args: Any, **options: Any) -> Any:
-        """Make an agent with a `name`, with `memory_blocks` of label and value, and with the options of the client."""
-
-
 class MemoryClient(Protocol):
-    """The client."""
+    """A client with the methods of `letta_client.Letta` that typed memory calls.
+
+    These are `agents.create`, `agents.blocks.retrieve` and `update`, `agents.passages.create`, `list` and `search`.
+    """
 
     @property
-    def agents(self) -> AgentClient:
+    def agents(self) -> Any:
         """Agents and their memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedAgent:
-    """A new agent."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundText:
-    """A passage that a search found."""
-
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTexts:
-    """The result of a search, best first."""
-
-    results: tuple[FoundText, ...]
 
 
 class _Calls:
@@ -193,14 +111,14 @@ class PassageCalls(_Calls):
 
         return self._read(work)
 
-    def search(self, agent_id: str, /, *, query: str, top_k: int) -> FoundTexts:
+    def search(self, agent_id: str, /, *, query: str, top_k: int) -> SimpleNamespace:
         """The passages that match the query best. Raises NotFound."""
 
         def wanted(tx: Transaction) -> PassageFilter:
             return PassageFilter(tuple(archive.id for archive in agents.load(tx, self._scope, agent_id).archives))
 
         found = self._wait(self._runtime.recall.passages(query, wanted, top_k))
-        return FoundTexts(tuple(FoundText(hit.passage.text) for hit in found))
+        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in found])
 
 
 class AgentCalls(_Calls):
@@ -211,7 +129,7 @@ class AgentCalls(_Calls):
         self.blocks = BlockCalls(runtime, wait)
         self.passages = PassageCalls(runtime, wait)
 
-    def create(self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any) -> CreatedAgent:
+    def create(self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any) -> SimpleNamespace:
         """Make an agent with blocks of `label` and `value`. Raises Invalid for an option that is not known here."""
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise Invalid(f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and its client.')
@@ -219,7 +137,7 @@ class AgentCalls(_Calls):
         user, tags = given.pop("user_id", None), tuple(given.pop("tags", ()))
         specs = tuple(BlockSpec(block["label"], block["value"]) for block in memory_blocks)
         spec = AgentSpec(name=name, blocks=specs, user=user, tags=tags, **given)
-        return CreatedAgent(self._wait(create_agent(self._runtime, self._scope, spec)).agent.id)
+        return SimpleNamespace(id=self._wait(create_agent(self._runtime, self._scope, spec)).agent.id)
 
 
 class InProcessClient:

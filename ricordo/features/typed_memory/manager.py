@@ -228,7 +228,7 @@ class MemoryManager:
 
     def _text(self, label: str) -> str:
         try:
-            return self.client.agents.blocks.retrieve(label, agent_id=self.agent_id).value
+            return str(self.client.agents.blocks.retrieve(label, agent_id=self.agent_id).value)
         except Exception as error:
             # Of the client's own errors only the status is known here.
             if isinstance(error, NotFound) or getattr(error, "status_code", None) == 404:

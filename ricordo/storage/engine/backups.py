@@ -76,7 +76,7 @@ def back_up_postgres(connection: Connection, folder: Path, version: int, clock: 
         target.unlink(missing_ok=True)
         raise Unavailable(
             f"The backup before an upgrade failed, so nothing was changed: {done.stderr.strip()[:300]} "
-            "Free the disk or mend pg_dump, then start again."
+            "Free disk space or repair pg_dump, then start again."
         )
     log.info("backed up the database before its schema changes", extra={"file": str(target), "schema": version})
     return target

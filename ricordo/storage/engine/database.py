@@ -142,7 +142,7 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
             connection.rollback()  # ends SQLAlchemy's idea of a transaction
             if not is_ours:
                 raise Conflict(
-                    f"{address(settings)} is being opened or copied by somebody else, or is both ends of this move. "
+                    f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
                     "Wait, or name another database."
                 )
             if others and not force:

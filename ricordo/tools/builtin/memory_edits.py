@@ -133,12 +133,12 @@ def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all:
     count = value.count(old)
     if not count:
         raise Invalid(
-            f'old_string does not stand word for word in memory block "{label}". Read the block and copy the text from it. '
-            "Changes that were only proposed do not stand in it."
+            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
+            "Proposed changes are not in it."
         )
     if count > 1 and not replace_all:
         raise Invalid(
-            f'old_string stands {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
+            f'old_string occurs {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
             "Give more of its surroundings, or set replace_all."
         )
     return value.replace(old, new)

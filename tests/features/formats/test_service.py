@@ -113,7 +113,7 @@ def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked
     assert markdown == f"---\nblock: student\nformat: free\n---\n{text}\n"
     assert toml == f"block = \"student\"\nformat = \"free\"\nbody = '''\n{text}'''\n"
     assert from_markdown(markdown, STUDENT) == from_toml(toml, STUDENT) == ParsedText("student", text)
-    with pytest.raises(Invalid, match=r"^Line 4: text stands in front") as error:
+    with pytest.raises(Invalid, match=r"^Line 4: there is text before") as error:
         from_markdown(markdown.replace("format: free\n", ""), STUDENT)
     assert 'Line 6: "Age" must be a whole number. Write it as 12.' in str(error.value)
     # The body begins in line 3 of the file, and its third line is wrong.
@@ -135,9 +135,9 @@ def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None
     )
     for parsed in (from_markdown(markdown, STUDENT), from_toml(toml, STUDENT)):
         assert (parsed.text, parsed.form, parsed.fields["age"]) == (text, "incomplete", None)
-    with pytest.raises(Invalid, match=r'^Line 4: "Name" is required and stands empty. Fill it in.$'):
+    with pytest.raises(Invalid, match=r'^Line 4: "Name" is required and empty. Fill it in.$'):
         from_markdown(markdown.replace("format: incomplete\n", ""), STUDENT)
-    with pytest.raises(Invalid, match=r'^Line 2: "name" is required and stands empty. Fill it in.$'):
+    with pytest.raises(Invalid, match=r'^Line 2: "name" is required and empty. Fill it in.$'):
         from_toml(toml.replace('format = "incomplete"\n', ""), STUDENT)
     # Incomplete is not free.
     with pytest.raises(Invalid, match=r'^Line 5: "Age" must be a whole number. Write it as 12.$'):
@@ -186,7 +186,7 @@ def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -
     ("text", "told"),
     [
         ("---\nblock: a\n## Name\nAda", ["Line 1: the front matter has no end. Put a line --- below it."]),
-        ("---\nblock: a\nblock: b\n---\n", ['Line 3: "block" stands there a second time. Keep one of the two.']),
+        ("---\nblock: a\nblock: b\n---\n", ['Line 3: "block" occurs twice. Keep one of the two.']),
         (
             "---\nblock: a\ntags: b\n---\n",
             ['Line 3: "tags" is not known here. Use block and format, or put it below the second ---.'],
@@ -214,7 +214,7 @@ def test_what_is_wrong_in_a_markdown_is_told_with_its_line(text: str, told: list
     ("text", "told"),
     [
         ('name = "Ada"\nage = "twelve"', ['Line 2: "age" must be a whole number. Write it as 12.']),
-        ('name = "Ada"\nage = 12 years', ["Line 2: only one value can stand behind a name. Put text in quotes."]),
+        ('name = "Ada"\nage = 12 years', ["Line 2: a key can have only one value. Put text in quotes."]),
         ("name = Ada", ["Line 1: this is no value of TOML.*"]),
         (
             'name = 3\nhobbies = ["tea"]\nstrengths = [\n  "a",\n  7,\n]\nenrolled = "yes"\n'
@@ -233,8 +233,8 @@ def test_what_is_wrong_in_a_markdown_is_told_with_its_line(text: str, told: list
             ['Line 2: "strengths" has 4 items and may have 3. Take 1 out.'],
         ),
         ("age = 12\n", ['Line 1: "name" is required and missing. Add a line that begins with name =']),
-        ('name = "A"\nbody = ""', ['Line 1: "name" cannot stand beside "body". Keep one of the two.']),
-        ('layout = "open"\nbody = ""', ['Line 1: "layout" cannot stand beside "body". Keep one of the two.']),
+        ('name = "A"\nbody = ""', ['Line 1: "name" cannot be used with "body". Keep one of the two.']),
+        ('layout = "open"\nbody = ""', ['Line 1: "layout" cannot be used with "body". Keep one of the two.']),
         ('name = "A"\nformat = "free"', ['Line 2: "format" must be incomplete here. Or take the line out.']),
         (
             'name = "A"\nlayout = "wide"',

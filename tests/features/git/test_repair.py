@@ -67,7 +67,7 @@ async def test_a_repository_that_lost_some_of_its_history_is_made_anew_and_told_
     assert is_damaged(world.path)
     caplog.set_level(logging.WARNING)
     assert await world.healing(world.read) == whole
-    assert [record.message for record in caplog.records] == ["a repository for git is damaged; it is made anew"]
+    assert [record.message for record in caplog.records] == ["a repository for git is damaged; it is rebuilt"]
     assert (world.tries, fsck(world.path), is_damaged(world.path)) == (3, "", False)
 
 

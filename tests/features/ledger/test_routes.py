@@ -161,7 +161,7 @@ def test_a_budget_that_is_used_up_refuses_turns_with_402(
         assert caught.value.status_code == 402
         error = caught.value.response.json()["error"]
         assert error["type"] == "llm_insufficient_credits"
-        assert "It begins anew at" in error["message"]
+        assert "It resets at" in error["message"]
     assert server.rows() == before
 
 

@@ -141,8 +141,8 @@ async def test_a_text_is_replaced_once_everywhere_or_put_into_an_empty_block(hum
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
-    ({"old_string": "Bob"}, "old_string does not stand word for word"),
-    ({"old_string": "tea"}, 'old_string stands 2 times in memory block "human", in lines [2, 3]'),
+    ({"old_string": "Bob"}, "old_string does not occur word for word"),
+    ({"old_string": "tea"}, 'old_string occurs 2 times in memory block "human", in lines [2, 3]'),
     ({"old_string": ""}, "is not empty"),
     ({"old_string": "Ada", "new_string": "Ada"}, "are the same"),
     ({"old_string": "1→ Name"}, "line number prefix"),
