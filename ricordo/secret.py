@@ -59,7 +59,7 @@ class Secret:
         except InvalidToken:
             raise Unavailable(
                 f"This was encrypted with another secret key. Put back the {FILE} that belongs to this database, or enter it "
-                "anew."
+                "again."
             ) from None
 
     @cached_property

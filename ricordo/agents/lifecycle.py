@@ -92,7 +92,7 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Delete every message of the agent's own conversation and begin it anew. Raises NotFound, Busy."""
+    """Delete every message of the agent's own conversation and start it over. Raises NotFound, Busy."""
     state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
     await deletion.purge(runtime, "messages", state.conversation.id, newest)
     return state
@@ -268,7 +268,7 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
-    """Begin the conversation anew; of its old messages, those up to the seq that is returned may remain to be purged."""
+    """Start the conversation over; of its old messages, those up to the seq that is returned may remain to be purged."""
     state = agents.load_whole(tx, scope, agent_id)
     conversation = state.conversation
     conversations.lock(tx, conversation.id)
@@ -280,6 +280,6 @@ def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tu
     begun, key = _first_messages(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
     insert_messages(tx, begun)
     window = [message.id for message in begun]
-    conversations.begin_anew(tx, conversation.id, window, key)
+    conversations.start_over(tx, conversation.id, window, key)
     emptied = replace(conversation, window=tuple(window), prompt_key=key, message_count=len(window))
     return replace(state, conversation=emptied), newest

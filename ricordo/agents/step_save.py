@@ -151,7 +151,7 @@ async def save_compaction(
     turn.prompt_changed = False
     turn.first = window.index(first[0]) if first and first[0] in window else min(2, len(window))
     _count(turn, 1)
-    return Compacted(turn.run.id, message, part.evicted, part.tokens_before, part.tokens_after)
+    return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
 
 
 async def _finish(write: Awaitable[T]) -> T:
@@ -190,7 +190,7 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
     if turn.prompt_changed:
         messages.rewrite(tx, turn.window[0])
     ended = None if run.ended_at is None else run
-    # An agent that clears its buffer begins every turn anew; what it was told stays in recall.
+    # An agent that clears its buffer starts every turn empty; what it was told stays in recall.
     is_cleared = ended is not None and turn.state.agent.clears_buffer and ended.stop_reason != "requires_approval"
     conversations.save_window(
         tx,

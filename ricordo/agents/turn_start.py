@@ -47,7 +47,7 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | Re
     await runtime.organization_providers.of(request.scope.organization_id)
     for _ in range(_ATTEMPTS):
         try:
-            # A retry may overtake its original, so it is looked for in the transaction that would begin it anew.
+            # A retry may overtake its original, so it is looked for in the transaction that would start it again.
             return await runtime.store.write(lambda tx: _same_body(tx, request) or _open(tx, runtime, request))
         except Collision:
             if repeated := await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request)):

@@ -81,7 +81,6 @@ class Compacted:
 
     run_id: str
     summary: Message
-    evicted_ids: tuple[str, ...]
     tokens_before: int
     tokens_after: int
 

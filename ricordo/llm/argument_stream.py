@@ -5,7 +5,7 @@ import re
 
 from pydantic_core import from_json
 
-# The text is read anew once it has grown by this part: so the time it takes grows with its length, not with its square.
+# The text is parsed again once it has grown by this part: so the time it takes grows with its length, not with its square.
 GROWTH = 128
 _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 

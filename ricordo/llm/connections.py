@@ -45,6 +45,6 @@ class PublicConnections(Connections):
         self._lookup = lookup
 
     def _open(self) -> httpx2.AsyncClient:
-        # No proxy, which would resolve the name anew; no redirect, which would lead to an address nobody checked.
+        # No proxy, which would resolve the name again; no redirect, which would lead to an address nobody checked.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
         return httpx2.AsyncClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)

@@ -1,6 +1,6 @@
 """The mending of a reply while its chunks arrive: thoughts are told from text, and what may be a call is held back.
 
-In the end the chunks say what the mended reply says; where too much was shown by then, the answer begins anew.
+In the end the chunks say what the mended reply says; where too much was shown by then, the answer starts over.
 """
 
 import re

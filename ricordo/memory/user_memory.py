@@ -180,7 +180,7 @@ def restore(
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
-    """Make a block anew in a locked chain, with the id and the settings it had when it was deleted.
+    """Make a block again in a locked chain, with the id and the settings it had when it was deleted.
 
     An agent's own block is attached to it again. Raises as `make` does, Conflict also where that agent has another such block now.
     """

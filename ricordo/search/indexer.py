@@ -162,7 +162,7 @@ class Indexer:
         return len(deletion.rows)
 
     async def _do(self, deletion: "Deletion", step: "Step") -> bool:
-        """Do one step of a deletion; False where the partition was rebuilt or purged, and all of it begins anew."""
+        """Do one step of a deletion; False where the partition was rebuilt or purged, and all of it starts over."""
         while prepared := await self.store.read(lambda tx: deletion.prepare(tx, step)):
             state, writes = prepared
             for write in writes:

@@ -120,7 +120,7 @@ class IndexBuilder:
             return await asyncio.to_thread(self._tidy_alone)
 
     async def close(self) -> None:
-        """Stop what is being built: the next server removes what is left of it, and begins anew."""
+        """Stop what is being built: the next server removes what is left of it, and starts over."""
         self._is_closed = True
         self._due.clear()
         self._changed.set()

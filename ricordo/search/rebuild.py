@@ -199,7 +199,7 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
 
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Index all documents of the partition anew, with their vectors, and let that take the place of what serves."""
+    """Rebuild the partition's index with its vectors, then replace the one that serves."""
     from ricordo.search.vector_store import add_vectors
 
     store, owner_id = indexer.store, str(job.payload["owner_id"])
@@ -223,7 +223,7 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
 
 
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Make all vectors of the partition anew; the old ones serve until the last is made."""
+    """Make all vectors of the partition again; the old ones serve until the last is made."""
     from ricordo.search.vector_store import drop_vectors, replace_vectors
 
     store, owner_id = indexer.store, str(job.payload["owner_id"])

@@ -78,7 +78,7 @@ class Vectors:
 
 
 def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors:
-    """Ready to be searched: these, behind `known` ones. What they share is found anew when they grew by a tenth."""
+    """Ready to be searched: these, behind `known` ones. What they share is computed again when they grew by a tenth."""
     count = len(new) + (len(known) if known else 0)
     if count <= FEW:
         floats = new.astype(np.float32)

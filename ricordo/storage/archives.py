@@ -120,7 +120,7 @@ def insert_passages(
     """
     if not new:
         return archive, []
-    # Read anew: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
+    # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
     archive, stored = _lock(tx, archive, attached_to), redacted(new)
     _insert_passages(tx, archive, stored)
     return _recount(tx, archive, len(new), {*archive.tags, *(tag for passage in new for tag in passage.tags)}), stored

@@ -22,7 +22,7 @@ def lock_path(data_dir: Path, chain_id: str) -> Path:
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
     """Delete the folders of a chain; returns which there were. Raises Unavailable where they are in use for long.
 
-    Call it after the chain is erased, so that no request makes them anew.
+    Call it after the chain is erased, so that no request creates them again.
     """
     lock = lock_path(data_dir, chain_id)
     if not lock.parent.exists():

@@ -243,7 +243,7 @@ def save_window(
     )
 
 
-def begin_anew(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
+def start_over(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
     """Store a window of new messages in place of the one there was."""
     tx.run(
         _BEGIN_ANEW,

@@ -1,7 +1,7 @@
 """Leaving nothing of deleted rows in the database's files, and looking for a user in copies of the database.
 
 A database marks deleted rows as free and keeps their bytes until something else is written there. SQLite's VACUUM and PostgreSQL's
-VACUUM FULL write the files anew.
+VACUUM FULL rewrite the files.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from ricordo.errors import Unavailable
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
 
-# A larger table is not written anew while servers work: all who read it would wait for seconds.
+# A larger table is not rewritten while servers work: all who read it would wait for seconds.
 MOST_REWRITTEN = 256 * 1024 * 1024
 # Of these every erasure leaves something behind.
 _ALWAYS = ("users", "conversations", "messages", "jobs", "search_")
@@ -25,7 +25,7 @@ _IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "up
 
 
 async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
-    """Write the files of the database anew, where rows were deleted from these tables; returns what could not be done.
+    """Rewrite the files of the database where rows were deleted from these tables; returns what could not be done.
 
     Meanwhile nobody writes on SQLite, and nobody uses the one table that is at work on PostgreSQL. Raises Unavailable, and then it
     is to be done again.
@@ -87,7 +87,7 @@ def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
             cursor.execute(f'VACUUM ({"FULL, " if is_small else ""}ANALYZE) "{name}"'.encode())
             if not is_small:
                 left.append(
-                    f"The files of the table {name} are too large to be written anew while servers work. Bytes of deleted rows may "
+                    f"The files of the table {name} are too large to be rewritten while servers work. Bytes of deleted rows may "
                     f"stay there until others take their place; in a quiet hour run: VACUUM FULL {name}"
                 )
         # What the planner remembers of values is taken from them word for word.

@@ -416,7 +416,7 @@ async def test_a_call_that_is_told_anew_under_the_same_id_is_told_whole() -> Non
 async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
     summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
     asked = make.message(AGENT, "May I?", role="assistant", run_id=RUN.id, step_id="step-1")
-    compacted = Compacted(RUN.id, summary, ("message-1",), 900, 300)
+    compacted = Compacted(RUN.id, summary, 900, 300)
 
     events = await messages_told(event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked))
 
@@ -428,7 +428,7 @@ async def test_a_reader_that_falls_behind_after_a_summary_is_not_told_it_again()
     stored = Stored()
     stored.messages.append(summary)
     reader = Feed(RUN, stored).subscribe()
-    reader.put(Compacted(RUN.id, summary, (), 900, 300))
+    reader.put(Compacted(RUN.id, summary, 900, 300))
     events = reader.events()
     told_events = [await anext(events), await anext(events)]
     reader.catch_up()

@@ -194,11 +194,11 @@ async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(st
     id = state.conversation.id
     system = make.message(state.agent, "Anew.", "system")
 
-    def begin_anew(tx: Transaction) -> None:
+    def start_over(tx: Transaction) -> None:
         insert_messages(tx, [system])
-        conversations.begin_anew(tx, id, [system.id], "key")
+        conversations.start_over(tx, id, [system.id], "key")
 
-    await store.write(begin_anew)
+    await store.write(start_over)
     after = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
     assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 2, "key")
 

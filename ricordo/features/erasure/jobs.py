@@ -146,7 +146,7 @@ class ErasureWork:
                 await recompile_system(self._runtime, scope, id)
 
     async def _flush(self, owner_id: str) -> None:
-        """Take the user's words out of this partition, as the job that flushes it does: never beside one that builds it anew.
+        """Take the user's words out of this partition, as the job that flushes it does: never beside one that rebuilds it.
 
         What comes to an outside index later than this, no flush removes there, so what is being embedded is waited for.
         """

@@ -42,7 +42,7 @@ class Erasure(ErasureFacts):
     user_id: str
     # When the user was first heard of, in microseconds.
     began_at: int | None = None
-    # Whether all rows are erased, so that only the database's files are left to write anew.
+    # Whether all rows are erased, so that only the database's files are left to rewrite.
     is_erased: bool = False
     # Conversations of others in which the user spoke, or that go on from one of theirs; and agents' default ones about them.
     shown_in: set[str] = set()

@@ -298,7 +298,7 @@ def cover_messages(
 ) -> None:
     """Cover prompts and summaries of this conversation: those written since the user came, and these.
 
-    A prompt without words is made anew at the conversation's next turn.
+    A prompt without words is rendered again at the conversation's next turn.
     """
     (id,) = items
     since = (erasure.began_at or 0) if since is None else since

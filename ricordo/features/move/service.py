@@ -1,7 +1,7 @@
 """Moving a database to another, on SQLite or PostgreSQL: copied row by row in one snapshot, then read back and compared by hash.
 
 The old database is only read. From before its first row until all of it has been compared the new one is marked as half-finished,
-and every server refuses it. What procrastinate and pgvector keep is not moved: both is made anew.
+and every server refuses it. What procrastinate and pgvector keep is not moved: both are rebuilt.
 """
 
 import sqlite3
@@ -50,7 +50,7 @@ class MoveOptions:
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be made anew."""
+    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be rebuilt."""
 
     rows: Mapping[str, int]
     hashes: Mapping[str, str]

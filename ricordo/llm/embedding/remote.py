@@ -106,7 +106,7 @@ class RemoteEmbedder:
         batch: list[str] = []
         tokens = 0
         for text in texts:
-            # Asked anew for each text: the model may have refused a long one meanwhile.
+            # Asked again for each text: the model may have refused a long one meanwhile.
             cut = shortened(writable(text), self._most_tokens)
             more = text_tokens(cut)
             if batch and (len(batch) == BATCH_TEXTS or tokens + more > BATCH_TOKENS):

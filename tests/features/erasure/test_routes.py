@@ -196,7 +196,7 @@ def beside(world: World) -> tuple[list[Path], list[Path]]:
 def backed_up(world: World, name: str) -> Path:
     """A copy of the database in the data folder, as an upgrade leaves it there; with PostgreSQL, only its folder."""
     target = world.data / "backups" / f"ricordo-schema6-{name}.db"
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     if world.server.settings.postgres_url is None:
         with (
             closing(sqlite3.connect(world.server.settings.database_path)) as source,
