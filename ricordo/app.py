@@ -30,7 +30,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
-from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
 from ricordo.storage.engine.database import is_shared, open_store
 from ricordo.storage.migrations import create_missing
 from ricordo.tools.catalogue import sync_tools
@@ -59,7 +59,7 @@ async def open_runtime(
     plugins = plugins or load_plugins(FEATURES)
     toolbox = Toolbox(plugins.tools())
     models = open_models(settings, providers, plugins, extra_models)
-    indexes = plugins.vector_indexes(vectors or VectorSettings())
+    indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
     store = await asyncio.to_thread(open_store, settings)
     indexes |= await pgvector.index_of(store)

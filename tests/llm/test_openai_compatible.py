@@ -26,17 +26,6 @@ from tests.support.model_server import Answer, ModelServer, completion, event, s
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def model(server: ModelServer, waits: Waits) -> AsyncIterator[OpenAICompatibleModel]:
     connections = Connections(timeout=5)
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)

@@ -98,11 +98,6 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def model(server: ModelServer, waits: Waits) -> AsyncIterator[ProviderModel]:
     connections = Connections(timeout=5)
     info = ModelInfo("openai/gpt-5-mini", "openai", "gpt-5-mini", "openai", endpoint=server.url)

@@ -52,12 +52,6 @@ def desk(tmp_path: Path) -> Desk:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
 async def base(tmp_path: Path) -> AsyncIterator[Models]:
     settings = Settings(data_dir=tmp_path, find_local_models=False)
     models = Models(settings, ProviderSettings.model_construct(groq_api_key=None))

@@ -33,17 +33,6 @@ def not_found() -> httpx2.HTTPStatusError:
     return httpx2.HTTPStatusError("404 Not Found", request=request, response=httpx2.Response(404, request=request))
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
     return anthropic_model(info, connections, waits.policy(), api_key="key-1")

@@ -43,12 +43,6 @@ async def _close_models() -> AsyncIterator[None]:
         await OPENED.pop().close()
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
 def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), **fields: Any) -> Models:
     configured = {name: fields.pop(name) for name in tuple(fields) if name in NONE}
     providers = ProviderSettings(_env_file=None, **NONE | configured)

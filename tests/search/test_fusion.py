@@ -7,18 +7,8 @@ from hypothesis import strategies as st
 
 from ricordo.search import fusion
 from ricordo.search.fusion import Similarities, common_of, focus, fuse, ranks, speaks, top
+from ricordo.search.records import DOCUMENT
 from ricordo.search.scoring import DocumentColumns, Posting, documents_of
-
-RECORD = np.dtype(
-    [
-        ("number", "<i8"),
-        ("created_at", "<i8"),
-        ("conversation", "<u8"),
-        ("length", "<u4"),
-        ("alive", "u1"),
-        ("asks", "u1"),
-    ]
-)
 
 
 def documents(
@@ -26,8 +16,8 @@ def documents(
 ) -> DocumentColumns:
     """So many documents, each alone or all in one conversation."""
     times = created_at or list(range(count))
-    rows = [(n + 1, times[n], conversation or n + 1, 10, 1, n in asks) for n in range(count)]
-    records = np.array(rows, dtype=RECORD)
+    rows = [(n + 1, times[n], conversation or n + 1, 0, 10, 0, 1, n in asks) for n in range(count)]
+    records = np.array(rows, dtype=DOCUMENT)
     return documents_of(records, records["alive"] == 1)
 
 

@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.search.records import DOCUMENT
 from ricordo.search.scoring import PAUSE, DocumentColumns, Posting, documents_of, lexical
 from ricordo.search.words import is_question
 
-RECORD = np.dtype(
-    [
-        ("number", "<i8"),
-        ("created_at", "<i8"),
-        ("conversation", "<u8"),
-        ("length", "<u4"),
-        ("alive", "u1"),
-        ("asks", "u1"),
-    ]
-)
 MINUTE = 60_000_000
 
 
@@ -37,8 +28,8 @@ class Turn:
 
 
 def documents(turns: list[Turn]) -> DocumentColumns:
-    rows = [(n, t.created_at, t.conversation, t.length, t.is_alive, 0) for n, t in enumerate(turns)]
-    records = np.array(rows, dtype=RECORD)
+    rows = [(n, t.created_at, t.conversation, 0, t.length, 0, t.is_alive, 0) for n, t in enumerate(turns)]
+    records = np.array(rows, dtype=DOCUMENT)
     return documents_of(records, records["alive"] == 1)
 
 

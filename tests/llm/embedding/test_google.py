@@ -28,17 +28,6 @@ needs_sdk = pytest.mark.skipif(not has_sdk(), reason="google-genai is not instal
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def embedder(server: ModelServer, waits: Waits) -> AsyncIterator[RemoteEmbedder]:
     connections = Connections(timeout=6)
     info = EmbeddingInfo(

@@ -18,17 +18,6 @@ from tests.support.model_server import Answer, ModelServer, Seen, embeddings, ve
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def waits() -> Waits:
-    return Waits()
-
-
-@pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
     made = Connections(timeout=5)
     yield made

@@ -27,12 +27,6 @@ async def _close_models() -> AsyncIterator[None]:
         await OPENED.pop().close()
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as running:
-        yield running
-
-
 def rows(*names: str) -> Answer:
     return Answer({"data": [{"id": name, "object": "model"} for name in names]})
 
