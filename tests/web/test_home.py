@@ -35,7 +35,7 @@ def test_an_empty_server_says_what_it_is_and_how_to_begin(browser: TestClient) -
         f"<dd>{__version__}</dd>",
         "<dd>none yet</dd>",
         "<dd>ricordo/librarian</dd>",
-        "Nobody lives here yet",
+        "No agents yet",
         "No language model is connected",
         "ricordo chat --server http://localhost:8283",
         'Letta(base_url="http://localhost:8283")',
@@ -52,7 +52,7 @@ def test_the_page_counts_the_agents(browser: TestClient) -> None:
     assert browser.post("/v1/agents/", json={"name": "Nina"}).status_code == 200
     page = browser.get("/").text
     assert "<dt>Agents</dt><dd>1</dd>" in page
-    assert "Nobody lives here yet" not in page
+    assert "No agents yet" not in page
 
 
 def test_the_page_runs_no_script_and_loads_nothing(browser: TestClient) -> None:
