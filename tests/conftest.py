@@ -15,8 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
-from tests.support.clock import ManualClock
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
 settings.register_profile(

@@ -23,11 +23,11 @@ from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
+from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
 from tests.support.process import free_port, server_process
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
-from tests.support.serving import ServerInThread, serving
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -34,7 +34,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ricordo.llm.scripted import call
-from tests.support.serving import MODEL, serving
+from tests.seams.server import MODEL, serving
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ricordo"

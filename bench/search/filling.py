@@ -30,8 +30,8 @@ from ricordo.settings import load_settings
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store, Transaction
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 BATCH = 500
 OTHERS_ROWS = 1_000

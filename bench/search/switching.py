@@ -31,7 +31,7 @@ from ricordo.settings import load_settings
 from ricordo.storage import archives
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store
-from tests.support import make
+from tests.seams import make
 
 SEED = 17
 SEARCHERS = 4

@@ -8,7 +8,7 @@ import pytest
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.toolbox import ServerTool
-from tests.agents.stage import Hooks, Stage
+from tests.seams.stage import Hooks, Stage
 
 OpenStage = Callable[..., Awaitable[Stage]]
 

@@ -21,8 +21,8 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import Unsupported
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.tools.builtin import plugin
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
 
 VOICE = ("voice_convo_agent", "voice_sleeptime_agent")
 RUN = tuple(agent_type for agent_type in get_args(AgentType) if agent_type not in VOICE)

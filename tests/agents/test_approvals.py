@@ -7,8 +7,8 @@ import pytest
 from ricordo.agents.approvals import EXPIRED, answered, given_up, waiting_in, with_approval
 from ricordo.domain.message import ApprovalPart, Part, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 AGENT = make.agent()
 FREE, ROLL = ToolCallPart("free", "toss", "{}"), ToolCallPart("roll", "roll", "{}", is_gated=True)

@@ -15,9 +15,8 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs, usage
 from ricordo.storage.paging import Page
-from tests.agents.stage import Stage, text_of
-from tests.support.clock import START, ManualClock
-from tests.support.statements import count_statements
+from tests.seams.stage import Stage, text_of
+from tests.seams.stores import START, ManualClock, count_statements
 
 DATABASES = ("sqlite", "postgresql")
 

@@ -16,8 +16,8 @@ from ricordo.prompt.texts import text as prompt_text
 from ricordo.storage import agents
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Stage, faults_of, soon, text_of
 from tests.agents.test_loop import Table
+from tests.seams.stage import Stage, faults_of, soon, text_of
 
 DATABASES = ("sqlite", "postgresql")
 TOO_LONG = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")

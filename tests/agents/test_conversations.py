@@ -34,9 +34,9 @@ from ricordo.storage import conversations, deletion, messages
 from ricordo.storage.paging import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Stage, faults_of, soon
 from tests.agents.test_deletion import run_jobs
-from tests.support.kills import killed_after
+from tests.seams.stage import Gate, Stage, faults_of, soon
+from tests.seams.stores import killed_after
 
 EVERYTHING = Page(limit=1000, order="asc")
 

@@ -12,9 +12,9 @@ from ricordo.errors import NotFound
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import agents, archives, conversations, deletion, jobs
 from ricordo.storage.paging import Page
-from tests.agents.stage import Stage, soon
-from tests.support import make
-from tests.support.kills import killed_after
+from tests.seams import make
+from tests.seams.stage import Stage, soon
+from tests.seams.stores import killed_after
 
 
 async def with_messages(stage: Stage, number: int) -> str:

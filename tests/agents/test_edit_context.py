@@ -28,8 +28,8 @@ from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Stage, returns, soon
-from tests.support import make
+from tests.seams import make
+from tests.seams.stage import Stage, returns, soon
 
 EDIT = call("memory_replace", label="human", old_string="Ada", new_string="Ada L.")
 CLIENTS = ToolSchema("look", "Look at the screen.", {"type": "object", "properties": {}, "required": []})

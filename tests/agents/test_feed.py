@@ -19,8 +19,8 @@ from ricordo.domain.event import (
     ToolCallDelta,
 )
 from ricordo.domain.message import Message
-from tests.agents.stage import saved, soon
-from tests.support import make
+from tests.seams import make
+from tests.seams.stage import saved, soon
 
 AGENT = make.agent()
 RUN = make.run(AGENT)

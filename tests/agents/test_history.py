@@ -20,11 +20,9 @@ from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from tests.agents.stage import Stage, roles, soon, text_of
-from tests.support import make
-from tests.support.clock import START
-from tests.support.kills import DyingStore
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stage import Stage, roles, soon, text_of
+from tests.seams.stores import START, DyingStore, count_statements
 
 
 def past(*texts: str, **fields: Any) -> list[PastMessage]:

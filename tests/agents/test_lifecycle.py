@@ -17,10 +17,9 @@ from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.storage import agents, archives, blocks, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from tests.agents.stage import Gate, Stage, all_events, roles, soon, text_of
-from tests.support import make
-from tests.support.clock import ManualClock
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
+from tests.seams.stores import ManualClock, count_statements
 
 
 async def test_a_new_agent_has_its_blocks_base_tools_and_a_prompt_that_shows_them(stage: Stage) -> None:

@@ -18,8 +18,8 @@ from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Stage, faults_of, returns, roles, soon, text_of
-from tests.support.statements import Counted, count_statements
+from tests.seams.stage import Gate, Stage, faults_of, returns, roles, soon, text_of
+from tests.seams.stores import Counted, count_statements
 
 DATABASES = ("sqlite", "postgresql")
 

@@ -21,8 +21,8 @@ from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.poison import Poison, closing_tags, corpus
-from tests.agents.stage import Stage, soon
-from tests.support import make
+from tests.seams import make
+from tests.seams.stage import Stage, soon
 
 CORPUS = corpus()
 FAMILIES = sorted({poison.family for poison in CORPUS})

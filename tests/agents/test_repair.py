@@ -10,8 +10,8 @@ from ricordo.llm.openai_format import to_messages
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations, damage, messages, runs
 from ricordo.storage.engine.store import Transaction
-from tests.agents.stage import Stage, text_of
-from tests.support import make
+from tests.seams import make
+from tests.seams.stage import Stage, text_of
 from tests.support.faults_corpus import KINDS, Broken, words_of
 from tests.support.faults_wire import faults_of
 

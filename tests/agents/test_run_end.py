@@ -19,9 +19,9 @@ from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import agents, conversations, jobs, messages, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from tests.agents.stage import Stage, roles, soon
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stage import Stage, roles, soon
+from tests.seams.stores import ManualClock
 
 DATABASES = ("sqlite", "postgresql")
 ERROR = {"type": "interrupted", "message": "Gone."}

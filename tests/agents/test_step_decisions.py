@@ -41,7 +41,7 @@ from ricordo.errors import Unsupported
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.tools.rules import FinishedCall
 from ricordo.tools.toolbox import Toolbox, schema_of
-from tests.support import make
+from tests.seams import make
 
 NATIVE, HEARTBEAT = "letta_v1_agent", "memgpt_v2_agent"
 TOOLBOX = Toolbox([])

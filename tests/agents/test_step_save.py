@@ -17,8 +17,8 @@ from ricordo.storage import archives, runs
 from ricordo.storage.paging import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Stage, all_events, broken, mended, returns, roles, saved, soon, text_of
-from tests.support.statements import count_statements
+from tests.seams.stage import Gate, Stage, all_events, returns, roles, saved, soon, text_of
+from tests.seams.stores import broken, count_statements, mended
 
 DATABASES = ("sqlite", "postgresql")
 EVERYTHING = (

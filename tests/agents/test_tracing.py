@@ -21,9 +21,8 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.storage import runs, traces
 from ricordo.storage.paging import Page
-from tests.agents.stage import Stage, soon, text_of
-from tests.support.clock import ManualClock
-from tests.support.statements import count_statements
+from tests.seams.stage import Stage, soon, text_of
+from tests.seams.stores import ManualClock, count_statements
 
 DATABASES = ("sqlite", "postgresql")
 

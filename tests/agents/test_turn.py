@@ -27,9 +27,9 @@ from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import Gate, Held, Stage, all_events, broken, mended, returns, roles, saved, soon, text_of
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stage import Gate, Stage, all_events, returns, roles, saved, soon, text_of
+from tests.seams.stores import Held, ManualClock, broken, mended
 
 
 async def test_events_tell_of_the_start_then_of_saved_steps_then_of_the_end(stage: Stage, agent: str) -> None:

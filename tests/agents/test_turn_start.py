@@ -19,9 +19,9 @@ from ricordo.storage import agents, blocks, conversations, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.agents.stage import LIMIT, Gate, Held, Stage, all_events, as_stored, roles, saved, soon, text_of
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stage import LIMIT, Gate, Stage, all_events, as_stored, roles, saved, soon, text_of
+from tests.seams.stores import Held, ManualClock
 
 DATABASES = ("sqlite", "postgresql")
 DAY = 86_400

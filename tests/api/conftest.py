@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
-from tests.support.serving import MODEL, ServerInThread, StrictLetta, serving
+from tests.seams.server import MODEL, ServerInThread, StrictLetta, serving
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from ricordo.agents.agent_types import traits_of
 from ricordo.api.models.context import ContextResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
-from tests.api.fits import require_fits
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
-from tests.support.statements import count_statements
+from tests.seams.http import require_fits
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
+from tests.seams.stores import count_statements
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from letta_client.types import AgentState
 from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
-from tests.support.serving import ServerInThread, StrictLetta
+from tests.seams.server import ServerInThread, StrictLetta
 
 
 def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx2.Client) -> None:

@@ -8,7 +8,7 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
 def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:

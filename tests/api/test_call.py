@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from ricordo.domain.ids import new_id
-from tests.support.serving import MODEL, StrictLetta
+from tests.seams.server import MODEL, StrictLetta
 
 Lister = Callable[..., Any]
 

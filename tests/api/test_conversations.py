@@ -14,8 +14,8 @@ from ricordo.api.models.conversations import ConversationResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations
-from tests.support import make
-from tests.support.serving import MODEL, Gate, ServerInThread, StrictLetta
+from tests.seams import make
+from tests.seams.server import MODEL, Gate, ServerInThread, StrictLetta
 
 BUSY = "Another request is currently being processed for this conversation."
 

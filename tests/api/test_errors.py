@@ -13,7 +13,7 @@ from letta_client.types import AgentState
 from ricordo.api.errors import MODEL_STATUS
 from ricordo.domain.ids import new_id
 from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 JSON = {"content-type": "application/json"}
 # Routes on which the named thing is missing; the other ids are those of things that are there.

@@ -5,7 +5,7 @@ import httpx2
 import letta_client
 import pytest
 
-from tests.support.serving import MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
 
 KEY = "a-long-secret"
 ROUTES = ["/openapi.json", "/v1/agents/", "/v1/models/", "/v1/nothing"]

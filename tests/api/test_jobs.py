@@ -8,7 +8,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations
-from tests.support.serving import ServerInThread
+from tests.seams.server import ServerInThread
 
 YEARS_AHEAD = 4_000_000_000_000_000
 

@@ -13,8 +13,8 @@ from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallP
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.llm.scripted import call
-from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
-from tests.support.statements import count_statements
+from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
+from tests.seams.stores import count_statements
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 BUSY = (

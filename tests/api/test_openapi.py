@@ -15,8 +15,8 @@ from ricordo.api.models.base import RefusalResponse
 from ricordo.app import create_app
 from ricordo.errors import ModelError
 from ricordo.settings import ProviderSettings, Settings
-from tests.api.fits import require_fits
-from tests.support.serving import MODEL, ServerInThread
+from tests.seams.http import require_fits
+from tests.seams.server import MODEL, ServerInThread
 
 METHODS = ("get", "post", "put", "patch", "delete")
 # Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.

@@ -14,9 +14,8 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
-from tests.api.fits import require_fits
-from tests.api.memory import get, ok, post, propose, put, refused
-from tests.support.serving import ServerInThread
+from tests.seams.http import get, ok, post, propose, put, refused, require_fits
+from tests.seams.server import ServerInThread
 
 TEXT = "Name: Ada\nLikes tea.\nLives in Turin.\n"
 

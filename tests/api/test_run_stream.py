@@ -15,9 +15,9 @@ from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply, TextChunk
 from ricordo.llm.scripted import call
 from ricordo.storage import run_events
+from tests.seams.server import LIMIT, PIECES, Gate, ServerInThread, StrictLetta, events_of, serving
 from tests.support import postgres
 from tests.support.json_server import JsonServer
-from tests.support.serving import LIMIT, PIECES, Gate, ServerInThread, StrictLetta, events_of, serving
 
 WORDS = [f"word {number} " for number in range(40)]
 

@@ -17,9 +17,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.api.fits import require_fits
-from tests.api.memory import ok
-from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
+from tests.seams.http import ok, require_fits
+from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
 
 
 def test_a_run_tells_what_became_of_a_turn(client: StrictLetta, agent: AgentState) -> None:

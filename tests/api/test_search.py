@@ -14,9 +14,9 @@ from ricordo.api.models.archives import MOST_ITEMS, FoundPassageResponse
 from ricordo.api.models.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import ReasoningPart, TextPart
-from tests.api.fits import require_fits
-from tests.support import make
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.seams import make
+from tests.seams.http import require_fits
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
 @pytest.fixture

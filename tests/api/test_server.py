@@ -7,7 +7,7 @@ import httpx2
 
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from tests.support.serving import ServerInThread, StrictLetta
+from tests.seams.server import ServerInThread, StrictLetta
 
 
 def test_the_official_client_finds_the_server_healthy(client: StrictLetta) -> None:

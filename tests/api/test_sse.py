@@ -26,10 +26,10 @@ from ricordo.domain.event import (
     ToolCallDelta,
 )
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
-from tests.api.fits import require_fits
-from tests.support import make
-from tests.support.clock import ManualClock
-from tests.support.serving import events_of
+from tests.seams import make
+from tests.seams.http import require_fits
+from tests.seams.server import events_of
+from tests.seams.stores import ManualClock
 
 Stream = Callable[[AsyncGenerator[Event]], AsyncIterator[bytes]]
 AGENT = make.agent()

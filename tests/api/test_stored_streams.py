@@ -24,11 +24,11 @@ from ricordo.runtime import Runtime
 from ricordo.storage import run_events, runs
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema import core_tables as tables
-from tests.agents.stage import Gate, Hooks, Stage, soon
 from tests.conftest import BOTH
-from tests.support import make
-from tests.support.clock import ManualClock
-from tests.support.serving import PIECES, PieceModel, events_of
+from tests.seams import make
+from tests.seams.server import PIECES, PieceModel, events_of
+from tests.seams.stage import Gate, Hooks, Stage, soon
+from tests.seams.stores import ManualClock
 
 DATABASES = BOTH
 SILENT = Resumption(has_pings=False, poll=0.02)

@@ -17,7 +17,7 @@ from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, TextChunk, T
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.support.serving import PIECES, Gate, ServerInThread, StrictLetta, events_of
+from tests.seams.server import PIECES, Gate, ServerInThread, StrictLetta, events_of
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
 USAGE = Usage(10, 4, 3, None, 2)

@@ -4,7 +4,7 @@ import httpx2
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id
-from tests.support.serving import ServerInThread, StrictLetta
+from tests.seams.server import ServerInThread, StrictLetta
 
 TOOLS = {
     "send_message": "letta_core",

@@ -4,8 +4,8 @@ import httpx2
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import new_id
-from tests.api.memory import ok, put, refused
-from tests.support.serving import MODEL, StrictLetta
+from tests.seams.http import ok, put, refused
+from tests.seams.server import MODEL, StrictLetta
 
 
 def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(

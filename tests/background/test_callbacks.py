@@ -18,9 +18,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import runs
 from ricordo.storage.engine.store import SqlStore, Transaction
-from tests.agents.stage import Hooks, Stage
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stage import Hooks, Stage
+from tests.seams.stores import START
 from tests.support.model_server import Answer, ModelServer
 
 

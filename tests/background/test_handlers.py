@@ -13,7 +13,7 @@ from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import jobs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from tests.support.clock import START
+from tests.seams.stores import START
 
 
 async def nothing(_runtime: object, _job: Job, _report: Report) -> None:

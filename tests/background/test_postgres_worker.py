@@ -20,7 +20,7 @@ from ricordo.storage import jobs
 from ricordo.storage.engine import wake_ups
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.store import Transaction
-from tests.support.jobs import QUICK, add, address_of, get, until, working
+from tests.seams.jobs import QUICK, add, address_of, get, until, working
 from tests.support.postgres import new_store
 
 SECONDS_AWAY = Pace(poll=30, beat=30)

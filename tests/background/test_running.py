@@ -11,7 +11,7 @@ from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.support.jobs import add, address_of, runtime_on, until
+from tests.seams.jobs import add, address_of, runtime_on, until
 
 DATABASES = ("sqlite", "postgresql")
 

@@ -17,8 +17,8 @@ from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, usage
 from ricordo.storage.paging import Page
 from tests.agents.conftest import *  # noqa: F403 - its stage
-from tests.agents.stage import Stage
-from tests.support.clock import START
+from tests.seams.stage import Stage
+from tests.seams.stores import START
 
 
 def job_of(agent: str) -> Job:

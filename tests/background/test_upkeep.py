@@ -25,9 +25,9 @@ from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from ricordo.storage.schema.search_tables import search_buffer, search_partitions
 from tests.conftest import BOTH
-from tests.support import make
-from tests.support.clock import START, ManualClock
-from tests.support.jobs import add, runtime_on
+from tests.seams import make
+from tests.seams.jobs import add, runtime_on
+from tests.seams.stores import START, ManualClock
 
 DATABASES = BOTH
 LIMIT = 10

@@ -15,8 +15,8 @@ from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.support.clock import ManualClock
-from tests.support.jobs import LIMIT, QUICK, add, get, until, working
+from tests.seams.jobs import LIMIT, QUICK, add, get, until, working
+from tests.seams.stores import ManualClock
 
 DATABASES = ("sqlite", "postgresql")
 ASLEEP = Pace(poll=60, beat=60, sweep=60, prune=60)

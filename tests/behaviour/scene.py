@@ -21,8 +21,8 @@ from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings
 from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.seams.server import LIMIT, ServerInThread, StrictLetta, events_of
 from tests.support.model_server import Answer, ModelServer, completion, tool_call
-from tests.support.serving import LIMIT, ServerInThread, StrictLetta, events_of
 
 OPENAI, CLAUDE = "openai/scripted-1", "anthropic/scripted-1"
 Wire = dict[str, Any]

@@ -14,7 +14,7 @@ from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.engine.store import Transaction
 from tests.behaviour.approving import asks, decides, pending, require_free
 from tests.behaviour.scene import Scene, calls, kinds, returns, roles, said
-from tests.support import make
+from tests.seams import make
 from tests.support.model_server import stream
 
 

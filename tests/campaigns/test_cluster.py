@@ -22,13 +22,12 @@ from ricordo.search.index import MessageFilter, Query
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.store import Transaction
-from tests.agents.stage import LIMIT, Gate, Held, Hooks, Stage, soon, text_of
 from tests.campaigns.sizes import short_and_long
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stage import LIMIT, Gate, Hooks, Stage, soon, text_of
+from tests.seams.stores import Held, ManualClock, flush
 from tests.support.cluster import Size, run_campaign
 from tests.support.postgres import server
-from tests.support.search import flush
 from tests.support.server_process import CAN_FORK
 
 DATABASES = ("postgresql",)

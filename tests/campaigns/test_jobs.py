@@ -22,8 +22,8 @@ from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
+from tests.seams.jobs import address_of
 from tests.support.job_worker import SILENCE, Run, is_ready, read_runs
-from tests.support.jobs import address_of
 from tests.support.postgres import new_store
 
 ROOT = Path(__file__).parent.parent.parent

@@ -24,7 +24,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, U
 from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
-from tests.support.serving import MODEL, Gate, ServerInThread, serving
+from tests.seams.server import MODEL, Gate, ServerInThread, serving
 
 
 class Page(Screen):

@@ -17,9 +17,9 @@ from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import MIGRATIONS
 from tests.cli.conftest import Shell, environment
+from tests.seams.server import ServerInThread, serving
+from tests.seams.stores import ManualClock
 from tests.support import postgres
-from tests.support.clock import ManualClock
-from tests.support.serving import ServerInThread, serving
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,9 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.sqlite import lock_file, open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from tests.cli.conftest import Shell, environment
-from tests.support import make, postgres
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
+from tests.support import postgres
 from tests.support.faults_corpus import KINDS, Broken, words_of
 
 BOTH = ("sqlite", "postgresql")

@@ -13,7 +13,8 @@ from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
 from tests.cli.conftest import Shell
-from tests.support import make, postgres
+from tests.seams import make
+from tests.support import postgres
 
 WORDS_ALONE = {"RICORDO_EMBEDDING": "none"}
 

@@ -4,7 +4,7 @@ import pytest
 
 from ricordo.domain.block import require_label
 from ricordo.errors import Invalid
-from tests.support import make
+from tests.seams import make
 
 
 def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_route_could_hold_is_none() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.clock import SystemClock, parse_date, parse_timestamp, to_datetime, to_micros, zone
 from ricordo.errors import Invalid
-from tests.support.clock import START, ManualClock
+from tests.seams.stores import START, ManualClock
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from ricordo.domain.message import (
     parts_from_json,
     parts_to_json,
 )
-from tests.support import make
+from tests.seams import make
 
 words = st.text(max_size=30)
 maybe = st.none() | words

@@ -29,8 +29,8 @@ from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.schema.memory_tables import commits, is_in_chain
 from tests.features.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
+from tests.seams.server import MODEL, ServerInThread
 from tests.support.reaching import Graph, package, sources
-from tests.support.serving import MODEL, ServerInThread
 
 # Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/blobs.py", "storage/proposals.py"}

@@ -25,9 +25,9 @@ from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store, Transaction
+from tests.seams.server import ServerInThread
 from tests.support import dolt
 from tests.support.git import git
-from tests.support.serving import ServerInThread
 
 BEFORE = "Her name is Ada."
 SECRET = "sk-1234567890abcdef1234567890abcdef"

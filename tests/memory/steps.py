@@ -10,7 +10,7 @@ from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks
 from ricordo.storage.engine.store import Store, Transaction
-from tests.support import make
+from tests.seams import make
 
 SCOPE = Scope()
 

@@ -27,8 +27,8 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import blocks as blocks_table
 from ricordo.storage.schema.memory_tables import chains
 from ricordo.storage.schema.memory_tables import proposals as proposals_table
-from tests.support import make
-from tests.support.overlap import overlapped
+from tests.seams import make
+from tests.seams.stores import overlapped
 
 ADA = Actor("user", "user-ada", "Ada")
 TUTOR = Actor("agent", "agent-tutor", "Tutor")

@@ -15,7 +15,7 @@ from ricordo.memory.outline import clipped
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired
 from ricordo.prompt.truncation import fit
-from tests.support import make
+from tests.seams import make
 
 AGENT = make.agent()
 SYSTEM = make.message(AGENT, "You are Nina. " * 20, "system")

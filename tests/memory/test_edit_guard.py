@@ -18,7 +18,7 @@ from ricordo.memory.edit_guard import (
     search_results,
 )
 from ricordo.memory.working_memory import PassageDraft, WorkingMemory
-from tests.support import make
+from tests.seams import make
 
 PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
 SYSTEM = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away at once."

@@ -14,8 +14,8 @@ from ricordo.storage import agents, blocks, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.memory.steps import SCOPE, reloaded, save, someone_else
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 CHANGED = 'Memory block "human" was changed by someone else in the meantime. Read it again in your instructions first.'
 TAKEN = 'The label "plans" belongs to another block, which you cannot see. Choose another label.'

@@ -25,7 +25,7 @@ from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, history, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from tests.support.clock import ManualClock
+from tests.seams.stores import ManualClock
 
 ADA = Actor("user", "user-ada", "Ada")
 AGENTS = tuple(Actor("agent", f"agent-{name}", name.title()) for name in ("tutor", "coach"))

@@ -15,7 +15,7 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 from ricordo.storage.schema.memory_tables import blobs, blocks, blocks_log, chains, commits, proposals
-from tests.support.statements import count_statements
+from tests.seams.stores import count_statements
 
 ADA = Actor("user", "user-ada", "Ada")
 TUTOR = Actor("agent", "agent-tutor", "Tutor")

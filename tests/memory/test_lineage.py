@@ -13,7 +13,7 @@ from ricordo.storage import archives, history, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from tests.support import make
+from tests.seams import make
 
 ADA = Actor("user", "user-ada", "Ada")
 

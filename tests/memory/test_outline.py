@@ -5,8 +5,8 @@ import pytest
 from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.memory.outline import outline
 from ricordo.prompt.packaging import heartbeat_event
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 AGENT = make.agent()
 BEAT = heartbeat_event("Go on.", "now")

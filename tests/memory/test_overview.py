@@ -7,8 +7,8 @@ from ricordo.domain.model import ToolSchema
 from ricordo.llm.tokens import tool_tokens, transcript_tokens
 from ricordo.memory.overview import overview
 from ricordo.prompt.system_prompt import system_prompt
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 AGENT = make.agent(context_window=64_000)
 STATE = AgentState(

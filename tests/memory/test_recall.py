@@ -16,8 +16,8 @@ from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 
 def _unheard(_done: int, _total: int) -> None:

@@ -16,7 +16,7 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from tests.memory.steps import save
-from tests.support import make
+from tests.seams import make
 
 LINES = "\n".join(["[TASK] Prove it", *(f"Line {number} of her notes" for number in range(22))])
 

@@ -17,8 +17,8 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents_archives
 from tests.memory.steps import SCOPE, save, someone_else
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 TEXT = "Name: Ada\nDrink: tea\nCity: Turin"
 TOO_CLOSE = (

@@ -16,7 +16,7 @@ from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.texts import text
 from ricordo.prompt.transcript import paired, transcript
-from tests.support import make
+from tests.seams import make
 
 AGENT = make.agent()
 BEAT = heartbeat_event("Go on.", "now")

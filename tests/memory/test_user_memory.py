@@ -22,7 +22,7 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains
-from tests.support import make
+from tests.seams import make
 
 ADA = Actor("user", "user-ada", "Ada")
 TUTOR = Actor("agent", "agent-tutor", "Tutor")

@@ -17,7 +17,7 @@ from ricordo.memory.working_memory import (
     PassageDraft,
     WorkingMemory,
 )
-from tests.support import make
+from tests.seams import make
 
 AGENT = make.agent()
 HUMAN = make.block("human", "Ada", limit=10)

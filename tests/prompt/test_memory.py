@@ -12,7 +12,7 @@ from ricordo.domain.agent import AgentType
 from ricordo.domain.block import Block, Policy, require_label
 from ricordo.errors import Invalid
 from ricordo.prompt.memory import MemorySection, OpenFile, PromptDirectory, is_numbered, render_memory
-from tests.support import make
+from tests.seams import make
 
 GOLDEN = Path(__file__).parent / "golden"
 PERSONA = make.block("persona", "I am Nina.\nI keep notes.", description="Who you are.", limit=500)

@@ -21,7 +21,7 @@ from ricordo.prompt.packaging import (
     summary_event,
     truncate,
 )
-from tests.support import make
+from tests.seams import make
 
 NOW = to_micros(datetime(2026, 1, 20, 22, 13, 45, 999_999, tzinfo=UTC))
 TIME = "2026-01-20 02:13:45 PM PST-0800"

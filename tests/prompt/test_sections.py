@@ -6,8 +6,8 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.prompt.memory import MemorySection, OpenFile, PromptDirectory, render_memory
 from ricordo.prompt.system_prompt import Sections, sections, system_prompt
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 
 def compiled(system: str, *blocks: Block) -> str:

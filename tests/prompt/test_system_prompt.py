@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND, to_micros
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
-from tests.support import make
+from tests.seams import make
 
 GOLDEN = Path(__file__).parent / "golden"
 AGENT = make.agent(id="agent-11111111-1111-4111-8111-111111111111", timezone="America/Los_Angeles")

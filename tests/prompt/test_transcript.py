@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.prompt.transcript import INTERRUPTED, paired, transcript
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 AGENT = make.agent()
 NOON = START + 12 * 3600 * 1_000_000

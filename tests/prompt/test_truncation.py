@@ -19,7 +19,7 @@ from ricordo.llm.tokens import message_tokens, transcript_tokens
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.transcript import paired, transcript
 from ricordo.prompt.truncation import LEAST_ROOM, SystemPromptTooLong, exchanges, fit, shorten
-from tests.support import make
+from tests.seams import make
 
 AGENT = make.agent()
 SYSTEM = make.message(AGENT, "You are Nina." * 5, "system")

@@ -13,8 +13,8 @@ from ricordo.search.query import Query
 from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from tests.support import make
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import flush
 
 AGENT = make.agent(id="agent-1")
 TABLES = ("search_partitions", "search_buffer", "search_documents", "search_postings", "search_terms", "search_vectors")

@@ -17,9 +17,8 @@ from ricordo.search.write_buffer import IndexEntry, pack, unpack
 from ricordo.storage import conversations, messages
 from ricordo.storage.engine.store import Store, Transaction
 from tests.conftest import BOTH
-from tests.support import make
-from tests.support.clock import START
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import START, flush
 
 WORDS = ("tea", "rain", "Lisbon", "violin", "bread", "harbour", "snow")
 NAMES = (None, "Anna", "Bert Lisbon")

@@ -23,9 +23,8 @@ from ricordo.search.index import (
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.search_tables import search_buffer, search_postings, search_terms
-from tests.support import make
-from tests.support.clock import START
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import START, flush
 
 # None of them is a stop word in any language: three words with two "dog" count as Danish, where that means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")

@@ -26,8 +26,8 @@ from ricordo.storage import archives
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.search_tables import search_buffer, search_partitions, search_vectors
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
 
 
 def unheard(_done: int, _total: int) -> None:

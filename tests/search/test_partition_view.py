@@ -9,9 +9,8 @@ from ricordo.search.index import MessageFilter, Query, insert_messages
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
-from tests.support import make
-from tests.support.clock import START
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import START, flush
 
 DATABASES = BOTH
 MINUTE = 60_000_000

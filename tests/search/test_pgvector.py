@@ -30,8 +30,8 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import open_sqlite
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
 from tests.support.postgres import name_in, server
 
 DATABASES = ("postgresql",)

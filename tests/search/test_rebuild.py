@@ -29,8 +29,8 @@ from ricordo.storage.schema.search_tables import (
     search_terms,
     search_vectors,
 )
+from tests.seams import make
 from tests.search.test_indexer import Library, unheard
-from tests.support import make
 
 TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
 QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")

@@ -15,8 +15,8 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 

@@ -17,8 +17,8 @@ from ricordo.storage.deletion import hide_archive
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 
 async def test_an_archive_and_its_passages_read_back_as_they_were_written(store: SqliteStore, scope: Scope) -> None:

@@ -11,8 +11,8 @@ from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.memory_tables import chains
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 

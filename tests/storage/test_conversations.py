@@ -16,8 +16,8 @@ from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.core_tables import organizations
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 ALL = Page(limit=1000, order="asc")
 Order = Literal["asc", "desc"]

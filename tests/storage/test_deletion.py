@@ -22,8 +22,8 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata
-from tests.support import make
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import flush
 
 TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_partitions", "search_buffer")
 MOST_ROWS = 500

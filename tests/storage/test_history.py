@@ -13,9 +13,8 @@ from ricordo.storage import blobs, blocks, history
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import commits
-from tests.support import make
-from tests.support.overlap import overlapped
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements, overlapped
 
 
 async def stored(store: SqliteStore, *labels: str) -> tuple[Chain, list[Block]]:

@@ -10,8 +10,8 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.paging import Page
-from tests.support.clock import ManualClock
-from tests.support.jobs import add, get
+from tests.seams.jobs import add, get
+from tests.seams.stores import ManualClock
 
 ELSEWHERE = Scope(organization_id="org-2")
 

@@ -12,9 +12,8 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.messages import searchable_text
 from ricordo.storage.paging import Page
-from tests.support import make
-from tests.support.clock import START
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import START, count_statements
 
 AGENT = make.agent()
 

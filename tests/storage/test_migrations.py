@@ -18,7 +18,7 @@ from ricordo.storage import migrations
 from ricordo.storage.engine import backups as module
 from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.sqlite import open_sqlite
-from tests.support import make
+from tests.seams import make
 
 
 def add_colour(connection: Connection) -> None:

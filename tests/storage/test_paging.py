@@ -14,8 +14,8 @@ from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 SIZE = 14
 places = st.none() | st.integers(0, SIZE - 1)

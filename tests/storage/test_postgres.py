@@ -45,10 +45,9 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import Toolbox
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock, flush
 from tests.support.postgres import name_in, server
-from tests.support.search import flush
 
 DATABASES = ("postgresql",)
 LIMIT = 10  # seconds

@@ -15,9 +15,8 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from tests.support import make
-from tests.support.clock import START
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import START, count_statements
 
 
 async def stored(store: SqliteStore, *new: Proposal) -> Chain:

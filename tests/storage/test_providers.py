@@ -13,7 +13,7 @@ from ricordo.storage import providers
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.paging import Page
-from tests.support.clock import START
+from tests.seams.stores import START
 
 STRANGER = Scope(organization_id="org-00000000-0000-4000-8000-00000000000b")
 

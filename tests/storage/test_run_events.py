@@ -11,8 +11,8 @@ from ricordo.storage import run_events, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.run_events import RunEvent
-from tests.support import make
-from tests.support.clock import START, ManualClock
+from tests.seams import make
+from tests.seams.stores import START, ManualClock
 
 
 @pytest.fixture

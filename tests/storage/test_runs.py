@@ -12,9 +12,8 @@ from ricordo.errors import Collision, LeaseLost, NotFound
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
-from tests.support import make
-from tests.support.clock import START
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import START, count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 

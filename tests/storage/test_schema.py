@@ -15,7 +15,7 @@ from sqlalchemy import Table
 
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.schema.columns import erasure_of, metadata, seq, string
-from tests.support.serving import MODEL, serving
+from tests.seams.server import MODEL, serving
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "schema-1.sql"
 

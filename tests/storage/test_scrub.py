@@ -8,7 +8,8 @@ from sqlalchemy import text
 from ricordo.storage import scrub
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from tests.support import make, postgres
+from tests.seams import make
+from tests.support import postgres
 from tests.support.canaries import CANARY, in_files, in_heap
 
 

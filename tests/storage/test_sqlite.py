@@ -21,8 +21,8 @@ from ricordo.storage import agents, blocks, messages
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages as messages_table
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 DATABASES = ("sqlite",)
 on_posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")

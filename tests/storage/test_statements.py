@@ -27,7 +27,7 @@ from sqlalchemy import (
 from ricordo.errors import Invalid
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.store import Transaction
-from tests.support.statements import count_statements
+from tests.seams.stores import count_statements
 
 DATABASES = ("postgresql",)
 _FREE = MetaData()

@@ -17,8 +17,8 @@ from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema.core_tables import messages
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
 from tests.support.postgres import server
 
 LIMIT = 10  # seconds

@@ -10,7 +10,7 @@ from ricordo.storage import tools
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
 from ricordo.storage.tools import ToolFilter
-from tests.support import make
+from tests.seams import make
 
 ELSEWHERE = Scope(organization_id="org-2")
 

@@ -8,8 +8,8 @@ from ricordo.domain.run import Run, Trace
 from ricordo.domain.scope import Scope
 from ricordo.storage import runs, traces
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.stores import START
 
 
 async def stored_run(store: SqliteStore) -> Run:

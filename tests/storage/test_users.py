@@ -11,7 +11,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.schema.core_tables import organizations
 from ricordo.storage.schema.core_tables import users as table
-from tests.support.overlap import overlapped
+from tests.seams.stores import overlapped
 
 ELSEWHERE = Scope(organization_id="org-2")
 

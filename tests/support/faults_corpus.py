@@ -18,7 +18,7 @@ from ricordo.domain.run import Run
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
-from tests.support import make
+from tests.seams import make
 
 
 @dataclass

@@ -25,7 +25,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox
-from tests.support.clock import ManualClock
+from tests.seams.stores import ManualClock
 from tests.support.faults_model import TIME_OUT
 from tests.support.postgres import name_in, server
 

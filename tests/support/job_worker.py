@@ -17,7 +17,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.sqlite import open_sqlite
-from tests.support.jobs import working
+from tests.seams.jobs import working
 
 SILENCE = 1.0
 PACE = Pace(poll=0.05, beat=0.1, sweep=0.2, silence=SILENCE)

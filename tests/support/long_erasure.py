@@ -28,8 +28,8 @@ from ricordo.storage import conversations, jobs
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import Toolbox
-from tests.support import make
-from tests.support.search import flush
+from tests.seams import make
+from tests.seams.stores import flush
 
 NEEDLE = "needle"
 _AT_ONCE = 250

@@ -33,7 +33,8 @@ from ricordo.memory.working_memory import NO_REASON, WorkingMemory
 from ricordo.storage import agents, blobs, history
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.store import Store, Transaction
-from tests.support import make, postgres
+from tests.seams import make
+from tests.support import postgres
 
 ROOT = Path(__file__).parent.parent.parent
 USER = "ada"

@@ -7,7 +7,7 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, schema_of
-from tests.support import make
+from tests.seams import make
 
 SCOPE = Scope()
 

@@ -21,7 +21,7 @@ from ricordo.tools.presentation import (
     schema_for,
     with_thoughts,
 )
-from tests.support import make
+from tests.seams import make
 
 PLAIN, BEATS, THINKS = ToolPresentation(), ToolPresentation(heartbeat=True), ToolPresentation(thinks_in_arguments=True)
 BOTH = ToolPresentation(heartbeat=True, thinks_in_arguments=True)

@@ -16,7 +16,7 @@ from ricordo.errors import Unavailable
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage.engine.store import to_json
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result, schema_of
-from tests.support import make
+from tests.seams import make
 
 LIMIT = 5  # seconds that a handshake may take before the test fails
 

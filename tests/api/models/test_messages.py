@@ -17,8 +17,8 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.prompt.packaging import heartbeat_event
-from tests.api.fits import require_fits
-from tests.support import make
+from tests.seams import make
+from tests.seams.http import require_fits
 
 AGENT = make.agent()
 FORMAT = MessageFormat()

@@ -21,7 +21,7 @@ from ricordo.api.models.turns import SendRequest
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from tests.support.serving import MODEL, ServerInThread
+from tests.seams.server import MODEL, ServerInThread
 
 AGENT_LATER: dict[str, Any] = {
     "enable_sleeptime": True,

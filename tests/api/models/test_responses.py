@@ -61,9 +61,9 @@ from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import HeldBlock, Lineage
 from ricordo.memory.overview import overview
 from ricordo.storage.job_queue import Queue
-from tests.api.fits import require_fits
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.http import require_fits
+from tests.seams.stores import START
 
 STAMP = "2026-01-01T00:00:00.000000Z"
 ID, OTHER = bytes(range(20)), bytes(range(1, 21))

@@ -13,8 +13,8 @@ from ricordo.memory.working_memory import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store
-from tests.support import make
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import count_statements
 
 
 async def audited(store: Store) -> Audit:

@@ -16,7 +16,7 @@ from ricordo.features.dolt.commits import (
     trailer_of,
     version_message,
 )
-from tests.support.clock import START
+from tests.seams.stores import START
 
 ADA = Actor("user", "user-1", "Ada")
 

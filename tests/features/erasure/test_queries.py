@@ -18,7 +18,7 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blobs, blocks, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from tests.support import make
+from tests.seams import make
 from tests.support.git import fsck
 from tests.support.objects import commit_of
 

@@ -23,9 +23,9 @@ from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
 from tests.conftest import BOTH
+from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, serving
 from tests.support import postgres
 from tests.support.canaries import CANARY, canary, in_files, in_heap, in_tables, rows
-from tests.support.serving import LIMIT, MODEL, Gate, ServerInThread, serving
 
 # What changes by itself, or because of those who stay.
 UNSETTLED = ("jobs", "expenses")

@@ -27,12 +27,11 @@ from ricordo.storage.migrations import create_missing
 from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata, seq, string
 from ricordo.storage.schema.memory_tables import blobs, is_in_chain
-from tests.agents.stage import Stage
 from tests.conftest import BOTH
-from tests.support import make
+from tests.seams import make
+from tests.seams.stage import Stage
+from tests.seams.stores import flush, killed_after
 from tests.support.canaries import canary, in_tables
-from tests.support.kills import killed_after
-from tests.support.search import flush
 
 DATABASES = BOTH
 SCOPE = Scope()

@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.features.formats import routes as exporting
-from tests.api.memory import get, ok, post, propose, put
+from tests.seams.http import get, ok, post, propose, put
 
 
 def archive_of(http: httpx2.Client, user: str) -> zipfile.ZipFile:

@@ -5,8 +5,8 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.memory.schemas import FOLDER
-from tests.api.memory import get, ok, put, refused
-from tests.support.serving import ServerInThread
+from tests.seams.http import get, ok, put, refused
+from tests.seams.server import ServerInThread
 
 
 @pytest.fixture

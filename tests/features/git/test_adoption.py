@@ -18,7 +18,7 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.schema.memory_tables import blobs, commits, git_objects
-from tests.support import make
+from tests.seams import make
 from tests.support.git import fsck, git
 from tests.support.objects import commit_of
 

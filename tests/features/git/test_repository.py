@@ -19,7 +19,7 @@ from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import chains, commits, is_in_chain
-from tests.support import make
+from tests.seams import make
 from tests.support.git import fsck, git, ids
 
 LABELS = ("human", "persona", "courses", "courses/maths", "courses/week 1/notes", "Übung", "courses-old")

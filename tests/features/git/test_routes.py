@@ -20,8 +20,8 @@ from ricordo.features.git import receiver as receiving
 from ricordo.features.git.packs import Bounds
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
+from tests.seams.server import ServerInThread, serving
 from tests.support.git import fsck, git, ids, run_git
-from tests.support.serving import ServerInThread, serving
 
 ADA = Actor("user", "user-1", "Ada")
 _numbers = count(1)

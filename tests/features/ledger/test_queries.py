@@ -14,9 +14,8 @@ from ricordo.errors import Conflict
 from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.storage import conversations, deletion, runs, usage
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.support import make
-from tests.support.clock import START
-from tests.support.statements import count_statements
+from tests.seams import make
+from tests.seams.stores import START, count_statements
 
 ALL = (START - 10 * DAY, START + 10 * DAY)
 

@@ -14,8 +14,8 @@ from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.features.ledger.models import BudgetResponse, LedgerResponse
 from ricordo.features.ledger.service import FILE
-from tests.api.fits import require_fits
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.seams.http import require_fits
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 PRICES = f'currency = "EUR"\n["{MODEL}"]\ninput = 10\ncached = 1\noutput = 100\n'
 

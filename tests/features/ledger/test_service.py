@@ -8,7 +8,7 @@ from ricordo.domain.clock import DAY, day_of
 from ricordo.domain.usage import Budget, Usage
 from ricordo.features.ledger.queries import LedgerEntry
 from ricordo.features.ledger.service import Cost, LedgerLine, Price, Prices, settle, total
-from tests.support.clock import START
+from tests.seams.stores import START
 
 DEAR = Price(Decimal(2), Decimal(8), cached=Decimal("0.5"), cache_write=Decimal("2.5"))
 

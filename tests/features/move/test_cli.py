@@ -8,7 +8,8 @@ import pytest
 from ricordo.cli.progress import ProgressLine
 from ricordo.storage.engine.sqlite import open_sqlite
 from tests.cli.conftest import Shell
-from tests.support import make, postgres
+from tests.seams import make
+from tests.support import postgres
 
 
 def fill(path: Path) -> str:

@@ -35,8 +35,9 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import agents, archives, expenses, providers, run_events, traces
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
-from tests.support import make, postgres
-from tests.support.serving import serving
+from tests.seams import make
+from tests.seams.server import serving
+from tests.support import postgres
 
 ODD: dict[str, Any] = {
     "emoji": "👩‍👩‍👧‍👦 🇮🇹",

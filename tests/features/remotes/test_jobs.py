@@ -28,11 +28,10 @@ from ricordo.storage import jobs, versions
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.paging import Page
 from tests.conftest import BOTH
-from tests.support.clock import ManualClock
+from tests.seams.jobs import runtime_on, until, working
+from tests.seams.stores import ManualClock, count_statements
 from tests.support.git import git
-from tests.support.jobs import runtime_on, until, working
 from tests.support.notebook import Notebooks
-from tests.support.statements import count_statements
 from tests.support.synced import ADA, SyncedMemory
 
 DATABASES = BOTH

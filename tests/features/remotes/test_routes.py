@@ -10,9 +10,9 @@ from ricordo import app
 from ricordo.domain.ids import new_id
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
-from tests.api.memory import ok, put, refused
+from tests.seams.http import ok, put, refused
+from tests.seams.server import ServerInThread, serving
 from tests.support.notebook import Notebooks
-from tests.support.serving import ServerInThread, serving
 
 LIMIT = 20.0
 NOTEBOOKS = Notebooks()

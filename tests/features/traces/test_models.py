@@ -3,9 +3,9 @@ from dataclasses import replace
 from ricordo.api.models.runs import RunMetricsResponse
 from ricordo.domain.run import Trace
 from ricordo.features.traces.models import TraceResponse
-from tests.api.fits import require_fits
-from tests.support import make
-from tests.support.clock import START
+from tests.seams import make
+from tests.seams.http import require_fits
+from tests.seams.stores import START
 
 RUN = make.run(make.agent())
 

@@ -12,8 +12,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
 from ricordo.features.traces.models import TraceResponse
 from ricordo.llm.scripted import call
-from tests.api.fits import require_fits
-from tests.support.serving import MODEL, ServerInThread, StrictLetta
+from tests.seams.http import require_fits
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from letta_client import APIStatusError
 from ricordo.errors import NotFound
 from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
-from tests.support.serving import MODEL, StrictLetta, serving
+from tests.seams.server import MODEL, StrictLetta, serving
 
 PERSONA = PersonaBlock(name="Nina", role="Tutor")
 

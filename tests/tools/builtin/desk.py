@@ -17,7 +17,7 @@ from ricordo.storage import agents
 from ricordo.storage.engine.store import Store
 from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import Toolbox, ToolContext
-from tests.support import make
+from tests.seams import make
 
 BOX = Toolbox(plugin.tools())
 ATTACHED = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in BOX}

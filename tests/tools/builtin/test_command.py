@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.support import make
+from tests.seams import make
 from tests.tools.builtin.desk import BOX, Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕"

@@ -10,7 +10,7 @@ from ricordo.domain.scope import Scope
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.memory import memory_insert, memory_replace
 from ricordo.tools.toolbox import ToolContext
-from tests.support import make
+from tests.seams import make
 from tests.tools.builtin.desk import Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin"

@@ -13,7 +13,7 @@ from ricordo.storage import agents, proposals
 from ricordo.storage.engine.store import Store
 from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
-from tests.support import make
+from tests.seams import make
 from tests.tools.builtin.desk import Desk, paper_desk
 
 TEXT = "Name: Ada\nDrink: tea\nCity: Turin, near tea shops"

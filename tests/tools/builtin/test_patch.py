@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.patch import _patched
-from tests.support import make
+from tests.seams import make
 from tests.tools.builtin.desk import Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin\n- likes: cats\n\nEnd"

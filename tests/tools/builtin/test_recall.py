@@ -14,8 +14,8 @@ from ricordo.storage import archives
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.paging import Page
 from ricordo.tools.builtin.recall import time_ago
-from tests.support import make
-from tests.support.clock import ManualClock
+from tests.seams import make
+from tests.seams.stores import ManualClock
 from tests.tools.builtin.desk import Desk, desk, paper_desk
 
 NOBODY = "No results found."

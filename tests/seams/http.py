@@ -1,8 +1,10 @@
-"""Short words for tests of users' memory over HTTP."""
+"""Short words for tests over HTTP: a user's memory, and whether an answer is what the OpenAPI document promises."""
 
 from typing import Any
 
 import httpx2
+import orjson
+from pydantic import TypeAdapter
 
 Wire = dict[str, Any]
 
@@ -38,3 +40,8 @@ def refused(answer: httpx2.Response, status: int) -> str:
     """Why an answer that must be a refusal with this status is one."""
     assert answer.status_code == status, answer.text
     return str(answer.json()["detail"])
+
+
+def require_fits(model: Any, answer: Any) -> None:
+    """Raise where a field is missing, unnamed or of another type, once the answer has been through JSON."""
+    TypeAdapter(model).validate_json(orjson.dumps(answer), strict=True)

@@ -23,7 +23,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import agents as agent_rows
 from ricordo.storage.schema.core_tables import agents_tags
 from ricordo.storage.schema.core_tables import conversations as conversation_rows
-from tests.support.clock import START
+from tests.seams.stores import START
 
 
 def agent(name: str = "Nina", **fields: Any) -> Agent:

@@ -1,14 +1,11 @@
 """A runtime on a real database with a scripted model, and short words for what the tests of turns do with it."""
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
-
-from sqlalchemy import text
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
@@ -242,55 +239,3 @@ async def soon(awaitable: Awaitable[T]) -> T:
     """The result, which must come within the limit."""
     async with asyncio.timeout(LIMIT):
         return await awaitable
-
-
-class Held:
-    """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
-
-    def __init__(self, store: SqlStore, beginning: str) -> None:
-        self._observers = store.statements.observers
-        self._beginning = beginning
-        self._reached = threading.Event()
-        self._released = threading.Event()
-
-    def __enter__(self) -> "Held":
-        self._observers.append(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # The listener stays, as it may be listening just now; it holds nothing a second time.
-        self._reached.set()
-        self._released.set()
-
-    async def reached(self) -> None:
-        """Wait, with a limit, until the statement is about to run."""
-        assert await asyncio.to_thread(self._reached.wait, LIMIT)
-
-    def release(self) -> None:
-        """Let the statement run."""
-        self._released.set()
-
-    def _note(self, statement: str) -> None:
-        if statement.startswith(self._beginning) and not self._reached.is_set():
-            self._reached.set()
-            self._released.wait(LIMIT)
-
-
-async def broken(store: SqlStore, what: str) -> None:
-    """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
-    if store.engine.dialect.name == "sqlite":
-        trigger = f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
-    else:
-        refuse = "BEGIN RAISE integrity_constraint_violation USING MESSAGE = 'disk is full'; END"
-        function = f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refuse} $$"
-        await store.write(lambda tx: tx.run(text(function)))
-        event, _, when = what.partition(" WHEN ")
-        where = f"WHEN ({when})" if when else ""
-        trigger = f"CREATE TRIGGER broken BEFORE {event} FOR EACH ROW {where} EXECUTE FUNCTION refuse()"
-    await store.write(lambda tx: tx.run(text(trigger)))
-
-
-async def mended(store: SqlStore) -> None:
-    """Undo `broken`."""
-    undo = "DROP TRIGGER broken" if store.engine.dialect.name == "sqlite" else "DROP FUNCTION refuse CASCADE"
-    await store.write(lambda tx: tx.run(text(undo)))

@@ -1,0 +1,206 @@
+"""What tests do with a store: a clock they set, counted statements, writes that overlap, wait, fail or die, a flushed index."""
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import event, text
+
+from ricordo.runtime import Runtime
+from ricordo.search import flush as flushing
+from ricordo.search.deletion import next_deletion
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
+
+LIMIT = 5  # seconds that a held or overlapped write may take, also on a busy machine
+START = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
+
+
+class ManualClock:
+    """Stands still, but for one microsecond a call and for what `advance` adds."""
+
+    def __init__(self, start: int = START) -> None:
+        self._now = start
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC; each call gives a later one."""
+        with self._lock:
+            self._now += 1
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let this much time pass at once."""
+        with self._lock:
+            self._now += round(seconds * 1_000_000)
+
+
+_BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
+_JOBS = re.compile(r"(?:INTO|UPDATE|FROM) jobs\b|procrastinate_")
+
+
+@dataclass
+class Counted:
+    """What ran since the count began: the SQL of each statement, and how many transactions were opened."""
+
+    statements: list[str] = field(default_factory=list)
+    transactions: int = 0
+
+    def note(self, statement: str) -> None:
+        """Count one execution."""
+        word = statement.lstrip().split(None, 1)[0].upper()
+        if word == "BEGIN":
+            self.transactions += 1
+        elif word not in _BOUNDARIES and not _JOBS.search(statement):
+            self.statements.append(statement)
+
+
+@contextmanager
+def count_statements(store: SqlStore) -> Iterator[Counted]:
+    """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
+    counted = Counted()
+
+    def note(_connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool) -> None:
+        counted.note(statement)
+
+    # Prepared statements go to the driver by themselves, all others through SQLAlchemy.
+    store.statements.observers.append(counted.note)
+    event.listen(store.engine, "before_cursor_execute", note)
+    try:
+        yield counted
+    finally:
+        event.remove(store.engine, "before_cursor_execute", note)
+        store.statements.observers.remove(counted.note)
+
+
+def delete_documents(tx: Transaction, owner_id: str) -> None:
+    """Take out of the partition what its buffer says was deleted."""
+    while deletion := next_deletion(tx, owner_id, 4096):
+        for step in deletion.steps():
+            prepared = deletion.prepare(tx, step)
+            assert prepared is not None
+            state, writes = prepared
+            for write in writes:
+                after = deletion.write(tx, state, write)
+                assert after is not None
+                state = after
+
+
+def flush(tx: Transaction, kind: str, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
+    """The same, then flush the oldest rows of the buffer, at most so many; returns how many were flushed."""
+    delete_documents(tx, owner_id)
+    return flushing.flush(tx, kind, owner_id, most)
+
+
+_BRIEFLY = 0.1
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+async def overlapped(
+    store: Store, first: Callable[[Transaction], Any], second: Callable[[Transaction], Any]
+) -> tuple[Any, Any]:
+    """What both came to, or what they raised. On PostgreSQL the first commits once the second waits for it, or soon after."""
+    has_written = threading.Event()
+    has_begun = threading.Event()
+
+    def early(tx: Transaction) -> Any:
+        result = first(tx)
+        has_written.set()
+        if isinstance(store, PostgresStore):
+            assert has_begun.wait(LIMIT)
+            end = time.monotonic() + _BRIEFLY
+            while time.monotonic() < end and not tx.connection.exec_driver_sql(_WAITING).scalar_one():
+                time.sleep(0.002)
+        return result
+
+    def late(tx: Transaction) -> Any:
+        assert has_written.wait(LIMIT)
+        has_begun.set()
+        return second(tx)
+
+    one, two = await asyncio.gather(store.write(early), store.write(late), return_exceptions=True)
+    return one, two
+
+
+class Held:
+    """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
+
+    def __init__(self, store: SqlStore, beginning: str) -> None:
+        self._observers = store.statements.observers
+        self._beginning = beginning
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def __enter__(self) -> "Held":
+        self._observers.append(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The listener stays, as it may be listening just now; it holds nothing a second time.
+        self._reached.set()
+        self._released.set()
+
+    async def reached(self) -> None:
+        """Wait, with a limit, until the statement is about to run."""
+        assert await asyncio.to_thread(self._reached.wait, LIMIT)
+
+    def release(self) -> None:
+        """Let the statement run."""
+        self._released.set()
+
+    def _note(self, statement: str) -> None:
+        if statement.startswith(self._beginning) and not self._reached.is_set():
+            self._reached.set()
+            self._released.wait(LIMIT)
+
+
+async def broken(store: SqlStore, what: str) -> None:
+    """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
+    if store.engine.dialect.name == "sqlite":
+        trigger = f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+    else:
+        refuse = "BEGIN RAISE integrity_constraint_violation USING MESSAGE = 'disk is full'; END"
+        function = f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refuse} $$"
+        await store.write(lambda tx: tx.run(text(function)))
+        event, _, when = what.partition(" WHEN ")
+        where = f"WHEN ({when})" if when else ""
+        trigger = f"CREATE TRIGGER broken BEFORE {event} FOR EACH ROW {where} EXECUTE FUNCTION refuse()"
+    await store.write(lambda tx: tx.run(text(trigger)))
+
+
+async def mended(store: SqlStore) -> None:
+    """Undo `broken`."""
+    undo = "DROP TRIGGER broken" if store.engine.dialect.name == "sqlite" else "DROP FUNCTION refuse CASCADE"
+    await store.write(lambda tx: tx.run(text(undo)))
+
+
+class DyingStore:
+    """A store whose server is killed after some writes."""
+
+    def __init__(self, store: Any, writes: int) -> None:
+        self.clock, self._store, self._left = store.clock, store, writes
+        self.read = store.read
+
+    async def write(self, work: Any) -> Any:
+        """Write, unless the end has come."""
+        if not self._left:
+            raise asyncio.CancelledError
+        self._left -= 1
+        return await self._store.write(work)
+
+
+@contextmanager
+def killed_after(runtime: Runtime, writes: int) -> Iterator[None]:
+    """Let the server die after so many writes."""
+    store, indexing = runtime.store, runtime.indexing
+    runtime.store = DyingStore(store, writes)  # type: ignore[assignment]
+    runtime.indexing = replace(indexing, store=runtime.store)
+    try:
+        yield
+    finally:
+        runtime.store, runtime.indexing = store, indexing
