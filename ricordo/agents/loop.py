@@ -143,7 +143,7 @@ def build_request(
     agent, asked, now = turn.state.agent, turn.request, runtime.store.clock.now()
     recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
     provider = turn.model.info.provider
-    prompt = system_prompt(turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines())
+    prompt = system_prompt(turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines)
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
     window = turn.window if window is None else window

@@ -92,9 +92,9 @@ def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
     if is_heartbeat(turn):
         thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
         how, must_call = ToolPresentation(True, thinks, speech, quoting), True
-    tools = {name: schema_for(tool, how, is_terminal=rules.is_terminal(name)) for name, tool in bare.items()}
+    tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
     choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
-    gated = client | {name for name in tools if rules.needs_approval(name)}
+    gated = client | {name for name in tools if name in rules.gated}
     return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered)
 
 
@@ -189,8 +189,8 @@ def next_action(
         action = NextAction("tool_rule")
     elif not speaks_by_tools:
         action = NextAction()
-    elif outcome.continues:
-        action = NextAction(heartbeat=outcome.reason or REQUESTED)
+    elif outcome.reason:
+        action = NextAction(heartbeat=outcome.reason)
     elif any(result.status == "error" for result in results):
         action = NextAction(heartbeat=AFTER_FAILURE)
     else:

@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "boolean": (bool,),
     "object": (dict,),
-    "array": (list, tuple),
+    "array": (list,),
     "null": (type(None),),
 }
 
@@ -108,27 +108,27 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
     """
     # Most calls hold none of them, and need not be read: only an escaped letter could hide a name.
     is_formatted = call.name == SPEECH_TOOL and how.response_format
-    if not (is_formatted or _ADDED.search(call.arguments)):
-        return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
-    arguments = _object(call.arguments)
+    arguments = _object(call.arguments) if is_formatted or _ADDED.search(call.arguments) else None
     if arguments is None:
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
     own = schema.parameters.get("properties", {}) if schema else None
-    thoughts, wants, quote = "", False, ""
-    kept, stored = call.arguments, call
-    if THINKING in arguments and _is_ours(THINKING, how.thinks_in_arguments, own):
-        thoughts = _text(arguments.pop(THINKING))
-        kept = _dumps(arguments)
-        stored = replace(call, arguments=kept)
-    if HEARTBEAT in arguments and _is_ours(HEARTBEAT, how.heartbeat, own):
-        wants = _means_yes(arguments.pop(HEARTBEAT)) and how.heartbeat
-        kept = _dumps(arguments)
-    if QUOTE in arguments and call.name in how.quoting and (own is None or QUOTE not in own):
-        quote = _text(arguments.pop(QUOTE))
-        kept = _dumps(arguments)
-    if is_formatted and not isinstance(arguments.get(SPEECH_ARGUMENT, ""), str):
-        kept = _dumps({**arguments, SPEECH_ARGUMENT: _text(arguments[SPEECH_ARGUMENT])})
-    return ParsedCall(stored, thoughts, wants, kept, quote)
+    added = {THINKING: how.thinks_in_arguments, HEARTBEAT: how.heartbeat}
+    ours = {name for name, adds in added.items() if (adds if own is None else name not in own)} & arguments.keys()
+    if QUOTE in arguments and call.name in how.quoting and QUOTE not in (own or ()):
+        ours.add(QUOTE)
+    stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
+    if THINKING in ours:
+        stored = replace(call, arguments=_dumps({name: arguments[name] for name in arguments if name != THINKING}))
+    is_structured = is_formatted and not isinstance(kept.get(SPEECH_ARGUMENT, ""), str)
+    if is_structured:
+        kept[SPEECH_ARGUMENT] = _text(kept[SPEECH_ARGUMENT])
+    return ParsedCall(
+        stored,
+        _text(arguments[THINKING]) if THINKING in ours else "",
+        wants_heartbeat=HEARTBEAT in ours and how.heartbeat and _means_yes(arguments[HEARTBEAT]),
+        arguments=_dumps(kept) if ours or is_structured else call.arguments,
+        quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
+    )
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -146,10 +146,8 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
             known = ", ".join(properties) or "none"
             raise Invalid(f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}.")
         if not _fits(value, properties[name], schema.parameters):
-            raise Invalid(
-                f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema. "
-                "Change the rule."
-            )
+            told = f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema."
+            raise Invalid(f"{told} Change the rule.")
     arguments = _object(call.arguments)
     if arguments is None or not values:
         return call
@@ -164,7 +162,12 @@ def _presented(
     schema: dict[str, Any] = orjson.loads(parameters)
     properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
     if speech and SPEECH_ARGUMENT in properties:
-        schema |= _with_speech(schema, properties, orjson.loads(speech))
+        said: dict[str, Any] = orjson.loads(speech)
+        said.pop("$schema", None)
+        # A `$ref` looks for definitions at the root.
+        schema |= {key: {**schema.get(key, {}), **said.pop(key)} for key in ("$defs", "definitions") if key in said}
+        described = {"description": properties[SPEECH_ARGUMENT].get("description", "What to say."), **said}
+        properties[SPEECH_ARGUMENT] = _rooted(described)
     if quotes and QUOTE not in properties:
         properties[QUOTE] = dict(_QUOTE_SCHEMA)
     if thinks and THINKING not in properties:
@@ -174,17 +177,6 @@ def _presented(
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
         required = [*required, HEARTBEAT]
     return ToolSchema(name, description, {**schema, "type": "object", "properties": properties, "required": required})
-
-
-def _with_speech(schema: dict[str, Any], properties: dict[str, Any], speech: dict[str, Any]) -> dict[str, Any]:
-    """Put the format in the place of `message`; its definitions, which `$ref` looks for at the root, are returned."""
-    definitions: dict[str, Any] = {
-        key: {**schema.get(key, {}), **speech.pop(key)} for key in ("$defs", "definitions") if key in speech
-    }
-    speech.pop("$schema", None)
-    described = {"description": properties[SPEECH_ARGUMENT].get("description", "What to say."), **speech}
-    properties[SPEECH_ARGUMENT] = _rooted(described)
-    return definitions
 
 
 def _rooted(schema: Any) -> Any:
@@ -202,26 +194,17 @@ def _rooted(schema: Any) -> Any:
 def _thinking(message: Message) -> Message:
     parts: list[Part] = []
     for part in message.parts:
-        if not isinstance(part, ToolCallPart):
-            parts.append(part)
-            continue
-        thoughts: list[str] = []
-        while parts and isinstance(last := parts[-1], ReasoningPart) and not last.native:
-            thoughts.insert(0, last.text)
-            parts.pop()
-        arguments = _object(part.arguments)
-        if arguments is None or THINKING in arguments:
-            parts += [ReasoningPart(text, native=False) for text in thoughts]
-            parts.append(part)
-        elif thoughts:
-            parts.append(replace(part, arguments=_dumps({THINKING: "\n".join(thoughts), **arguments})))
-        else:
-            parts.append(part)
+        if isinstance(part, ToolCallPart):
+            first = len(parts)
+            while first and isinstance(last := parts[first - 1], ReasoningPart) and not last.native:
+                first -= 1
+            thoughts = "\n".join(one.text for one in parts[first:] if isinstance(one, ReasoningPart))
+            arguments = _object(part.arguments)
+            if thoughts and arguments is not None and THINKING not in arguments:
+                del parts[first:]
+                part = replace(part, arguments=_dumps({THINKING: thoughts, **arguments}))  # noqa: PLW2901
+        parts.append(part)
     return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
-
-
-def _is_ours(name: str, style_adds: bool, own: Mapping[str, Any] | None) -> bool:
-    return style_adds if own is None else name not in own
 
 
 def _means_yes(value: Any) -> bool:
@@ -256,14 +239,13 @@ def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> b
         return True
     if isinstance(schema.get("$ref"), str) and not _fits(value, _at(schema["$ref"], root), root, depth + 1):
         return False
-    kinds = schema.get("type")
+    kinds, choices = schema.get("type"), schema.get("enum")
     named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     if named and not any(_is_of(value, kind) for kind in named):
         return False
-    if "const" in schema and not _equal(value, schema["const"]):
-        return False
-    choices = schema.get("enum")
-    if isinstance(choices, list) and not any(_equal(value, one) for one in choices):
+    if "const" in schema:
+        choices = [schema["const"]]
+    if isinstance(choices, list) and not any(value == one and _is_bool(value) == _is_bool(one) for one in choices):
         return False
     # One fitting alternative is enough for oneOf too: seen this lightly, several that differ deeper down may fit.
     return all(
@@ -284,12 +266,10 @@ def _at(reference: str, root: Mapping[str, Any]) -> Any:
 def _is_of(value: Any, kind: Any) -> bool:
     if not isinstance(kind, str) or kind not in _TYPES:
         return True
-    if isinstance(value, bool):
-        return kind == "boolean"
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, _TYPES[kind])
+    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind])
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)

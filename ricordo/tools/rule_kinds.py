@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -12,9 +11,7 @@ from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 from ricordo.prompt.memory import disarm
 
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,400})(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,6})?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
-_SORTED = orjson.OPT_SORT_KEYS
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}")
 
 SENTENCES: dict[RuleType, str] = {
@@ -52,55 +49,44 @@ class ParsedRule:
         details = str(self.limit) if self.type == "max_count_per_step" else details
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
-    @property
-    def widest(self) -> frozenset[str] | None:
-        """Every tool that may follow, whatever the tool returns; None for all there are."""
+    def followers(self, output: str | None) -> frozenset[str] | None:
+        """The tools that may follow this output (None: whatever it is); None for all there are. An equal text wins over a value."""
         if self.type != "conditional":
             return self.children
-        targets = frozenset(self.mapping.values())
-        if self.requires_match:
-            return targets
-        return None if self.default is None else targets | {self.default}
-
-    def choose(self, output: str) -> frozenset[str] | None:
-        """The tools that may follow this output; None for all there are. An equal text wins over an equal value.
-
-        Without a match it is the default, anything, or (strictly) nothing.
-        """
-        if self.type != "conditional":
-            return self.children
-        if output in self.mapping:
+        if output is None:
+            matching = frozenset(self.mapping.values())
+        elif output in self.mapping:
             return frozenset({self.mapping[output]})
-        value = _comparable(output)
-        for case, child in self.mapping.items():
-            if _comparable(case) == value:
-                return frozenset({child})
+        else:
+            value = _comparable(output)
+            matching = frozenset([child for case, child in self.mapping.items() if _comparable(case) == value][:1])
+            if matching:
+                return matching
         if self.requires_match:
-            return frozenset()
-        return None if self.default is None else frozenset({self.default})
+            return matching
+        return None if self.default is None else matching | {self.default}
 
 
 def parse_rule(rule: ToolRule) -> ParsedRule:
     """The rule with its options read; raises Invalid for a type that is unknown and for options that cannot be."""
-    if not isinstance(rule.tool_name, str) or not rule.tool_name:
+    if not _is_name(rule.tool_name):
         raise Invalid(f"A tool rule of type {rule.type} names no tool. Give its tool_name.")
     if rule.type not in SENTENCES:
         known = ", ".join(SENTENCES)
         raise Invalid(f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.')
     options: dict[str, Any] = {}
+    if rule.type in ("constrain_child_tools", "parent_last_tool"):
+        options["children"] = _names(rule, "children")
     match rule.type:
         case "run_first":
-            options = {"arguments": _arguments(rule, rule.options.get("args"))}
+            options["arguments"] = _arguments(rule, rule.options.get("args"))
         case "constrain_child_tools":
-            children = _names(rule, "children")
-            options = {"children": children, "arguments": _child_arguments(rule, children)}
-        case "parent_last_tool":
-            options = {"children": _names(rule, "children")}
+            options["arguments"] = _child_arguments(rule, options["children"])
         case "conditional":
             options = _branches(rule)
         case "max_count_per_step":
             limit = options["limit"] = rule.options.get("max_count_limit")
-            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+            if type(limit) is not int or limit < 0:
                 raise _fault(rule, "max_count_limit has to be a whole number, 0 or more")
     return ParsedRule(rule.type, rule.tool_name, **options)
 
@@ -128,7 +114,11 @@ def _told(value: Any, separator: str | None) -> str:
         return (separator or ", ").join(f"{key} → {item}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
         joint = ", " if separator is None else separator
-        return joint.join(item if isinstance(item, str) else orjson.dumps(item, default=str).decode() for item in value)
+        return joint.join(item if isinstance(item, str) else _json(item) for item in value)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()
 
 
@@ -137,15 +127,15 @@ def _comparable(text: str) -> tuple[str, Any]:
     bare = text.strip()
     if bare.lower() in _WORDS:
         return "word", _WORDS[bare.lower()]
-    if _NUMBER.fullmatch(bare):
-        return "number", Decimal(bare)
-    if bare[:1] in ('"', "{", "["):
-        try:
-            value = orjson.loads(bare)
-            return _comparable(value) if isinstance(value, str) else ("json", orjson.dumps(value, option=_SORTED))
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-            return "text", bare
-    return "text", bare
+    try:
+        value = orjson.loads(bare)
+        if isinstance(value, int | float):
+            return "number", value
+        return (
+            _comparable(value) if isinstance(value, str) else ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+        )
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return "text", bare
 
 
 def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict[str, Any]]:

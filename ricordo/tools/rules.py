@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -57,58 +56,16 @@ class Allowed:
     prefilled: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
     must_call: bool = False
 
-    def refusal(self, name: str) -> str | None:
-        """What to tell a model that calls this tool now; None where it may."""
-        if name in self.names:
-            return None
-        if not self.names:
-            return f"The tool rules allow no further call in this turn, so {name} was not run. Answer without it."
-        return f"The tool rules do not allow {name} now, so it was not run. You may call: {', '.join(self.names)}."
-
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """What the rules say after a step: the turn is over, or another step is wanted, and then why, in words for the model."""
+    """What the rules say after a step: the turn is over, or, for this reason (words for the model), another step is wanted."""
 
     stops: bool = False
-    continues: bool = False
     reason: str | None = None
 
 
 _SILENT = RuleOutcome()
-
-
-@dataclass(frozen=True, slots=True)
-class _Paths:
-    """Where a turn can go: `following[tool]` may be called right after it, and after `endings` a turn may end.
-
-    What a tool will return is not known before, so each output is held possible: what is unreachable here never happens.
-    """
-
-    following: Mapping[str, frozenset[str]]
-    endings: frozenset[str]
-
-    def reach(self, names: Iterable[str], spent: Collection[str] = ()) -> set[str]:
-        """Every tool that may be called sooner or later, one of `names` coming next; `spent` tools are called no more."""
-        seen: set[str] = set()
-        waiting = [name for name in names if name not in spent]
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting += [after for after in self.following[name] if after not in seen and after not in spent]
-        return seen
-
-    def trap(self, names: Iterable[str], spent: Collection[str] = ()) -> str | None:
-        """A tool that may be called, and after which no turn can end; None where there is none."""
-        seen = self.reach(names, spent)
-        escaping = seen & self.endings
-        while True:
-            more = {name for name in seen - escaping if not escaping.isdisjoint(self.following[name])}
-            if not more:
-                break
-            escaping |= more
-        return min(seen - escaping, default=None)
 
 
 class Rulebook:
@@ -134,14 +91,17 @@ class Rulebook:
                 self._parents.setdefault(child, set()).add(rule.tool)
         for rule in self._of("max_count_per_step"):
             self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
-        self._terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
+        self.terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
         self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
-        self._gated = frozenset(rule.tool for rule in self._of("requires_approval"))
+        self.gated = frozenset(rule.tool for rule in self._of("requires_approval"))
         self._required = tuple(dict.fromkeys(rule.tool for rule in self._of("required_before_exit")))
         self.is_ordered = bool(self._of(*_ORDERED))
-        self._paths = _Paths({}, frozenset())
-        if self._first or self._after or self._required:
-            self._paths = self._make_paths()
+        proves = bool(self._first or self._after or self._required)
+        # What a tool will return is not known before, so each output is held possible.
+        paths = {name: self._let_through(name, None) for name in self._tools} if proves else {}
+        self._following = {name: following for name, (following, _) in paths.items()}
+        self._endings = {name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal}
+        if proves:
             self._prove()
 
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
@@ -152,7 +112,7 @@ class Rulebook:
             return self._beginning()
         last = history[-1] if history else None
         spent = self._spent(history)
-        names, must_call = self._let_through(last)
+        names, must_call = self._let_through(last.name, last.content) if last else (self._unguarded(None), False)
         names = names - spent
         missing = self.before_exit(history)
         if must_call or missing:
@@ -166,19 +126,18 @@ class Rulebook:
             return _SILENT
         calls = [*history, *latest]
         missing = self.before_exit(calls)
-        ended = [call for call in latest if call.name in self._terminal]
+        ended = [call for call in latest if call.name in self.terminal]
         if any(call.is_success for call in ended) and not missing:
             return RuleOutcome(stops=True)
         if missing:
-            return RuleOutcome(continues=True, reason=f"Before this turn ends, call: {', '.join(missing)}.")
+            return RuleOutcome(reason=f"Before this turn ends, call: {', '.join(missing)}.")
         if ended:
-            return RuleOutcome(continues=True, reason=f"{ended[-1].name} failed, so this turn is not over.")
+            return RuleOutcome(reason=f"{ended[-1].name} failed, so this turn is not over.")
         last = calls[-1] if calls else None
-        if self._let_through(last)[1] if last else self._first:
-            return RuleOutcome(continues=True, reason=f"The tool rules want a tool call {_place(last)}.")
-        going_on = [call.name for call in latest if call.name in self._continuing]
-        if going_on:
-            return RuleOutcome(continues=True, reason=f"The tool rules want you to go on after {going_on[-1]}.")
+        if self._let_through(last.name, last.content)[1] if last else self._first:
+            return RuleOutcome(reason=f"The tool rules want a tool call {_place(last)}.")
+        if going_on := [call.name for call in latest if call.name in self._continuing]:
+            return RuleOutcome(reason=f"The tool rules want you to go on after {going_on[-1]}.")
         return _SILENT
 
     def before_exit(self, history: Sequence[FinishedCall]) -> tuple[str, ...]:
@@ -188,18 +147,9 @@ class Rulebook:
         done = {call.name for call in history if call.is_success} | self._spent(history)
         return tuple(name for name in self._required if name not in done)
 
-    def needs_approval(self, name: str) -> bool:
-        return name in self._gated
-
-    def is_terminal(self, name: str) -> bool:
-        return name in self._terminal
-
+    @cached_property
     def lines(self) -> tuple[str, ...]:
         """What the rules tell the model, in their order; rules without effect on the attached tools tell nothing."""
-        return self._lines
-
-    @cached_property
-    def _lines(self) -> tuple[str, ...]:
         firsts = [name for name in dict.fromkeys(rule.tool for rule in self._first) if name in self._attached]
         shown = (
             line_of(rule, firsts)
@@ -222,14 +172,11 @@ class Rulebook:
         prefilled = _merged((rule.tool, rule.arguments) for rule in self._first if rule.tool in self._attached)
         return Allowed(tuple(name for name in self._tools if name in firsts), prefilled, must_call=True)
 
-    def _let_through(self, last: FinishedCall | None) -> tuple[frozenset[str], bool]:
-        """The tools that the rules about order leave, limits aside, and whether one of those rules wants a call now."""
-        names = self._unguarded(last.name if last else None)
-        if last is None or last.name not in self._after:
-            return names, False
-        choices = [rule.choose(last.content) for rule in self._after[last.name]]
+    def _let_through(self, last: str, output: str | None) -> tuple[frozenset[str], bool]:
+        """The tools that the rules about order leave after this output, and whether one of those rules wants a call now."""
+        choices = [rule.followers(output) for rule in self._after.get(last, ())]
         narrowing = [choice for choice in choices if choice is not None]
-        return names.intersection(*narrowing), bool(narrowing)
+        return self._unguarded(last).intersection(*narrowing), bool(narrowing)
 
     def _unguarded(self, last: str | None) -> frozenset[str]:
         if not self._parents:
@@ -245,14 +192,14 @@ class Rulebook:
     def _require_way_out(
         self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: FinishedCall | None
     ) -> None:
-        reachable = self._paths.reach(names, spent)
+        reachable = self._reach(names, spent)
         if not names:
             what = f"No tool may be called {_place(last)}, though one has to be"
         elif lost := [name for name in missing if name not in reachable]:
             what = (
                 f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that is no longer possible"
             )
-        elif reachable.isdisjoint(self._paths.endings):
+        elif reachable.isdisjoint(self._endings):
             what = f"This turn can no longer end {_place(last)}"
         else:
             return
@@ -267,15 +214,22 @@ class Rulebook:
             return "Attach the tools that its rules name, or change the rules."
         return f"Change one of these tool rules, or attach the tools they name: {'; '.join(blamed)}."
 
-    def _make_paths(self) -> _Paths:
-        following, endings = {}, set(self._terminal & self._attached)
-        for name in self._tools:
-            widest = [rule.widest for rule in self._after.get(name, ())]
-            narrowing = [tools for tools in widest if tools is not None]
-            following[name] = self._unguarded(name).intersection(*narrowing)
-            if not narrowing:
-                endings.add(name)
-        return _Paths(following, frozenset(endings))
+    def _reach(self, names: Iterable[str], spent: Collection[str]) -> set[str]:
+        """Every tool that may be called sooner or later, one of `names` coming next; `spent` tools are called no more."""
+        seen: set[str] = set()
+        waiting = set(names).difference(spent)
+        while waiting:
+            name = waiting.pop()
+            seen.add(name)
+            waiting |= self._following[name].difference(seen, spent)
+        return seen
+
+    def _trap(self, reachable: set[str]) -> str | None:
+        """A tool among these after which no turn can end; None where there is none."""
+        escaping = reachable & self._endings
+        while more := {name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])}:
+            escaping |= more
+        return min(reachable - escaping, default=None)
 
     def _prove(self) -> None:
         """Raise Invalid where no turn could end, whatever the model does."""
@@ -295,24 +249,14 @@ class Rulebook:
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not attached. "
                 "Attach it, or remove its required_before_exit rule."
             )
-        reachable = self._paths.reach(start, never)
-        for name in self._required:
-            if name not in reachable:
-                raise Invalid(
-                    f"{name} must be called before a turn ends, but the tool rules never allow it. "
-                    f"{self._blamed(None, never, [name])}"
-                )
-        if trap := self._paths.trap(start, never):
+        reachable = self._reach(start, never)
+        if lost := next((name for name in self._required if name not in reachable), None):
+            raise Invalid(
+                f"{lost} must be called before a turn ends, but the tool rules never allow it. "
+                f"{self._blamed(None, never, [lost])}"
+            )
+        if trap := self._trap(reachable):
             raise Invalid(f"Once {trap} was called, no turn could ever end. {self._blamed(trap, never, ())}")
-        for one, other in combinations(self._required, 2):
-            if other not in self._reach_after(one, never) and one not in self._reach_after(other, never):
-                raise Invalid(
-                    f"{one} and {other} must both be called before a turn ends, but after one of them the other never "
-                    f"can be. {self._blamed(one, never, (one, other))}"
-                )
-
-    def _reach_after(self, name: str, never: frozenset[str]) -> set[str]:
-        return self._paths.reach(self._paths.following[name], never)
 
 
 def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

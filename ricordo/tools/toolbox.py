@@ -1,14 +1,18 @@
-"""Running tool calls: each call gets exactly one result, and a tool's failure is a result the agent sees."""
+"""Running tool calls: each call gets exactly one result, and a tool's failure is a result the agent sees.
+
+A tool's schema comes from its function: parameters from the signature, words from the docstring's `Args:` section.
+"""
 
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, get_type_hints
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
@@ -20,9 +24,9 @@ from ricordo.memory.recall import Recall
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.packaging import truncate
 from ricordo.storage.engine.store import Store
-from ricordo.tools.schema import arguments_model, describe
 
 log = logging.getLogger(__name__)
+_ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 
@@ -61,6 +65,7 @@ class ToolContext:
 ToolFunction = Callable[..., Awaitable[Any] | Any]
 
 
+@dataclass(eq=False)
 class ServerTool:
     """A tool that runs in the server, made from a function whose first parameter is the context.
 
@@ -69,26 +74,19 @@ class ServerTool:
     calls may carry the user's words that asked for the edit, where a block wants that.
     """
 
-    def __init__(
-        self,
-        function: ToolFunction,
-        tool_type: ToolType,
-        *,
-        runs_in_parallel: bool = False,
-        acts_outside: bool = False,
-        brings_untrusted: bool = False,
-        edits_memory: bool = False,
-        aliases: Mapping[str, str] | None = None,
-    ) -> None:
-        self.function = function
-        self.tool_type = tool_type
-        self.runs_in_parallel = runs_in_parallel
-        self.acts_outside = acts_outside
-        self.brings_untrusted = brings_untrusted or tool_type.startswith("external_")
-        self.edits_memory = edits_memory
-        self._aliases = dict(aliases or {})
-        self._arguments = arguments_model(function)
-        self.schema = describe(function, self._arguments)
+    function: ToolFunction
+    tool_type: ToolType
+    _: KW_ONLY
+    runs_in_parallel: bool = False
+    acts_outside: bool = False
+    brings_untrusted: bool = False
+    edits_memory: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.brings_untrusted |= self.tool_type.startswith("external_")
+        self._arguments = arguments_model(self.function)
+        self.schema = describe(self.function, self._arguments)
 
     @property
     def name(self) -> str:
@@ -97,9 +95,9 @@ class ServerTool:
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
-        named = {self._aliases.get(name, name): value for name, value in arguments.items()}
+        named = {self.aliases.get(name, name): value for name, value in arguments.items()}
         checked = self._arguments.model_validate(named)
-        fields = type(checked).model_fields.items()
+        fields = self._arguments.model_fields.items()
         result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
         return await result if inspect.isawaitable(result) else result
 
@@ -151,7 +149,9 @@ class Toolbox:
         if tool is None or server_tool is None:
             names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
             return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
-        result = _cut(await _attempt(server_tool, call, context), tool.return_limit)
+        result = await _attempt(server_tool, call, context)
+        if len(result.content) > tool.return_limit:
+            result = replace(result, content=truncate(result.content, tool.return_limit), is_json=False)
         quoted = context.quoted
         is_untrusted = server_tool.brings_untrusted or quoted.is_untrusted
         if not (quoted.sources or is_untrusted):
@@ -179,12 +179,6 @@ async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolCon
         return replace(failed_result(call, told), stderr=_trace(call, told))
 
 
-def _cut(result: ToolReturnPart, limit: int) -> ToolReturnPart:
-    if len(result.content) <= limit:
-        return result
-    return replace(result, content=truncate(result.content, limit), is_json=False)
-
-
 def _whole(text: str) -> str:
     """The text without halves of characters, which nothing could store or send."""
     return text.encode("utf-8", "replace").decode()
@@ -203,15 +197,12 @@ def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") ->
 
 def _groups(calls: Sequence[ToolCallPart], attached: Mapping[str, Tool]) -> list[list[ToolCallPart]]:
     groups: list[list[ToolCallPart]] = []
-    was_parallel = False
+    parallel = {name for name, tool in attached.items() if tool.runs_in_parallel}
     for call in calls:
-        tool = attached.get(call.name)
-        parallel = tool is not None and tool.runs_in_parallel
-        if parallel and was_parallel:
+        if groups and {call.name, groups[-1][-1].name} <= parallel:
             groups[-1].append(call)
         else:
             groups.append([call])
-        was_parallel = parallel
     return groups
 
 
@@ -233,3 +224,54 @@ def _trace(call: ToolCallPart, told: str) -> tuple[str]:
 def _argument_faults(name: str, error: ValidationError) -> str:
     faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
     return f"The arguments of {name} are not right: {faults}. Call it again with these corrected."
+
+
+def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
+    hints = get_type_hints(function)
+    words = _argument_words(inspect.getdoc(function) or "")
+    fields: dict[str, Any] = {}
+    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
+        fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=words.get(name)))
+    return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
+    """The tool as models see it."""
+    summary = re.split(r"\n\s*(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0].strip()
+    schema = _plain(arguments.model_json_schema())
+    parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
+    return ToolSchema(function.__name__, summary, parameters)
+
+
+def _argument_words(docstring: str) -> dict[str, str]:
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
+    words: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(section.group(1)).splitlines() if section else ():
+        if match := _ARGUMENT.match(line):
+            name = match.group(1)
+            words[name] = match.group(2)
+        elif name and line.strip():
+            words[name] += " " + line.strip()
+    return words
+
+
+def _plain(schema: Any) -> Any:
+    """Drop titles, null alternatives, null defaults and `additionalProperties: false`, which only confuse small models."""
+    if isinstance(schema, list):
+        return [_plain(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) == 1:
+        schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **options[0]}
+    return {
+        key: {name: _plain(item) for name, item in value.items()} if key == "properties" else _plain(value)
+        for key, value in schema.items()
+        if key != "title" and (key, value) not in (("additionalProperties", False), ("default", None))
+    }

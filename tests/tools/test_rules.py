@@ -43,9 +43,8 @@ def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
     assert book.allowed([]) is book.allowed(called("plan"))
     assert book.allowed([]) == Allowed(TOOLS)
     assert book.outcome([], called("plan")) == RuleOutcome()
-    assert (book.before_exit([]), book.lines(), book.is_ordered) == ((), (), False)
-    assert not book.is_terminal("plan")
-    assert not book.needs_approval("plan")
+    assert (book.before_exit([]), book.lines, book.is_ordered) == ((), (), False)
+    assert not book.terminal | book.gated
 
 
 def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
@@ -109,13 +108,6 @@ def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_requi
         strict.allowed(called("plan", content="no"))
 
 
-def test_a_call_that_the_rules_refuse_is_told_what_it_could_be() -> None:
-    allowed = Rulebook([children("plan", "search", "write")], TOOLS).allowed(called("plan"))
-    assert allowed.refusal("search") is None
-    assert "search, write" in (allowed.refusal("send_message") or "")
-    assert "no further call" in (Allowed(()).refusal("plan") or "")
-
-
 # --- values that rules fill in ---
 
 
@@ -147,10 +139,10 @@ def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
 def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), children("send_message", "plan")], TOOLS)
     good, bad = called("send_message"), called("send_message", is_success=False)
-    assert book.is_terminal("send_message")
+    assert book.terminal == {"send_message"}
     assert book.outcome([], good) == RuleOutcome(stops=True)
     failed = book.outcome([], bad)
-    assert (failed.stops, failed.continues) == (False, True)
+    assert not failed.stops
     assert "send_message failed" in str(failed.reason)
 
 
@@ -158,8 +150,7 @@ def test_no_turn_ends_before_what_is_required_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS)
     spoke, failed = called("send_message"), called("write", is_success=False)
     waits = book.outcome(failed, spoke)
-    assert (waits.stops, waits.continues, waits.reason) == (False, True, "Before this turn ends, call: write.")
-    assert book.outcome([], []).continues
+    assert waits == book.outcome([], []) == RuleOutcome(reason="Before this turn ends, call: write.")
     assert book.outcome([], called("write")) == RuleOutcome()
     assert book.outcome([], called("send_message", "write")).stops
     assert book.before_exit(failed) == ("write",)
@@ -186,8 +177,7 @@ def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_le
 def test_approval_and_order_are_told_apart() -> None:
     calm = [rule("requires_approval", "write"), rule("exit_loop", "send_message"), rule("continue_loop", "plan")]
     book = Rulebook(calm, TOOLS)
-    assert book.needs_approval("write")
-    assert not book.needs_approval("plan")
+    assert book.gated == {"write"}
     assert not book.is_ordered
     for strict in (
         rule("run_first", "plan"),
@@ -245,16 +235,6 @@ def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words
         ([children("plan", "search"), children("search", "plan")], "Once plan was called"),
         ([rule("conditional", "plan", child_output_mapping={"a": "absent"}, require_output_mapping=True)], "Once plan"),
         ([parent("plan", "write"), parent("search", "write")], "Once plan was called"),
-        (
-            [
-                *(rule("required_before_exit", name) for name in ("write", "check")),
-                children("write", "write", "search"),
-                children("check", "check", "search"),
-                children("search", "search"),
-                rule("exit_loop", "search"),
-            ],
-            "write and check must both be called",
-        ),
     ],
 )
 def test_rules_under_which_no_turn_could_end_are_refused(rules: list[ToolRule], words: str) -> None:
@@ -275,7 +255,7 @@ def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
     book = Rulebook(absent, TOOLS)
     assert names(book) == TOOLS
     assert names(book, "plan") == ("write",)
-    assert len(book.lines()) == 1
+    assert len(book.lines) == 1
 
 
 def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
@@ -314,9 +294,7 @@ def test_every_type_tells_the_model_a_sentence() -> None:
         rule("required_before_exit", "search"),
         rule("requires_approval", "write"),
     ]
-    lines = [
-        line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>") for line in Rulebook(rules, TOOLS).lines()
-    ]
+    lines = [line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>") for line in Rulebook(rules, TOOLS).lines]
     assert lines == [
         "Your first tool call has to be one of these: plan, search.",
         "Calling send_message finishes your turn.",
@@ -332,11 +310,11 @@ def test_every_type_tells_the_model_a_sentence() -> None:
 
 def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
     template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
-    lines = Rulebook([rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS).lines()
+    lines = Rulebook([rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS).lines
     assert lines == ("plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",)
     # What is filled in is not filled in again, and cannot leave its section.
     tricky = "{{ tool_name }}</tool_usage_rules>"
-    (line,) = Rulebook([rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS).lines()
+    (line,) = Rulebook([rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS).lines
     assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
 
 
@@ -452,64 +430,6 @@ def test_what_is_allowed_is_the_stated_intersection(rules: list[ToolRule], histo
     assert set(book.before_exit(history)) == _missing(rules, history)
 
 
-def _can_end(rules: Sequence[ToolRule], depth: int) -> bool:
-    """Whether some turn of at most so many calls ends, tried by trying them all; every call succeeds."""
-    terminal = {one.tool_name for one in _of(rules, "exit_loop")}
-    turns: list[tuple[FinishedCall, ...]] = [()]
-    for _ in range(depth + 1):
-        longer = []
-        for turn in turns:
-            missing = _missing(rules, turn)
-            if not missing and (not _wants_call(rules, turn) or (turn and turn[-1].name in terminal)):
-                return True
-            nexts = sorted(_stated(rules, turn))
-            longer += [(*turn, FinishedCall(name, output, True)) for name in nexts for output in _outputs(rules, name)]
-        # Turns with the same last call, counts and outputs that matter go on in the same way.
-        turns = list({(turn[-1], tuple(sorted(call.name for call in turn))): turn for turn in longer}.values())
-    return False
-
-
-@given(_rules)
-def test_only_rules_with_a_fault_are_refused(rules: list[ToolRule]) -> None:
-    """What is refused as never ending has a tool after which no turn ends, or demands what cannot be."""
-    try:
-        Rulebook(rules, NAMES)
-    except Invalid as error:
-        told = str(error)
-        if told.startswith("Once "):
-            trap = told.split()[1]
-            assert not _ends_after(rules, trap)
-        else:
-            assert not _can_end(rules, 4)
-
-
-def _outputs(rules: Sequence[ToolRule], name: str) -> Sequence[str]:
-    """One output of each sort that makes a difference after this tool."""
-    return (*OUTPUTS, "else") if any(one.tool_name == name for one in _of(rules, "conditional")) else ("else",)
-
-
-def _ends_after(rules: Sequence[ToolRule], tool: str) -> bool:
-    """Whether a turn that has come to this tool can end, limits above zero aside, required tools aside."""
-    loose = [
-        one
-        for one in rules
-        if one.type != "required_before_exit"
-        and not (one.type == "max_count_per_step" and one.options["max_count_limit"])
-    ]
-    terminal = {one.tool_name for one in _of(rules, "exit_loop")}
-    seen: set[str] = set()
-    waiting = [tool]
-    while waiting:
-        name = waiting.pop()
-        seen.add(name)
-        for output in _outputs(rules, name):
-            turn = [FinishedCall(name, output, True)]
-            if name in terminal or not _wants_call(loose, turn):
-                return True
-            waiting += _stated(loose, turn) - seen
-    return False
-
-
 def _walk(book: Rulebook, random: Random) -> str:
     """One turn of a model that obeys: how it ended. It speaks, and so ends, whenever it may."""
     history: list[FinishedCall] = []
@@ -519,10 +439,9 @@ def _walk(book: Rulebook, random: Random) -> str:
         except DeadEnd:
             return "dead end"
         if not allowed.must_call and not book.before_exit(history):
-            assert not book.outcome(history, []).continues
+            assert not book.outcome(history, []).reason
             return "spoke"
         call = FinishedCall(random.choice(allowed.names), random.choice((*OUTPUTS, "else")), True)
-        assert allowed.refusal(call.name) is None
         outcome = book.outcome(history, [call])
         history.append(call)
         if outcome.stops:

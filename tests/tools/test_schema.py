@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from ricordo.tools.builtin import plugin
-from ricordo.tools.schema import arguments_model, describe
-from ricordo.tools.toolbox import ServerTool, ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext, arguments_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tools.json").read_text("utf-8"))
 TOOLS = {tool.name: tool for tool in plugin.tools()}
@@ -62,7 +61,7 @@ async def plan_trip(
 
 
 def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_docstring() -> None:
-    schema = describe(plan_trip, arguments_model(plan_trip))
+    schema = ServerTool(plan_trip, "custom").schema
     assert (schema.name, schema.description) == ("plan_trip", "Plan a trip.\n\nIt takes a while: be patient.")
     assert schema.parameters == {
         "type": "object",
@@ -85,7 +84,7 @@ def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_d
 def test_a_tool_without_parameters_or_docstring_has_an_empty_schema() -> None:
     def wait(context: ToolContext) -> None: ...
 
-    schema = describe(wait, arguments_model(wait))
+    schema = ServerTool(wait, "custom").schema
     assert (schema.name, schema.description) == ("wait", "")
     assert schema.parameters == {"type": "object", "properties": {}, "required": []}
 
@@ -93,7 +92,7 @@ def test_a_tool_without_parameters_or_docstring_has_an_empty_schema() -> None:
 def test_parameters_may_have_the_names_of_schema_words() -> None:
     def search(context: ToolContext, title: str, default: str | None = None, properties: int = 0) -> None: ...
 
-    assert describe(search, arguments_model(search)).parameters == {
+    assert ServerTool(search, "custom").schema.parameters == {
         "type": "object",
         "properties": {
             "title": {"type": "string"},
@@ -114,7 +113,7 @@ class Stop(BaseModel):
 def test_a_parameter_may_be_a_model_whose_definition_comes_along() -> None:
     def travel(context: ToolContext, stops: list[Stop]) -> None: ...
 
-    assert describe(travel, arguments_model(travel)).parameters == {
+    assert ServerTool(travel, "custom").schema.parameters == {
         "type": "object",
         "properties": {"stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}}},
         "required": ["stops"],

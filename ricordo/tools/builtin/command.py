@@ -4,8 +4,9 @@ Blocks are named by paths such as `/memories/human`. The texts of results and er
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from inspect import Parameter, Signature
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import Any, Literal, get_type_hints
 
 from ricordo.errors import Invalid, NotFound
@@ -13,6 +14,7 @@ from ricordo.tools.builtin.memory import memory_insert, memory_replace, refuse_l
 from ricordo.tools.toolbox import ToolContext
 
 _FOLDER = "/memories/"
+_RECOMPILED = "Your system prompt has been recompiled"
 _NOW_ACTIVE = "and is now active in your context."
 
 
@@ -35,17 +37,13 @@ class MemoryCommand:
 def _with_fields_as_arguments(function: Callable[[ToolContext, MemoryCommand], str]) -> Callable[..., str]:
     """The function as a tool that takes the command's fields one by one, which are more than a signature of ours may hold."""
 
+    @wraps(function)
     def tool(context: ToolContext, **arguments: Any) -> str:
         return function(context, MemoryCommand(**arguments))
 
-    hints = get_type_hints(MemoryCommand)
-    parameters = [Parameter("context", Parameter.POSITIONAL_OR_KEYWORD)]
-    for field in fields(MemoryCommand):
-        default = Parameter.empty if field.name == "command" else field.default
-        parameters.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]))
-    tool.__name__, tool.__doc__ = function.__name__, function.__doc__
-    tool.__annotations__ = hints
-    tool.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD)
+    tool.__annotations__ = get_type_hints(MemoryCommand)
+    tool.__signature__ = Signature([context, *signature(MemoryCommand).parameters.values()])  # type: ignore[attr-defined]
     return tool
 
 
@@ -76,64 +74,46 @@ def _create(context: ToolContext, order: MemoryCommand) -> str:
     label = _label(order.path, "create", "path")
     refuse_line_numbers("file_text", order.file_text or "")
     context.memory.create(label, order.file_text or "", order.description, context.call_id)
-    return (
-        f"Successfully created memory block '{label}'. Your system prompt has been recompiled with the new memory block "
-        f"{_NOW_ACTIVE}"
-    )
+    return f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block {_NOW_ACTIVE}"
 
 
 def _str_replace(context: ToolContext, order: MemoryCommand) -> str:
-    label = _text_label(context, order, "str_replace")
+    label = _existing(context, order.path, "str_replace")
     old = _given(order.old_string, "str_replace", "old_string")
     return memory_replace(context, label, old, order.new_string or "")
 
 
 def _insert(context: ToolContext, order: MemoryCommand) -> str:
-    label = _text_label(context, order, "insert")
+    label = _existing(context, order.path, "insert")
     line = -1 if order.insert_line is None else order.insert_line
     return memory_insert(context, label, _given(order.insert_text, "insert", "insert_text"), line)
 
 
 def _delete(context: ToolContext, order: MemoryCommand) -> str:
-    label = _label(order.path, "delete", "path")
-    if context.memory.find(label) is None:
-        raise NotFound(f"Memory block '{label}' is not attached to agent '{context.state.agent.name}'")
+    label = _existing(context, order.path, "delete", missing="Memory block '{}' is not attached to agent '{}'")
     context.memory.remove(label, context.call_id)
-    return (
-        f"Successfully deleted memory block '{label}'. Your system prompt has been recompiled without this memory block "
-        f"{_NOW_ACTIVE}"
-    )
+    return f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block {_NOW_ACTIVE}"
 
 
 def _rename(context: ToolContext, order: MemoryCommand) -> str:
-    if order.old_path or order.new_path:
-        old = _label(order.old_path or order.path, "rename", "old_path")
-        new = _label(order.new_path, "rename", "new_path")
-        _require_found(context, old)
-        with context.memory.as_one():
-            context.memory.rename(old, new, context.call_id)
-            if order.description is not None:
-                context.memory.describe(new, order.description, context.call_id)
+    missing = "Memory block '{}' not found for agent '{}'"
+    if not (order.old_path or order.new_path):
+        label = _existing(context, order.path, "rename", "old_path and new_path, or path", missing=missing)
+        context.memory.describe(label, _given(order.description, "rename", "description"), context.call_id)
         return (
-            f"Successfully renamed memory block '{old}' to '{new}'. Your system prompt has been recompiled with the renamed "
-            f"memory block {_NOW_ACTIVE}"
+            f"Successfully updated description of memory block '{label}'. {_RECOMPILED} with the updated description "
+            f"{_NOW_ACTIVE}"
         )
-    label = _label(order.path, "rename", "old_path and new_path, or path")
-    _require_found(context, label)
-    context.memory.describe(label, _given(order.description, "rename", "description"), context.call_id)
-    return (
-        f"Successfully updated description of memory block '{label}'. Your system prompt has been recompiled with the updated "
-        f"description {_NOW_ACTIVE}"
-    )
+    new = _label(order.new_path, "rename", "new_path")
+    old = _existing(context, order.old_path or order.path, "rename", "old_path", missing=missing)
+    with context.memory.as_one():
+        context.memory.rename(old, new, context.call_id)
+        if order.description is not None:
+            context.memory.describe(new, order.description, context.call_id)
+    return f"Successfully renamed memory block '{old}' to '{new}'. {_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
 
 
-_COMMANDS: dict[str, Callable[[ToolContext, MemoryCommand], str]] = {
-    "create": _create,
-    "str_replace": _str_replace,
-    "insert": _insert,
-    "delete": _delete,
-    "rename": _rename,
-}
+_COMMANDS = {"create": _create, "str_replace": _str_replace, "insert": _insert, "delete": _delete, "rename": _rename}
 
 
 def _label(path: str | None, command: str, name: str) -> str:
@@ -142,16 +122,18 @@ def _label(path: str | None, command: str, name: str) -> str:
     return label.removeprefix(_FOLDER) if label.startswith(_FOLDER) else label.removeprefix("/")
 
 
-def _text_label(context: ToolContext, order: MemoryCommand, command: str) -> str:
-    label = _label(order.path, command, "path")
+def _existing(
+    context: ToolContext,
+    path: str | None,
+    command: str,
+    name: str = "path",
+    *,
+    missing: str = "Error: Memory block '{}' does not exist",
+) -> str:
+    label = _label(path, command, name)
     if context.memory.find(label) is None:
-        raise NotFound(f"Error: Memory block '{label}' does not exist")
+        raise NotFound(missing.format(label, context.state.agent.name))
     return label
-
-
-def _require_found(context: ToolContext, label: str) -> None:
-    if context.memory.find(label) is None:
-        raise NotFound(f"Memory block '{label}' not found for agent '{context.state.agent.name}'")
 
 
 def _given(value: str | None, command: str, name: str) -> str:

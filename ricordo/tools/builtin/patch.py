@@ -51,23 +51,29 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
         patch: The patch. Enough of the surroundings to find each place, and no line numbers.
         label: The block to edit, where the patch names none.
     """
-    _refuse_line_numbers(patch)
+    if LINE_NUMBER_WARNING in patch:
+        raise Invalid(
+            "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit."
+        )
+    if _LINE_NUMBER.search(patch):
+        raise Invalid(
+            "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
+        )
     lines = patch.removesuffix("\n").split("\n")
     if any(_HEADER.fullmatch(line) for line in lines):
-        done = _carry_out(context, _operations(lines))
+        operations = _operations(lines)
+        with context.memory.as_one():
+            done = [one for operation in operations for one in _carry_out(context, operation)]
+        listed = "\n".join(f"- {one}" for one in done)
         return (
             "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory "
-            "contents and is now active in your context.\n\nOperations completed:\n"
-            + "\n".join(f"- {one}" for one in done)
+            f"contents and is now active in your context.\n\nOperations completed:\n{listed}"
         )
     if not label:
         raise Invalid(
             "A patch without *** headers needs the label of the block it is for. Call the tool again with it."
         )
-    block = context.memory.find(label)
-    if block is None:
-        raise NotFound(f"Error: Memory block '{label}' does not exist")
-    return context.memory.write(label, _patched(block.value, lines), context.call_id)
+    return context.memory.write(label, _patched(_value(context, label), lines), context.call_id)
 
 
 def _operations(lines: Sequence[str]) -> list[_Operation]:
@@ -97,35 +103,32 @@ def _named(text: str, otherwise: str) -> str:
     return text.strip()
 
 
-def _carry_out(context: ToolContext, operations: Sequence[_Operation]) -> list[str]:
-    done: list[str] = []
-    with context.memory.as_one():
-        for operation in operations:
-            done += _carry_out_one(context, operation)
-    return done
-
-
-def _carry_out_one(context: ToolContext, operation: _Operation) -> list[str]:
-    memory, label = context.memory, operation.label
-    if operation.kind == "Add":
-        label = operation.move_to or label
-        memory.create(label, "\n".join(_added(operation.lines)), None, context.call_id)
-        return [f"Created memory block '{label}'"]
-    block = memory.find(label)
+def _value(context: ToolContext, label: str) -> str:
+    block = context.memory.find(label)
     if block is None:
         raise NotFound(f"Error: Memory block '{label}' does not exist")
+    return block.value
+
+
+def _carry_out(context: ToolContext, operation: _Operation) -> list[str]:
+    memory, label, move_to = context.memory, operation.label, operation.move_to
+    if operation.kind == "Add":
+        label = move_to or label
+        memory.create(label, "\n".join(_added(operation.lines)), None, context.call_id)
+        return [f"Created memory block '{label}'"]
+    value = _value(context, label)
     if operation.kind == "Delete":
-        if operation.move_to:
+        if move_to:
             raise Invalid(f"Memory block '{label}' cannot be both deleted and moved. Choose one.")
         memory.remove(label, context.call_id)
         return [f"Deleted memory block '{label}'"]
     done = []
-    if operation.move_to is None or any(line.strip() for line in operation.lines):
-        memory.write(label, _patched(block.value, operation.lines), context.call_id, shown="nothing")
+    if move_to is None or any(line.strip() for line in operation.lines):
+        memory.write(label, _patched(value, operation.lines), context.call_id, shown="nothing")
         done.append(f"Updated memory block '{label}'")
-    if operation.move_to:
-        memory.rename(label, operation.move_to, context.call_id)
-        done.append(f"Renamed memory block '{label}' to '{operation.move_to}'")
+    if move_to:
+        memory.rename(label, move_to, context.call_id)
+        done.append(f"Renamed memory block '{label}' to '{move_to}'")
     return done
 
 
@@ -151,23 +154,16 @@ def _patched(value: str, lines: Sequence[str]) -> str:
 
 
 def _hunks(lines: Sequence[str]) -> list[_Hunk]:
-    lines = _without_names(lines)
-    starts = [place for place, line in enumerate(lines) if line.startswith("@@")]
-    bounds = [*dict.fromkeys([0, *starts]), len(lines)]
-    hunks = [_hunk(_trimmed(lines[start:end])) for start, end in pairwise(bounds)]
-    changing = [hunk for hunk in hunks if hunk.old or hunk.new]
-    if not changing:
+    rest = list(dropwhile(lambda line: line.startswith(("diff ", "index ")), lines))
+    match rest:  # the two lines that name the texts
+        case [old, new, *following] if old.startswith("--- ") and new.startswith("+++ "):
+            rest = following
+    starts = [place for place, line in enumerate(rest) if line.startswith("@@")]
+    bounds = [*dict.fromkeys([0, *starts]), len(rest)]
+    hunks = [_hunk(_trimmed(rest[start:end])) for start, end in pairwise(bounds)]
+    if not (changing := [hunk for hunk in hunks if hunk.old or hunk.new]):
         raise Invalid(_NO_HUNKS)
     return changing
-
-
-def _without_names(lines: Sequence[str]) -> Sequence[str]:
-    """The lines without those at the beginning that name the two texts."""
-    rest = list(dropwhile(lambda line: line.startswith(("diff ", "index ")), lines))
-    match rest:
-        case [old, new, *hunks] if old.startswith("--- ") and new.startswith("+++ "):
-            return hunks
-    return rest
 
 
 def _hunk(lines: Sequence[str]) -> _Hunk:
@@ -212,14 +208,3 @@ def _trimmed(lines: Sequence[str]) -> list[str]:
     while end and not lines[end - 1]:
         end -= 1
     return list(lines[:end])
-
-
-def _refuse_line_numbers(patch: str) -> None:
-    if LINE_NUMBER_WARNING in patch:
-        raise Invalid(
-            "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit."
-        )
-    if _LINE_NUMBER.search(patch):
-        raise Invalid(
-            "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
-        )
