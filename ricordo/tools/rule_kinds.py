@@ -49,7 +49,7 @@ class ParsedRule:
         details = str(self.limit) if self.type == "max_count_per_step" else details
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
-    def followers(self, output: str | None) -> frozenset[str] | None:
+    def successors(self, output: str | None) -> frozenset[str] | None:
         """The tools that may follow this output (None: whatever it is); None for all there are. An equal text wins over a value."""
         if self.type != "conditional":
             return self.children

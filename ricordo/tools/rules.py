@@ -174,7 +174,7 @@ class Rulebook:
 
     def _let_through(self, last: str, output: str | None) -> tuple[frozenset[str], bool]:
         """The tools that the rules about order leave after this output, and whether one of those rules wants a call now."""
-        choices = [rule.followers(output) for rule in self._after.get(last, ())]
+        choices = [rule.successors(output) for rule in self._after.get(last, ())]
         narrowing = [choice for choice in choices if choice is not None]
         return self._unguarded(last).intersection(*narrowing), bool(narrowing)
 
