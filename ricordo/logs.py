@@ -14,7 +14,7 @@ from typing import Any, Literal, TextIO
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 # Below a warning these tell what they send and to which address, and both carry what people say and search for.
-_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai", "google_genai", "botocore")
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai", "google_genai", "botocore", "dulwich")
 _NOISY = ("asyncio", "filelock")
 _LONGEST_CAUSE = 300
 

@@ -67,10 +67,10 @@ def fits_git(label: str) -> bool:
     )
 
 
-def tree_of(blobs: Mapping[str, bytes]) -> Tree:
+def tree_of(blobs: Mapping[str, bytes], suffix: str = SUFFIX) -> Tree:
     """The tree of blocks' texts, by label; a `/` in a label makes a folder, and a folder without files is not there."""
     bodies: dict[bytes, bytes] = {}
-    return Tree(_store(blobs, bodies), bodies)
+    return Tree(_store(blobs, bodies, suffix), bodies)
 
 
 def commit_body(tree: bytes, parents: tuple[bytes, ...], who: str, at: int, message: str) -> bytes:
@@ -86,7 +86,7 @@ def signature(actor: Actor) -> str:
     return f"{name} <{mail}@ricordo>"
 
 
-def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes]) -> bytes:
+def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes], suffix: str) -> bytes:
     entries: list[tuple[bytes, bytes]] = []
     folders: dict[str, dict[str, bytes]] = {}
     for label, blob in blobs.items():
@@ -94,12 +94,12 @@ def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes]) -> bytes:
         if slash:
             folders.setdefault(name, {})[rest] = blob
         else:
-            raw = path_of(name).encode()
+            raw = (name + suffix).encode()
             entries.append((raw, _FILE + raw + b"\0" + blob))
     for name, inside in folders.items():
         raw = name.encode()
         # A folder stands where it would if its name ended in a slash.
-        entries.append((raw + b"/", _FOLDER + raw + b"\0" + _store(inside, bodies)))
+        entries.append((raw + b"/", _FOLDER + raw + b"\0" + _store(inside, bodies, suffix)))
     entries.sort()
     body = b"".join([entry for _, entry in entries])
     id = object_id("tree", body)

@@ -5,8 +5,8 @@ changes is asked, as it is for any other writer.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ricordo.domain.block import Block, Chain, new_in
 from ricordo.domain.scope import Scope
@@ -19,16 +19,14 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import Change
 
 
-@dataclass(frozen=True, slots=True)
-class MainCommit:
+class MainCommit(NamedTuple):
     """One commit of the main line, and what it changes against the one before it, as changes of blocks in order."""
 
     commit: Commit
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
+class Adoption(NamedTuple):
     """What a push brings to a chain whose tip is `expected`.
 
     `main` are the commits from there to the new tip, the oldest first; `merged` the commits that were merged, with all their

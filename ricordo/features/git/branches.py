@@ -5,11 +5,10 @@ that shows the memory as it is, in the layout of YouLab's first storage: `blocks
 Each commit depends on what is stored alone, so that every server makes the same.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -30,12 +29,10 @@ from ricordo.storage.engine.store import Transaction
 
 PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
-_FILE = 0o100644
 _RICORDO = Actor("system", "ricordo", "Ricordo")
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalBranch:
+class ProposalBranch(NamedTuple):
     """A proposal as a branch: its name, and the objects of its commit, which is the last of them."""
 
     proposal: Proposal
@@ -44,7 +41,6 @@ class ProposalBranch:
 
     @property
     def commit(self) -> bytes:
-        """The id of the commit."""
         return self.objects[-1].id
 
 
@@ -116,19 +112,10 @@ def toml_commit(
     newest = stored_history.page(tx, chain_id, limit=1)
     changed_at = max([one.created_at for one in newest] + [one.created_at for one in waiting], default=0)
     texts = {path: git_object("blob", content) for path, content in files.items()}
-    tree, trees = _trees(texts)
-    body = commit_body(tree, (), signature(_RICORDO), changed_at, "Memory as TOML\n")
+    tree = tree_of({path: text.id for path, text in texts.items()}, suffix="")
+    trees = [GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    body = commit_body(tree.id, (), signature(_RICORDO), changed_at, "Memory as TOML\n")
     return (*texts.values(), *trees, git_object("commit", body))
-
-
-def _trees(texts: Mapping[str, GitObject]) -> tuple[bytes, list[GitObject]]:
-    from dulwich.index import commit_tree
-    from dulwich.object_store import MemoryObjectStore
-
-    made = MemoryObjectStore()
-    entries: Any = [(path.encode(), text.id.hex().encode(), _FILE) for path, text in texts.items()]
-    root = commit_tree(made, entries)
-    return bytes.fromhex(root.decode()), [git_object("tree", made[id].as_raw_string()) for id in made]
 
 
 def _schema(block: Block, folder: Path) -> BlockSchema | None:

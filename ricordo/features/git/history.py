@@ -3,7 +3,6 @@
 Commits, trees and texts are made from the rows of versions; what was pushed and cannot be made from them is stored as it came.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ricordo.domain import deltas
-from ricordo.domain.git_objects import commit_body, object_id, signature, tree_of
+from ricordo.domain.git_objects import commit_body, signature, tree_of
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.git import queries
@@ -21,7 +20,6 @@ from ricordo.storage.engine.store import Store, Transaction
 
 MOST_ROWS = 500
 MOST_BYTES = 8 * 1024 * 1024
-_MOST_TEXTS = 256  # texts in memory, since the next is stored as a delta of one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def following(
         # A commit that changed nothing has no version of its own.
         maker.add_pushed(chain.head)
         head = chain.head
-    return HistoryPortion(tuple(maker.objects), number, head, maker.files, is_last)
+    return HistoryPortion(tuple(maker.objects.values()), number, head, maker.files, is_last)
 
 
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
@@ -119,20 +117,16 @@ class _ObjectMaker:
     def __init__(
         self, tx: Transaction, chain_id: str, before: HistoryPortion, known: AbstractSet[bytes], rows: Sequence[Any]
     ) -> None:
-        self.objects: list[GitObject] = []
+        self.objects: dict[bytes, GitObject] = {}
         self.files = dict(before.files)
         self.size = 0
         self._tx = tx
         self._chain_id = chain_id
         self._known = known
-        self._made: set[bytes] = set()
         self._main = {before.head}
-        self._stored: dict[bytes, Any] = {}
-        self._pushed_ids: set[bytes] = set()
-        self._texts: OrderedDict[bytes, bytes] = OrderedDict()
-        if rows:
-            self._stored = queries.stored_texts(tx, chain_id, rows[0].number, rows[-1].number)
-            self._pushed_ids = queries.pushed_ids(tx, chain_id, rows[0].number, rows[-1].number)
+        numbers = (rows[0].number, rows[-1].number) if rows else (0, 0)
+        self._stored = queries.stored_texts(tx, chain_id, *numbers)
+        self._pushed_ids = queries.pushed_ids(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
         """Add a commit, with its tree and the texts that it brought."""
@@ -190,33 +184,26 @@ class _ObjectMaker:
             self.add_pushed(parent)
 
     def _has(self, id: bytes) -> bool:
-        return id in self._made or id in self._known
+        return id in self.objects or id in self._known
 
     def _add(self, made: GitObject) -> None:
         if not self._has(made.id):
-            self._made.add(made.id)
-            self.objects.append(made)
+            self.objects[made.id] = made
             self.size += len(made.body)
 
     def _add_text(self, blob: bytes) -> None:
-        if not self._has(blob):
-            self._add(GitObject("blob", blob, self._text(blob)))
-
-    def _text(self, blob: bytes) -> bytes:
-        """A text; most are stored as a delta of one that was made a moment ago."""
-        if blob not in self._texts:
-            row = self._stored.get(blob)
-            if row is None or (row.base is not None and row.base not in self._texts):
-                text = blobs.read(self._tx, self._chain_id, blob).encode()
-            else:
-                text = deltas.unpack(row.data, self._texts[row.base] if row.base is not None else None)
-            if object_id("blob", text) != blob:
-                raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
-            self._texts[blob] = text
-            if len(self._texts) > _MOST_TEXTS:
-                self._texts.popitem(last=False)
-        self._texts.move_to_end(blob)
-        return self._texts[blob]
+        """Add a text; most are stored as a delta of one that was added a moment ago."""
+        if self._has(blob):
+            return
+        row = self._stored.get(blob)
+        if row is None or (row.base is not None and row.base not in self.objects):
+            text = blobs.read(self._tx, self._chain_id, blob).encode()
+        else:
+            text = deltas.unpack(row.data, self.objects[row.base].body if row.base is not None else None)
+        made = git_object("blob", text)
+        if made.id != blob:
+            raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
+        self._add(made)
 
 
 def _apply(files: dict[str, bytes], row: Any) -> None:

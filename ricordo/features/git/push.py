@@ -7,12 +7,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ricordo.domain.block import DEFAULT_LIMIT, require_label
-from ricordo.domain.git_objects import SUFFIX, fits_git, path_of, tree_of
+from ricordo.domain.git_objects import SUFFIX, commit_body, fits_git, path_of, signature, tree_of
 from ricordo.domain.redaction import redact
-from ricordo.errors import Invalid, Stale
+from ricordo.domain.scope import Actor
+from ricordo.errors import Conflict, Invalid, Stale
 from ricordo.features.git.adoption import Adoption, MainCommit
-from ricordo.features.git.objects import EMPTY_TREE, FILE, FOLDER, Commit, GitObject, TreeEntry, read_commit, read_tree
-from ricordo.features.git.packs import Find, Lacking
+from ricordo.features.git.objects import (
+    EMPTY_TREE,
+    FILE,
+    FOLDER,
+    Commit,
+    Find,
+    GitObject,
+    Lacking,
+    TreeEntry,
+    git_object,
+    read_commit,
+    read_tree,
+)
+from ricordo.memory.merge import merge_lines
 from ricordo.storage.versions import Change
 
 MOST_COMMITS = 500
@@ -20,6 +33,7 @@ MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
 _MOST_ENTRIES = 500_000  # entries of trees that are read; a small push can name one folder many times
 _DEEPEST = 255  # characters of a path, as of a label
+MERGE_MESSAGE = "Merge what was committed elsewhere"
 _TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
 _TOO_LARGE = "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
 _NOT_FORWARD = "The memory has commits that yours do not come after. Fetch and merge first; a forced push is refused."
@@ -58,7 +72,7 @@ class Push:
 
         Raises Stale where it does not come after it, Refused with all that is wrong with it.
         """
-        order = self._new_commits(new_tip)
+        order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
         before = self.files_of(tip) if tip else {}
         commits = []
@@ -67,27 +81,16 @@ class Push:
             commits.append(MainCommit(commit, tuple(self._changes(before, files))))
             before = files
         merged = [commit for commit in order if commit not in main]
-        texts = [self._texts_of(commit) for commit in merged]
+        merged_files = [file for commit in merged for file in self.files_of(commit.id).items()]
+        texts = {blob: self.text_of(blob, label) for label, blob in merged_files}
         if sum(len(one.changes) for one in commits) > MOST_CHANGES:
             self._fault(f"This push changes more than {MOST_CHANGES} texts. Push older commits first.")
-        self._require_faultless(order)
-        all_texts = {blob: text for one in texts for blob, text in one.items()}
-        return Adoption(tip, tuple(commits), self._commits_with_trees(merged), tuple(all_texts.values()))
-
-    def new_commits(self, tip: bytes) -> list[Commit]:
-        """The commits that the push brings below this one, parents first, with it as the last; none where it is here already.
-
-        Raises Refused where one of them has a fault.
-        """
-        order = self._new_commits(tip)
-        self._require_faultless(order)
-        return order
+        self.require_faultless(order)
+        return Adoption(tip, tuple(commits), self._commits_with_trees(merged), tuple(texts.values()))
 
     def changes(self, before: bytes, after: bytes) -> list[Change]:
-        """What changes between two commits, both new or here already, as changes of blocks. Raises Refused."""
-        found = list(self._changes(self.files_of(before), self.files_of(after)))
-        self._require_faultless()
-        return found
+        """What changes between two commits, both new or here already, as changes of blocks."""
+        return list(self._changes(self.files_of(before), self.files_of(after)))
 
     def files_of(self, commit: bytes) -> dict[str, bytes]:
         """The ids of a commit's texts by the labels of their blocks; what cannot be a block is a fault."""
@@ -116,7 +119,8 @@ class Push:
             self._check_text(text, label)
         return text
 
-    def _new_commits(self, tip: bytes) -> list[Commit]:
+    def new_commits(self, tip: bytes) -> list[Commit]:
+        """The commits that the push brings below this one, parents first, with it as the last; none where it is here already."""
         order: list[Commit] = []
         seen: set[bytes] = set()
         waiting = [(tip, False)]
@@ -228,9 +232,6 @@ class Push:
                 "of the commit."
             )
 
-    def _texts_of(self, commit: Commit) -> dict[bytes, str]:
-        return {blob: self.text_of(blob, label) for label, blob in self.files_of(commit.id).items()}
-
     def _commits_with_trees(self, commits: Iterable[Commit]) -> tuple[GitObject, ...]:
         found: dict[bytes, GitObject] = {}
         for commit in commits:
@@ -246,7 +247,7 @@ class Push:
     def _fault(self, sentence: str) -> None:
         self._faults[sentence] = None
 
-    def _require_faultless(self, commits: Iterable[Commit] = ()) -> None:
+    def require_faultless(self, commits: Iterable[Commit]) -> None:
         """Raise Refused if anything was found to be wrong, also with the messages of these commits."""
         for commit in commits:
             if redact(commit.message, is_strict=True).kinds:
@@ -276,3 +277,48 @@ def _main_line(order: Sequence[Commit], tip: bytes | None, new_tip: bytes) -> li
 
 def _line(text: str, place: int) -> int:
     return text.count("\n", 0, place) + 1
+
+
+def known_parents(push: Push, theirs: bytes) -> list[bytes]:
+    """The parents of the new commits that the memory has: where they go on from it."""
+    order = push.new_commits(theirs)
+    new = {commit.id for commit in order}
+    return list(dict.fromkeys(parent for commit in order for parent in commit.parents if parent not in new))
+
+
+def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int) -> Adoption:
+    """What follows for a memory at `tip` that is merged with their commits; `base` is the newest commit of both.
+
+    Raises Conflict that names each block where both changed the same lines, Refused with all that is wrong with theirs.
+    """
+    sides = [push.files_of(commit) if commit else {} for commit in (base, tip, theirs)]
+    files: dict[str, bytes] = {}
+    made: list[GitObject] = []
+    conflicts: list[str] = []
+    for label in sorted(set().union(*sides)):
+        common, ours, others = (side.get(label) for side in sides)
+        if ours in (common, others):
+            blob = others
+        elif others == common:
+            blob = ours
+        else:
+            texts = [push.text_of(side[label], label) for side in sides if label in side]
+            text = merge_lines(*texts) if len(texts) == len(sides) else None
+            if text is None:
+                conflicts.append(path_of(label))
+                continue
+            made.append(git_object("blob", text.encode()))
+            blob = made[-1].id
+        if blob is not None:
+            files[label] = blob
+    push.require_faultless(push.new_commits(theirs))
+    if conflicts:
+        raise Conflict(
+            f"The memory and its remote both changed the same lines of {', '.join(conflicts)}. Merge the branch from-ricordo "
+            "into main there."
+        )
+    tree = tree_of(files)
+    made += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    made.append(git_object("commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)))
+    new = {**push.new, **{one.id: one for one in made}}
+    return Push(new, push.find, push.limits).adoption(tip, made[-1].id)

@@ -1,4 +1,4 @@
-"""A push, from its pack to versions or proposals: each branch is taken whole or refused with sentences for whoever pushed.
+"""A push, from its bytes to versions or proposals: each branch is taken whole or refused with sentences for whoever pushed.
 
 `main` is the memory itself; `propose/<any name>` makes a proposal of each block that the commit changes. There is no other branch.
 """
@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
+
+from dulwich.errors import GitProtocolError, HangupException
+from dulwich.protocol import SIDE_BAND_CHANNEL_DATA, SIDE_BAND_CHANNEL_PROGRESS, ZERO_SHA, Protocol, pkt_line, pkt_seq
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import path_of
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError, Stale
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Stale
 from ricordo.features.git import history
 from ricordo.features.git.adoption import adopt
-from ricordo.features.git.objects import Commit
-from ricordo.features.git.packs import Lacking, read_pack
+from ricordo.features.git.objects import Commit, Lacking, read_pack
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
 from ricordo.memory.merge import merge_lines
@@ -28,11 +32,15 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.versions import Change
 
 PROPOSE = b"refs/heads/propose/"
+FLUSH = pkt_line(None)
+_CAPABILITIES = b"report-status side-band-64k delete-refs ofs-delta object-format=sha1 agent=ricordo"
+_HEX = frozenset(b"0123456789abcdef")
+_MOST_COMMANDS = 100
+_UNREADABLE = "The push cannot be read. Push with git 1.7 or newer."
 _STALE = "The memory changed since you fetched it. Fetch and merge first, then push again."
 
 
-@dataclass(frozen=True, slots=True)
-class PushCommand:
+class PushCommand(NamedTuple):
     """What a push asks for one branch: from the commit that its sender believes it to be at, to another; None: no such branch."""
 
     old: bytes | None
@@ -40,8 +48,15 @@ class PushCommand:
     branch: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PushOutcome:
+class PushRequest(NamedTuple):
+    """A push as it was sent: its commands, what the client understands, and its pack."""
+
+    commands: tuple[PushCommand, ...]
+    capabilities: frozenset[bytes]
+    pack: bytes
+
+
+class PushOutcome(NamedTuple):
     """What became of a command: why it was refused, or None; `told` are sentences for whoever pushed."""
 
     branch: bytes
@@ -56,6 +71,62 @@ class Pusher:
     scope: Scope
     actor: Actor
     expires_after: int | None = None
+
+
+def push_advertisement(tip: bytes | None) -> bytes:
+    """What a client reads before it pushes: the branch with its commit, and what the server understands."""
+    ref = tip.hex().encode() + b" " + BRANCH if tip else ZERO_SHA + b" capabilities^{}"
+    return pkt_seq(b"# service=git-receive-pack\n") + pkt_seq(ref + b"\0" + _CAPABILITIES + b"\n")
+
+
+def read_push(body: bytes) -> PushRequest:
+    """A push; raises Invalid where it is none."""
+    commands: list[PushCommand] = []
+    capabilities: frozenset[bytes] = frozenset()
+    stream = BytesIO(body)
+    protocol = Protocol(stream.read, stream.write)
+    try:
+        while (text := protocol.read_pkt_line()) is not None:
+            text, nul, rest = text.partition(b"\0")
+            if nul:
+                capabilities = frozenset(rest.split())
+            if text.startswith(b"shallow "):
+                continue  # what a shallow clone lacks is here
+            old, new, branch = [*text.rstrip(b"\n").split(b" ", 2), b"", b""][:3]
+            if not branch.startswith(b"refs/") or b" " in branch:
+                raise Invalid(_UNREADABLE)
+            commands.append(PushCommand(_id(old), _id(new), branch))
+            if len(commands) > _MOST_COMMANDS:
+                raise Invalid(f"This push names more than {_MOST_COMMANDS} branches. Push main alone.")
+    except (GitProtocolError, HangupException):
+        raise Invalid(_UNREADABLE) from None
+    return PushRequest(tuple(commands), capabilities, stream.read())
+
+
+def push_report(outcomes: Sequence[PushOutcome], capabilities: frozenset[bytes], fault: str | None = None) -> bytes:
+    """What the client reads after a push; `fault` is why its pack could not be read."""
+    lines = [b"unpack " + (b"ok" if fault is None else _one_line(fault))]
+    for branch, refusal, _ in outcomes:
+        lines.append(b"ok " + branch if refusal is None else b"ng %s %s" % (branch, _one_line(refusal)))
+    report = pkt_seq(*(each + b"\n" for each in lines))
+    if b"side-band-64k" not in capabilities:
+        return report
+    answer = BytesIO()
+    bands = Protocol(answer.read, answer.write)
+    for sentence in (sentence for outcome in outcomes for sentence in outcome.told):
+        bands.write_sideband(SIDE_BAND_CHANNEL_PROGRESS, _one_line(sentence) + b"\n")
+    bands.write_sideband(SIDE_BAND_CHANNEL_DATA, report)
+    return answer.getvalue() + FLUSH
+
+
+def _id(text: bytes) -> bytes | None:
+    if len(text) != len(ZERO_SHA) or not _HEX.issuperset(text):
+        raise Invalid(_UNREADABLE)
+    return None if text == ZERO_SHA else bytes.fromhex(text.decode())
+
+
+def _one_line(sentence: str) -> bytes:
+    return " ".join(sentence.split()).encode()[:1000]
 
 
 async def receive(
@@ -131,7 +202,8 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
         base = next(iter(by_id[base].parents), None)
     if base is None:
         raise Refused(["This branch has no commit of the memory below it. Fetch, and make it from main."])
-    changes = push.changes(base, order[-1].id)
+    changes = push.changes(base, new)
+    push.require_faultless(order)
     if not changes:
         raise Refused(["This branch changes no block. Commit your proposal first."])
     return order[-1], changes

@@ -6,6 +6,7 @@ point leaves a repository that is merely behind.
 """
 
 import asyncio
+import hashlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from filelock import AsyncFileLock, Timeout
 
-from ricordo.domain.git_objects import Kind, object_id
+from ricordo.domain.git_objects import object_id
 from ricordo.errors import NotFound, RicordoError, Unavailable
 from ricordo.features.git import history
 from ricordo.features.git.history import HistoryPortion
-from ricordo.features.git.objects import EMPTY_TREE, GitObject, read_commit, read_tree
+from ricordo.features.git.objects import EMPTY_TREE, KINDS, GitObject, read_commit, read_tree
 from ricordo.storage import chain_files
 from ricordo.storage.engine.store import Store
 
@@ -31,8 +32,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 BRANCH = b"refs/heads/main"
 _MOST_PACKS = 40
-_KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}
-_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
+_TRAILER = 20
+_PIECE = 65_515  # bytes that are copied at once, as many as a line of git's protocol holds
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
@@ -138,9 +140,49 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:
         return None
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise NotFound(f"{id.hex()} is no commit, tree or text.")
-    return GitObject(_KINDS[kind], id, body)
+    return GitObject(KINDS[kind], id, body)
+
+
+def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
+    """Write all objects of one of our repositories as one pack: what a clone gets, copied from the packs where they lie whole.
+
+    Raises OSError where it was rebuilt meanwhile, dulwich's ChecksumMismatch where it is damaged.
+    """
+    count, ranges = _ranges(path)
+    head = b"PACK\0\0\0\2" + count.to_bytes(4, "big")
+    write(head)
+    checksum = hashlib.sha1(head, usedforsecurity=False)
+    for pack, start, end in ranges:
+        with pack.open("rb") as file:
+            file.seek(start)
+            for place in range(start, end, _PIECE):
+                piece = file.read(min(_PIECE, end - place))
+                checksum.update(piece)
+                write(piece)
+    write(checksum.digest())
+
+
+def _ranges(path: Path) -> tuple[int, list[tuple[Path, int, int]]]:
+    """How many objects there are, and from where to where they lie in which pack; one that an earlier pack has is left out."""
+    seen: set[bytes] = set()
+    ranges: list[tuple[Path, int, int]] = []
+    with closing(open_repository(path)) as repository:
+        for pack in repository.object_store.packs:
+            pack.data.check()
+            file = Path(pack.data.path)
+            offsets = sorted((offset, bytes(id)) for id, offset, _ in pack.index.iterentries())
+            ends = [offset for offset, _ in offsets[1:]] + [file.stat().st_size - _TRAILER]
+            for (start, id), end in zip(offsets, ends, strict=True):
+                if id in seen:
+                    continue
+                seen.add(id)
+                if ranges and ranges[-1][0] == file and ranges[-1][2] == start:
+                    ranges[-1] = (file, ranges[-1][1], end)
+                else:
+                    ranges.append((file, start, end))
+    return len(seen), ranges
 
 
 async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None) -> None:

@@ -9,13 +9,16 @@ import traceback
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from dulwich.errors import GitProtocolError, HangupException
+from dulwich.protocol import SIDE_BAND_CHANNEL_DATA, Protocol, ReceivableProtocol, pkt_line, pkt_seq
+from dulwich.repo import Repo
+from dulwich.server import DictBackend, UploadPackHandler
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -26,16 +29,19 @@ from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
-from ricordo.features.git.clone import copy_whole
-from ricordo.features.git.protocol import FLUSH, PACK, in_band, line, push_advertisement, push_report, read_push
-from ricordo.features.git.receiver import Pusher, PushOutcome, receive
-from ricordo.features.git.repository import BRANCH, open_repository, read_repository
+from ricordo.features.git.receiver import (
+    FLUSH,
+    Pusher,
+    PushOutcome,
+    push_advertisement,
+    push_report,
+    read_push,
+    receive,
+)
+from ricordo.features.git.repository import copy_whole, open_repository, read_repository
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
-
-if TYPE_CHECKING:
-    from dulwich.repo import Repo
 
 router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], include_in_schema=False)
 
@@ -59,12 +65,11 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
         raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
     chain = await _memory(here, user_id, makes=False)
     if service == _WRITE:
-        refs = [(BRANCH, chain.head)] if chain and chain.head else []
-        return _answer(service, "advertisement", push_advertisement(refs))
-    if chain is None or chain.head is None:
-        return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + FLUSH)
-    told = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
-    return _answer(service, "advertisement", line(b"# service=git-upload-pack\n") + FLUSH + told)
+        return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
+    told = FLUSH
+    if chain and chain.head:
+        told = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
+    return _answer(service, "advertisement", pkt_seq(b"# service=git-upload-pack\n") + told)
 
 
 @router.post(f"/{_READ}")
@@ -98,8 +103,8 @@ async def write(here: Here, user_id: str) -> Response:
     except RicordoError as error:
         fault = str(error)
         outcomes = [PushOutcome(command.branch, fault) for command in request.commands]
-        outcomes[0] = replace(outcomes[0], told=(fault,))
-    return _answer(_WRITE, "result", b"".join(push_report(outcomes, request.capabilities, fault)))
+        outcomes[0] = outcomes[0]._replace(told=(fault,))
+    return _answer(_WRITE, "result", push_report(outcomes, request.capabilities, fault))
 
 
 async def _memory(here: RequestContext, user_id: str, *, makes: bool) -> Chain | None:
@@ -180,8 +185,8 @@ def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
     answer: IO[bytes] = SpooledTemporaryFile(max_size=_ON_DISK_FROM)  # noqa: SIM115 - closed by whoever sends it
     try:
         if _CLONE.fullmatch(body) and b"side-band-64k" in body and not _ODD.search(body):
-            answer.write(line(b"NAK\n"))
-            copy_whole(path, lambda data: answer.writelines(in_band(PACK, data)))
+            answer.write(pkt_line(b"NAK\n"))
+            copy_whole(path, partial(Protocol(answer.read, answer.write).write_sideband, SIDE_BAND_CHANNEL_DATA))
             answer.write(FLUSH)
         else:
             _serve(path, body, answer.write, lacking, advertises=False)
@@ -195,10 +200,6 @@ def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
 def _serve(
     path: Path, body: bytes, write: Callable[[bytes], int], lacking: list[bytes] | None, *, advertises: bool
 ) -> None:
-    from dulwich.errors import GitProtocolError, HangupException
-    from dulwich.protocol import ReceivableProtocol
-    from dulwich.server import DictBackend, UploadPackHandler  # slow to import, and few servers are cloned from
-
     failure: Exception | None = None
     with closing(open_repository(path)) as repository:
         protocol = ReceivableProtocol(BytesIO(body).read, write)
@@ -223,21 +224,17 @@ class _OfferedRepository:
     What a client lacks is known where it is `lacking`, and is found by walking the history else.
     """
 
-    def __init__(self, repository: "Repo", wanted: list[bytes], lacking: list[bytes] | None) -> None:
-        self.object_store = repository.object_store
-        self.refs = repository.refs
-        self.object_format = repository.object_format
-        self._repository = repository
-        self._lacking = lacking
+    def __init__(self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None) -> None:
+        self._repository, self._lacking = repository, lacking
         # Whatever is in there belongs to this memory, so whoever may read it may have it all.
         self._wanted = {b"refs/asked/" + id: id for id in wanted if id in repository.object_store}  # type: ignore[operator]
 
     def get_refs(self) -> Any:
         return {**self._repository.get_refs(), **self._wanted}
 
-    def get_peeled(self, ref: Any) -> Any:
-        """What a tag names; there are none."""
-        return self._repository.get_peeled(ref)
+    def __getattr__(self, name: str) -> Any:
+        """What is asked of the repository itself."""
+        return getattr(self._repository, name)
 
     def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
         """What the client lacks."""

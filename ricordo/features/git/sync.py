@@ -19,10 +19,8 @@ from ricordo.errors import Conflict, Invalid, Stale, Unavailable
 from ricordo.features.git import history, queries, transport
 from ricordo.features.git.adoption import Adoption, adopt
 from ricordo.features.git.branches import PREFIX, TOML_BRANCH, approve_merged, open_branches, toml_commit
-from ricordo.features.git.merge import known_parents, merged
-from ricordo.features.git.objects import GitObject
-from ricordo.features.git.packs import read_pack
-from ricordo.features.git.push import Push
+from ricordo.features.git.objects import GitObject, read_pack
+from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
 from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease

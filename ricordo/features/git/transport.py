@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
-from ricordo.features.git.objects import GitObject
-from ricordo.features.git.packs import BOUNDS
+from ricordo.features.git.objects import BOUNDS, GitObject
 from ricordo.features.git.repository import make_repository, open_repository, packed
 from ricordo.features.remotes.service import PRIVATE, RemoteMoved, require_folder
 from ricordo.llm.addresses import connect, require_callable

@@ -1,4 +1,4 @@
-"""Packs: what git makes is read, and nothing that is sent takes more memory than is allowed."""
+"""What is sent in a push: its lines, its objects and its pack are read, and nothing in them takes more memory than is allowed."""
 
 import hashlib
 import subprocess
@@ -9,12 +9,99 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from dulwich.protocol import pkt_line as line
 
 from ricordo.domain.git_objects import object_id
 from ricordo.errors import Invalid, RicordoError, TooLong
-from ricordo.features.git.objects import GitObject, git_object
-from ricordo.features.git.packs import Bounds, read_pack
+from ricordo.features.git.objects import Bounds, GitObject, git_object, read_commit, read_pack, read_tree
+from ricordo.features.git.receiver import PushCommand, PushOutcome, push_advertisement, push_report, read_push
 from tests.support.git import git
+
+MAIN, ONE, TWO = b"refs/heads/main", b"\x11" * 20, b"\x22" * 20
+COMMAND = b"%s %s " % (ONE.hex().encode(), TWO.hex().encode())
+TREE = b"tree " + b"4" * 40 + b"\n"
+WHO = b"Ada <ada@home.example> 1767225600 +0100\n"
+HEAD = TREE + b"parent " + b"5" * 40 + b"\nauthor " + WHO + b"committer " + WHO
+
+
+def test_a_push_is_read_and_what_is_none_is_refused() -> None:
+    body = (
+        line(b"shallow " + ONE.hex().encode())
+        + line(COMMAND + MAIN + b"\0 report-status side-band-64k agent=git/2")
+        + line(f"{'0' * 40} {TWO.hex()} refs/heads/propose/x\n".encode())
+        + line(f"{ONE.hex()} {'0' * 40} refs/tags/y".encode())
+        + b"0000PACK..."
+    )
+    request = read_push(body)
+    assert request.commands == (
+        PushCommand(ONE, TWO, MAIN),
+        PushCommand(None, TWO, b"refs/heads/propose/x"),
+        PushCommand(ONE, None, b"refs/tags/y"),
+    )
+    assert request.capabilities == {b"report-status", b"side-band-64k", b"agent=git/2"}
+    assert request.pack == b"PACK..."
+    for bad in (
+        *(b"", b"000", b"+0f0", b"0003", b"0004", b"00ffabc", line(b"abc") + b"0000"),
+        line(COMMAND + b"main") + b"0000",
+        line(COMMAND + b"refs/a b") + b"0000",
+        line(b"x" * 40 + b" " + TWO.hex().encode() + b" refs/heads/main") + b"0000",
+        line(COMMAND + MAIN),
+        line(COMMAND + MAIN) * 101 + b"0000",
+    ):
+        with pytest.raises(Invalid):
+            read_push(bad)
+
+
+def test_what_there_is_and_what_became_of_a_push_is_told() -> None:
+    told = push_advertisement(ONE)
+    assert told.startswith(b"001f# service=git-receive-pack\n0000")
+    assert ONE.hex().encode() + b" refs/heads/main\0report-status side-band-64k" in told
+    assert b"0" * 40 + b" capabilities^{}\0" in push_advertisement(None)
+    outcomes = [PushOutcome(MAIN, None, ("Done.",)), PushOutcome(b"refs/tags/x", "No\n tags", ("One.", "Two."))]
+    report = line(b"unpack ok\n") + line(b"ok refs/heads/main\n") + line(b"ng refs/tags/x No tags\n") + b"0000"
+    assert push_report(outcomes, frozenset()) == report
+    told = push_report(outcomes, frozenset({b"side-band-64k"}))
+    assert told == (line(b"\2Done.\n") + line(b"\2One.\n") + line(b"\2Two.\n") + line(b"\1" + report) + b"0000")
+    assert push_report([], frozenset(), "Bad\npack") == line(b"unpack Bad pack\n") + b"0000"
+
+
+def test_a_commit_says_its_tree_parents_and_message() -> None:
+    for extra, message in (
+        (b"", ""),
+        (b"", "Größe\n\nmore"),
+        (b"gpgsig -----BEGIN\n abc\n -----END\n", "signed\n"),
+        (b"encoding UTF-8\n", "x"),
+    ):
+        commit = read_commit(HEAD + extra + b"\n" + message.encode())
+        assert (commit.tree, commit.parents, commit.message) == (b"\x44" * 20, (b"\x55" * 20,), message)
+        assert commit.id == git_object("commit", commit.body).id
+
+
+def test_a_commit_that_git_would_find_fault_with_is_refused() -> None:
+    for body in (
+        *(b"", HEAD, HEAD + b"\na\0b", HEAD + b"\n\xff", TREE + b"author " + WHO + b"\n"),
+        HEAD.replace(b"tree", b"Tree") + b"\n",
+        HEAD.replace(b"+0100", b"0100") + b"\n",
+        HEAD.replace(b"1767225600", b"01767225600") + b"\n",
+        HEAD.replace(b"1767225600", b"9" * 13) + b"\n",
+        HEAD.replace(b"Ada <", b"<") + b"\n",
+        HEAD.replace(b"Ada <", b"Ada<") + b"\n",
+        HEAD.replace(b"Ada <", b"A>da <") + b"\n",
+        HEAD + b"\n" + b"x" * 70_000,
+    ):
+        with pytest.raises(Invalid, match=r"Commit|commit"):
+            read_commit(body)
+
+
+def test_a_tree_that_is_cut_off_is_refused() -> None:
+    whole = b"100644 a.md\0" + b"x" * 20
+    assert [(one.mode, one.name, one.id) for one in read_tree(whole * 2)] == [(b"100644", b"a.md", b"x" * 20)] * 2
+    for end in range(1, len(whole)):
+        with pytest.raises(Invalid):
+            list(read_tree(whole + whole[:end]))
+
+
+AB = object_id("blob", b"ab")
 
 
 def nothing(_id: bytes) -> GitObject | None:
@@ -62,12 +149,12 @@ def packed(repository: Path, revisions: str, *options: str) -> bytes:
     return subprocess.run(command, cwd=repository, input=revisions.encode(), capture_output=True, check=True).stdout
 
 
-@pytest.mark.parametrize("options", [(), ("--delta-base-offset",), ("--no-reuse-delta", "--depth=50")])
-def test_what_git_packs_is_read(repository: Path, options: tuple[str, ...]) -> None:
-    found = read_pack(packed(repository, "main\n", *options), nothing)
+def test_what_git_packs_is_read(repository: Path) -> None:
     wanted = {line.split()[0] for line in git(repository, "rev-list", "--objects", "main").split("\n")}
-    assert {id.hex() for id in found} == wanted
-    assert all(object_id(made.kind, made.body) == id for id, made in found.items())
+    for options in ((), ("--delta-base-offset",), ("--no-reuse-delta", "--depth=50")):
+        found = read_pack(packed(repository, "main\n", *options), nothing)
+        assert {id.hex() for id in found} == wanted
+        assert all(object_id(made.kind, made.body) == id for id, made in found.items())
 
 
 def test_a_thin_pack_counts_on_what_is_here(repository: Path) -> None:
@@ -93,19 +180,15 @@ def test_long_chains_of_what_differs_are_read_in_a_moment() -> None:
     assert len(found) == 3000
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        pack(b"\xbf" + b"\xff" * 40 + b"\x01" + zlib.compress(b"")),
-        pack(entry(3, b"ab"), entry(7, b"\2" + b"\xff" * 40 + b"\1", base=object_id("blob", b"ab"))),
-        pack(entry(3, b"ab"), entry(6, b"x", base=b"\xff" * 40 + b"\1")),
-    ],
-    ids=["of an object", "in a difference", "of a distance"],
-)
-def test_a_size_of_hundreds_of_bits_is_read_no_further(bad: bytes) -> None:
+def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
     """Each of its bytes took longer than the one before: a pack of 400 kB held a processor for eight seconds."""
-    with pytest.raises(Invalid, match="damaged"):
-        read_pack(bad, nothing)
+    for bad in (
+        pack(b"\xbf" + b"\xff" * 40 + b"\x01" + zlib.compress(b"")),
+        pack(entry(3, b"ab"), entry(7, b"\2" + b"\xff" * 40 + b"\1", base=AB)),
+        pack(entry(3, b"ab"), entry(6, b"x", base=b"\xff" * 40 + b"\1")),
+    ):
+        with pytest.raises(Invalid, match="damaged"):
+            read_pack(bad, nothing)
 
 
 def test_a_small_pack_that_asks_for_one_large_piece_again_and_again_takes_no_memory_for_it() -> None:
@@ -138,40 +221,23 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
             read_pack(body + _sum(body), nothing)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_what_would_burst_the_bounds_is_refused_and_so_is_what_is_no_pack() -> None:
+    for bad in (
         pack(entry(3, b"x" * 5000)),
         pack(*[entry(3, b"%d" % number) for number in range(11)]),
         pack(entry(3, b"x"), count=2**32 - 1),
-        pack(
-            entry(3, b"ab"),
-            entry(7, bytes([2]) + b"\xff\xff\xff\x7f" + bytes([2]) + b"xy", base=object_id("blob", b"ab")),
-        ),
-    ],
-)
-def test_what_would_burst_the_bounds_is_refused(bad: bytes) -> None:
-    with pytest.raises(TooLong):
-        read_pack(bad, nothing, Bounds(objects=10, bytes=4096))
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
+        pack(entry(3, b"ab"), entry(7, bytes([2]) + b"\xff\xff\xff\x7f" + bytes([2]) + b"xy", base=AB)),
+    ):
+        with pytest.raises(TooLong):
+            read_pack(bad, nothing, Bounds(objects=10, bytes=4096))
+    for bad in (
         pack(entry(3, b"x" * 4000, size=10)),  # unpacks to more than it says
-        pack(entry(3, b"x", size=10)),
-        pack(entry(5, b"x")),
-        pack(entry(4, b"x")),
-        pack(entry(6, b"x", base=b"\x7f")),
-        pack(entry(3, b"x"), count=2),
-        pack(entry(3, b"x"), count=0),
-        pack(entry(3, b"ab"), entry(7, b"\2", base=object_id("blob", b"ab"))),
-        pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0]), base=object_id("blob", b"ab"))),
-        pack(b"\xff" * 40),
-        pack(entry(3, b"ab"), entry(7, bytes([3, 2, 0b10010000, 2]), base=object_id("blob", b"ab"))),
-        pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0b10010000, 3]), base=object_id("blob", b"ab"))),
-    ],
-)
-def test_what_is_no_pack_is_refused(bad: bytes) -> None:
-    with pytest.raises(Invalid):
-        read_pack(bad, nothing)
+        *(pack(entry(3, b"x", size=10)), pack(entry(5, b"x")), pack(entry(4, b"x")), pack(b"\xff" * 40)),
+        *(pack(entry(6, b"x", base=b"\x7f")), pack(entry(3, b"x"), count=2), pack(entry(3, b"x"), count=0)),
+        pack(entry(3, b"ab"), entry(7, b"\2", base=AB)),
+        pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0]), base=AB)),
+        pack(entry(3, b"ab"), entry(7, bytes([3, 2, 0b10010000, 2]), base=AB)),
+        pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0b10010000, 3]), base=AB)),
+    ):
+        with pytest.raises(Invalid):
+            read_pack(bad, nothing)

@@ -7,8 +7,7 @@ import pytest
 from ricordo.domain.git_objects import object_id
 from ricordo.errors import Stale
 from ricordo.features.git import push as pushing
-from ricordo.features.git.objects import GitObject, git_object
-from ricordo.features.git.packs import Lacking
+from ricordo.features.git.objects import GitObject, Lacking, git_object
 from ricordo.features.git.push import Push, Refused
 from ricordo.storage.versions import Change
 from tests.support.objects import WHO, commit_of

@@ -1,8 +1,10 @@
 """The repository that is made of a chain: the ids of the database, clean for git, in portions, again and again."""
 
 import asyncio
+import logging
 import random
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,15 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.features.git import history, repository
-from ricordo.features.git.repository import refreshed, repository_path
+from ricordo.features.git.objects import git_object
+from ricordo.features.git.receiver import PushCommand, Pusher, receive
+from ricordo.features.git.repository import BRANCH, is_damaged, read_repository, refreshed, repository_path
 from ricordo.storage import blocks, versions
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import chains, commits, is_in_chain
+from tests.features.git.test_packs import entry, pack
 from tests.seams import make
 from tests.support.git import fsck, git, ids
 
@@ -115,18 +120,6 @@ async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore) ->
     assert (one, many >= 7, more > 7) == (1, True, True)
 
 
-async def test_what_follows_a_version_is_all_that_is_sent(store: SqliteStore) -> None:
-    chain = await a_chain(store)
-    await edited(store, chain, 20, chance_of(7))
-    versions_now = len(await stored_ids(store, chain))
-    await edited(store, chain, 1, chance_of(8))
-
-    portions = [portion async for portion in history.portions(store, chain.id, versions_now)]
-
-    assert [made.kind for portion in portions for made in portion.objects].count("commit") == 1
-    assert sum(len(portion.objects) for portion in portions) <= 5
-
-
 async def test_a_repository_that_is_damaged_or_gone_is_made_anew(store: SqliteStore, tmp_path: Path) -> None:
     chain = await a_chain(store)
     await edited(store, chain, 10, chance_of(9))
@@ -198,4 +191,128 @@ async def test_an_erased_memory_leaves_no_repository(store: SqliteStore, tmp_pat
 async def test_a_memory_without_versions_is_an_empty_repository(store: SqliteStore, tmp_path: Path) -> None:
     chain = await a_chain(store)
     path = await refreshed(store, tmp_path, chain.id)
-    assert (git(path, "rev-list", "--all"), fsck(path)) == ("", "")
+    assert (git(path, "rev-list", "--all"), fsck(path), is_damaged(path)) == ("", "", False)
+
+
+@dataclass
+class World:
+    """A memory of three versions, its repository in three packs, and how often that was read."""
+
+    store: SqliteStore
+    folder: Path
+    chain: Chain
+    path: Path
+    tries: int = 0
+
+    def packs(self) -> list[Path]:
+        return sorted(self.path.glob("objects/pack/*.pack"), key=lambda each: each.stat().st_mtime_ns)
+
+    def lose(self, pack: Path) -> None:
+        for each in (pack, pack.with_suffix(".idx")):
+            each.unlink()
+
+    async def read(self, work: Callable[[Path], object]) -> object:
+        def counted(path: Path) -> object:
+            self.tries += 1
+            return work(path)
+
+        return await read_repository(self.store, self.folder, self.chain.id, counted)
+
+
+@pytest.fixture
+async def world(store: SqliteStore, tmp_path: Path) -> World:
+    """Each version in a pack of its own."""
+    chain = await a_chain(store)
+    block = make.block("human", "", chain_id=chain.id)
+    await store.write(lambda tx: blocks.insert_all(tx, [block], [], make.change_metadata()))
+    for number in range(3):
+        (there,) = await store.read(lambda tx: blocks.of_user(tx, Scope(), chain.owner_id))
+        text = f"{number}\n" * 30
+        await store.write(lambda tx, there=there, text=text: blocks.write(tx, there, text, make.change_metadata()))  # type: ignore[misc]
+        path = await refreshed(store, tmp_path, chain.id)
+    return World(store, tmp_path, chain, path)
+
+
+def log_of(path: Path) -> str:
+    """All that git shows of a repository."""
+    try:
+        return git(path, "log", "-p", "--format=%H", "main")
+    except AssertionError as error:
+        raise KeyError("gone") from error
+
+
+async def test_a_repository_that_lost_some_of_its_history_is_made_anew_and_told_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = await world.read(log_of)
+    world.lose(world.packs()[1])
+    assert is_damaged(world.path)
+    caplog.set_level(logging.WARNING)
+    assert await world.read(log_of) == whole
+    assert [record.message for record in caplog.records] == ["a repository for git is damaged; it is rebuilt"]
+    assert (world.tries, fsck(world.path), is_damaged(world.path)) == (3, "", False)
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".idx"])
+async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str) -> None:
+    file = world.packs()[2].with_suffix(suffix)
+    whole = file.read_bytes()
+    file.chmod(0o600)
+    assert not is_damaged(world.path)
+    for place in (5, 40, -30, -1):
+        content = bytearray(whole)
+        content[place] ^= 1
+        for damaged in (content, content[:-20]):
+            file.write_bytes(damaged)
+            assert is_damaged(world.path, is_thorough=False), place
+
+
+async def test_an_error_of_our_own_is_not_hidden_and_costs_no_repository(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    before = world.path.stat().st_ino
+
+    def fail(_path: Path) -> None:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        await world.read(fail)
+    assert (world.tries, world.path.stat().st_ino, caplog.records) == (1, before, [])
+
+    def lose_all(_path: Path) -> None:
+        for each in world.packs():
+            each.unlink()
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await world.read(lose_all)
+    assert world.tries == 3  # it is made anew once
+
+
+async def test_what_was_made_anew_in_the_middle_of_reading_is_read_again(world: World) -> None:
+    def read(path: Path) -> str:
+        if world.tries == 1:
+            delete_chain_files(world.folder, world.chain.id)
+        return git(path, "rev-parse", "main") if path.exists() else (path / "HEAD").read_text()
+
+    assert len(str(await world.read(read))) == 40
+
+
+async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: World) -> None:
+    first = git(world.path, "rev-parse", "main~2:human.md")
+    world.lose(world.packs()[1])
+    text = git_object("blob", b"0\n" * 30 + b"more\n")
+    delta = bytes([60, 65, 0b10010000, 60, 5]) + b"more\n"
+    tree = git_object("tree", b"100644 human.md\0" + text.id)
+    old = bytes.fromhex(git(world.path, "rev-parse", "main"))
+    who = b"Ada <ada@home> 1767225600 +0000"
+    ids = (tree.id.hex().encode(), old.hex().encode(), who, who)
+    commit = git_object("commit", b"tree %s\nparent %s\nauthor %s\ncommitter %s\n\nMore\n" % ids)
+    sent = pack(entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first)))
+    command = PushCommand(old, commit.id, BRANCH)
+    pusher = Pusher(Scope(), make.change_metadata().author)
+    (outcome,) = await receive(world.store, world.folder, world.chain, pusher, [command], sent)
+    assert outcome.refusal is None
+    (found,) = await world.store.read(lambda tx: blocks.of_user(tx, Scope(), world.chain.owner_id))
+    assert found.value == text.body.decode()

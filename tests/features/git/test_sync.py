@@ -1,5 +1,6 @@
 """A git remote follows: whatever happens on either side, and wherever the follower is killed, both end with the same ids."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -179,16 +180,13 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
     assert ids(world.bare) == await world.ids()
 
 
-@pytest.mark.parametrize("way", ["{}", "{}/", "{}/../ada.git"])
-async def test_two_memories_cannot_share_a_remote(world: World, way: str) -> None:
+async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
     """A memory without a block of the same label would be joined with the other's, and an empty one would take it over."""
-    with pytest.raises(Conflict, match="another memory"):
-        await world.add(Access(way.format(world.access.address)), "eve")
+    for way in ("{}", "{}/", "{}/../ada.git"):
+        with pytest.raises(Conflict, match="another memory"):
+            await world.add(Access(way.format(world.access.address)), "eve")
     with pytest.raises(NotFound):
         await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
-
-
-async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
     with pytest.raises(Conflict, match="is a remote of this memory already"):
         await world.add(world.access)
     for address in ("relative/path", "http://127.0.0.1/x.git", "https://me:secret@example.org/x.git", "ssh://x/y"):
@@ -214,6 +212,29 @@ async def test_what_has_something_to_do_is_found(world: World) -> None:
     assert await due() == []
     with pytest.raises(NotFound):
         await world.store.read(lambda tx: remotes.get(tx, Scope(), noted.id))
+
+
+async def test_a_memory_goes_out_as_toml_and_the_same_memory_is_the_same_commit(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """In the layout of YouLab's first storage."""
+    settings, bare = Settings(data_dir=tmp_path), tmp_path / "remotes" / "there.git"
+    (tmp_path / "block_schemas").mkdir()
+    schema = '[fields.name]\nkind = "string"\n[fields.strengths]\nkind = "list"\n'
+    (tmp_path / "block_schemas" / "student.toml").write_text(schema)
+    world = SyncedMemory(store, settings, GitRemotes(), Access(str(bare), options={"shows_toml": True}))
+    await world.put("student", "## Name\nAlice\n\n## Strengths\n- Tea", schema_ref="student")
+    await world.put("courses/maths", "Free\n\n text ")
+    await world.propose("student", "Alice", "Alice B.")
+    await world.sync()
+    shown = git(bare, "rev-parse", "toml")
+    await world.sync()
+    assert (git(bare, "rev-parse", "toml"), fsck(bare)) == (shown, "")
+    assert 'name = "Alice"' in git(bare, "show", "toml:blocks/student.toml")
+    assert "Free\n\n text " in git(bare, "show", "toml:blocks/courses/maths.toml")
+    (name,) = git(bare, "ls-tree", "--name-only", "toml", "pending_diffs/").split()
+    diff = json.loads(git(bare, "show", f"toml:{name}"))
+    assert (diff["block_label"], diff["agent_id"], "Alice B." in diff["proposed_value"]) == ("student", "agent-1", True)
 
 
 class Killed(BaseException):
