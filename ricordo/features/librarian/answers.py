@@ -1,6 +1,5 @@
 """What the librarian says at the end of a turn, from what was meant and what its calls gave."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -26,9 +25,10 @@ from ricordo.features.librarian.plan import (
     is_confirmed,
     known_note,
     matching,
+    points_of,
     question_of,
 )
-from ricordo.features.librarian.view import CallOutcome, LibrarianView, data_in, note_of, unpackaged
+from ricordo.features.librarian.view import CallOutcome, LibrarianView, note_of
 
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
@@ -39,18 +39,18 @@ _INTRODUCTION = (
 _HELP = (
     f"I am Ricordo's librarian, {_MARK}: I work without any key or network.\n"
     '- Tell me something ("I\'m allergic to nuts.", "Remember: the exam is on 12 May.") and I file it.\n'
-    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything we said, '
-    "and quote it with its date.\n"
+    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything you told '
+    "me, and quote it with its date.\n"
     '- Say "Forget that I\'m allergic to nuts." and I strike it out of my notes.\n'
     "To talk with a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama; then restart Ricordo and pick that model "
     "for this agent. All that I filed stays and is there for it."
 )
+_ALL_RIGHT = "All right. Tell me something to remember, or ask about what you told me before."
 _FIXED = {
     "help": _HELP,
-    "hello": "Hello! Tell me something to remember, or ask about what you told me before.",
+    "talk": _ALL_RIGHT,
     "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
 }
-_ALL_RIGHT = "All right."
 _NOT_FOUND = (
     'I don\'t know: I looked in {places} and found nothing about "{topic}". '
     "If you tell me, I file it and can answer next time; for general knowledge, connect a language model."
@@ -63,16 +63,12 @@ _FORGET_WHAT = (
     "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
     "agent itself; that is up to you, not to me."
 )
-_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
-# How its own answers begin; they are no evidence for later ones.
-_OWN_LINE = re.compile(
-    r"[- ]*(?:I (?:have (?:put|corrected|filed|struck|that in|nowhere|no note)|asked to|could not|don't know: I|said on"
-    r"|know nothing|can(?:not| only| look)|strike|am (?:not sure|Ricordo))|My notes|Here is what I|This is what my"
-    r"|You told me|The archive says"
-    r"|Several of my|Hello! Tell|All right\.|By the way: I|Searching did)"
+_CANNOT_FORGET = (
+    "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
 )
-_SAID_BY_A_MODEL = 3
-_PENDING = re.compile(r"propos|approv|pending|wait", re.IGNORECASE)
+_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
+# What the result of an edit says that waits for the block's owner.
+_PROPOSED = " was proposed"
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
@@ -83,63 +79,59 @@ def spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
     """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
     if not view.words.strip():
         return "I can only read words, and I found none in your message."
-    forgotten = [each for each in view.made(*REPLACE) if _leaves_out(each)]
+    forgotten = [each for each in view.made(REPLACE) if _leaves_out(each)]
     lines: list[str] = [*map(_forgotten, forgotten)]
-    names_listed = len(intents) == 1 and bool(forgotten)
     for intent in intents:
         match intent.kind:
-            case "tell" if not names_listed:
+            case "tell":
                 lines.append(_told(view, intent.text))
             case "forget" if not any(_is_about(intent.text, _replaced(each)) for each in forgotten):
                 lines.append(_not_forgotten(view, intent.text))
-            case "ask" if not names_listed:
+            case "ask":
                 lines.append(_found(view, question_of(intents)))
             case "list":
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
                 lines.append(_FIXED[kind])
             case "yes" if is_confirmed(view, intents) and not forgotten:
-                lines.append("I cannot strike anything out of my notes. You can edit them yourself at any time.")
+                lines.append(_CANNOT_FORGET)
             case _:
                 pass
+    lines = lines or [_ALL_RIGHT]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
-        lines = [*(lines or [_ALL_RIGHT]), _INTRODUCTION]
-    return "\n\n".join(dict.fromkeys(lines)) or _ALL_RIGHT
+        lines.append(_INTRODUCTION)
+    return "\n\n".join(dict.fromkeys(lines))
 
 
 def _told(view: LibrarianView, text: str) -> str:
     words = " ".join(text[:READ_LENGTH].split())
-    made = [
-        each for each in view.outcomes if words in " ".join(_filed_words(each).split()) or text in _filed_words(each)
-    ]
-    done = next((each for each in reversed(made) if not each.failed), None)
-    refused = next((each for each in made if each.failed), None)
-    if done is None and refused:
-        stays = "Your message stays in our history and can be searched."
-        return f'I could not file "{_short(words)}": {refused.tool} says "{_reason(refused)}". {stays}'
+    filed = view.made(INSERT, REPLACE, ARCHIVE)
+    done = next((each for each in filed if words in " ".join(_new_words(each).split())), None)
     if done is None:
         note = known_note(view, text)
         return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+    if done.failed:
+        stays = "Your message stays in our history and can be searched."
+        return f'I could not file "{_short(words)}": {_refusal(done)}. {stays}'
     if done.tool == ARCHIVE:
-        because = f"My notes could not take it ({_reason(refused)}), so " if refused else ""
-        return f'{because}I have filed this in the archive: "{_short(words)}"'
-    if words not in " ".join(done.text.split()) and _PENDING.search(done.text):
+        return f'I have filed this in the archive: "{_short(words)}"'
+    if _PROPOSED in done.text and words not in done.text:
         return f'I asked to have this put in my notes: "{_short(words)}"\nThe answer was: "{_reason(done)}"'
-    if done.tool in REPLACE:
+    if done.tool == REPLACE:
         return f'I have corrected my notes about you: "{_short(words)}" (before: "{_replaced(done)}")'
     return f'I have put this in my notes about you: "{_short(words)}"'
 
 
 def _leaves_out(outcome: CallOutcome) -> bool:
-    return words_in(_filed_words(outcome)) <= words_in(outcome.argument("old_string", "old_content"))
+    return words_in(_new_words(outcome)) <= words_in(outcome.argument("old_string"))
 
 
 def _forgotten(done: CallOutcome) -> str:
-    old, new = _replaced(done), note_of("", _filed_words(done)).words
+    old, new = _replaced(done), note_of("", _new_words(done)).words
     words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
     if done.failed:
-        return f'I could not strike out "{words}": {done.tool} says "{_reason(done)}".'
-    if "propos" in done.text.lower() or (words in done.text and _PENDING.search(done.text)):
+        return f'I could not strike out "{words}": {_refusal(done)}.'
+    if _PROPOSED in done.text:
         return f'I asked to have this struck out of my notes: "{words}"\nThe answer was: "{_reason(done)}"'
     return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
 
@@ -151,18 +143,21 @@ def _not_forgotten(view: LibrarianView, text: str) -> str:
     if not found:
         about = f'I have no note about "{_short(text, 80)}" to strike out.'
         return f"{about} The archive and our messages I cannot delete; you can."
-    if not view.offers(*REPLACE):
-        return "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
+    if REPLACE not in view.tools:
+        return _CANNOT_FORGET
     return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
 
 
-def _filed_words(outcome: CallOutcome) -> str:
-    files = outcome.tool in (*INSERT, *REPLACE, ARCHIVE)
-    return outcome.argument("new_string", "new_content", "content") if files else ""
+def _new_words(outcome: CallOutcome) -> str:
+    return outcome.argument("new_string", "content")
 
 
 def _replaced(outcome: CallOutcome) -> str:
-    return _short(note_of("", outcome.argument("old_string", "old_content").strip()).words)
+    return _short(note_of("", outcome.argument("old_string").strip()).words)
+
+
+def _refusal(outcome: CallOutcome) -> str:
+    return f'{outcome.tool} says "{_reason(outcome)}"'
 
 
 def _reason(outcome: CallOutcome) -> str:
@@ -179,30 +174,28 @@ class Evidence:
     on: str = ""
     points: int = 0
 
+    def quoted(self, length: int) -> str:
+        return f'{self.opening}: "{_short(self.words, length)}"'
+
 
 def _found(view: LibrarianView, question: str) -> str:
-    wanted = topic(question)
-    kinds = facts_asked(question)
+    wanted, kinds = topic(question), facts_asked(question)
     if not wanted and not kinds:
         return "I can look things up by their words. Ask again with a word or two that I can search for."
     found = _best(view, wanted, kinds)
-    lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
+    lines = [each.quoted(_LONGEST_QUOTE) for each in found]
     if not lines:
         searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
         *places, last = "my notes", *searched
         about = _short(question.strip(" ?.!？"), 80)
         lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
     elif found[0].points * 2 < len(wanted):
-        lines = [
-            "I am not sure that this is what you mean, but it is the nearest I found:",
-            *(f"- {line}" for line in lines),
-        ]
+        opening = "I am not sure that this is what you mean, but it is the nearest I found:"
+        lines = [opening, *(f"- {line}" for line in lines)]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
-    broken = [each for each in view.made(*SEARCHES) if each.failed]
-    return "\n".join(
-        [*lines, *(f'Searching did not work everywhere: {each.tool} says "{_reason(each)}".' for each in broken)]
-    )
+    broken = (f"Searching did not work everywhere: {_refusal(each)}." for each in view.made(*SEARCHES) if each.failed)
+    return "\n".join([*lines, *broken])
 
 
 def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[Evidence]:
@@ -212,12 +205,8 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
         Evidence(note.words, _opening(note.said_on) if note.said_on else _note_opening(note.label), 0, note.said_on)
         for note in reversed(view.notes)
     ]
-    ranked = [
-        each
-        for item in (*notes, *_hits(view))
-        if (each := replace(item, points=shared(wanted, item.words) + 2 * bool(kinds & facts_told(item.words)))).points
-    ]
-    ranked = [each for each in ranked if each.rank < _SAID_BY_A_MODEL] or ranked
+    ranked = [replace(each, points=points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
+    ranked = [each for each in ranked if each.points]
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
     facts = [each for each in ranked if kinds & facts_told(each.words)]
@@ -231,38 +220,31 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
+    """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
     rows = [row for outcome in view.made(*SEARCHES) if not outcome.failed for row in _rows(outcome)]
-    said = [
-        (row, words, read(words))
-        for row in rows
-        if (words := unpackaged(str(row.get("content")))) and words != view.words
-    ]
+    said = [(row, read(str(row["content"]))) for row in rows]
     forgotten = [
         (intent.text, str(row.get("timestamp")))
-        for row, _, intents in said
-        if row.get("role") == "user"
+        for row, intents in said
+        if row.get("role")
         for intent in intents
         if intent.kind == "forget"
     ]
-    for row, words, intents in said:
+    for row, intents in said:
         on = str(row.get("timestamp") or "")
-        item = Evidence(words, f"The archive says, filed on {_day(on)}", 2, on)
-        if row.get("role") == "user":
-            # What was asked before is no answer; what was told beside it may be.
+        item = Evidence(str(row["content"]), f"The archive says, filed on {_day(on)}", 2, on)
+        if row.get("role"):
             told = " ".join(intent.text for intent in intents if intent.kind == "tell")
-            item = Evidence(told, _opening(on), 1, on)
-        elif row.get("role"):
-            told = "" if any(map(_OWN_LINE.match, words.splitlines())) else words
-            item = Evidence(told, f"I said on {_day(on)}", _SAID_BY_A_MODEL, on)
+            item = Evidence(told if row["content"] != view.words else "", _opening(on), 1, on)
         # The history keeps what was struck out, but its owner did not want to hear it again.
         if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
             yield item
 
 
 def _rows(outcome: CallOutcome) -> list[dict[str, object]]:
-    found = data_in(outcome.message)
-    rows = data_in(found.get("results")) if isinstance(found, dict) else found
-    return [row for row in rows if isinstance(row, dict) and row.get("content")] if isinstance(rows, list) else []
+    found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
+    rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
+    return [row for row in rows if row.get("role", "user") == "user"]
 
 
 def _is_about(text: str, words: str) -> bool:
@@ -278,10 +260,10 @@ def _overview(view: LibrarianView) -> str:
         lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
     if lines:
         return "\n".join(["This is what my notes say:", *lines])
-    told = [f'- {each.opening}: "{_short(each.words)}"' for each in _hits(view) if each.rank < _SAID_BY_A_MODEL]
+    told = dict.fromkeys(f"- {each.quoted(160)}" for each in _hits(view))
     if not told:
         return "I know nothing about you yet. Tell me something, and I file it."
-    return "\n".join(["Here is what I found:", *list(dict.fromkeys(told))[: 2 * _MOST_QUOTED]])
+    return "\n".join(["Here is what I found:", *list(told)[: 2 * _MOST_QUOTED]])
 
 
 def _opening(on: str) -> str:
@@ -302,10 +284,9 @@ def _short(words: str, length: int = 160) -> str:
 
 
 def _day(on: str) -> str:
-    """Return the date as people say it, whatever the machine's locale: `21 November 2026`."""
-    months = "January February March April May June July August September October November December".split()
+    """Return the date as people say it: `21 November 2026`."""
     try:
         day = date.fromisoformat(on[:10])
     except ValueError:
         return on
-    return f"{day.day} {months[day.month - 1]} {day.year}"
+    return f"{day.day} {day:%B %Y}"

@@ -14,7 +14,7 @@ NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 
-IntentKind = Literal["tell", "ask", "list", "forget", "yes", "no", "hello", "talk", "help", "task"]
+IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,65 +36,40 @@ def _match(pattern: str, text: str) -> re.Match[str] | None:
 
 
 _SENTENCE_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+"
+_STATEMENT_END = _SENTENCE_END + r"|\s*;\s*|,?\s+and (?=i\b)"
 _NO_END = r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|ca|sig|dott)$"
-_STATEMENT_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+\s*|\s*;\s*|,?\s+and (?=i\b)"
 _LIST_LINE = r"(?:^|\n)\s*(?:[-*•]|\d+[.)])\s+\S"
 _FILLER = r"^(?:(?:please|hey|okay|ok|so|well|and|also|btw|by the way|oh|listen)\b[\s,:;!]*)+(?=\S)"
-_POLITE = (
-    r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want"
-    r"| need) you to) (?:please )?"
-)
+_POLITE = r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want| need) you to) (?:please )?"
 _KEEP = (
-    r"^(?:please )?(?:remember|note|memori[sz]e|keep in mind|bear in mind|don['’]?t forget|do not forget"
-    r"|never forget|write down"
-    r"|make a note|take a note|jot down|save|store|file this)\b(?P<note>\s*(?:this|that)?\s*[:：])?[\s,]*"
-    r"(?:(?:of )?(?:that|this)\b[\s,:]*)?(?P<rest>.+)$"
+    r"^(?:remember|note|memori[sz]e|keep in mind|do(?:n['’]?t| not) forget|write down|make a note|save|store)\b"
+    r"(?:[\s,]*(?:of )?(?:that|this)\b)?[\s,:：]*(?P<rest>.+)$"
 )
-_FORGET = (
-    r"^(?:please )?(?:forget|delete|remove|erase|strike)\b[\s,]*(?:(?:about|that|what i said about)\b\s*)*(?P<rest>.*)$"
-)
+_FORGET = r"^(?:forget|delete|remove|erase|strike)\b[\s,]*(?:(?:about|that|what i said about)\b\s*)*(?P<rest>.*)$"
 _LIST = (
     r"^(?:what (?:do|did|can) you (?:know|remember)(?: about me)?|(?:list|show)(?: me)?(?: (?:all|everything"
-    r"|(?:all )?(?:my|your) (?:notes|memory)"
-    r"|what you (?:know|remember)(?: about me)?))?|tell me (?:everything|all"
-    r"|what you know)(?: (?:you know )?about me)?)\W*$"
+    r"|(?:all )?(?:my|your) (?:notes|memory)))?|tell me (?:everything|all|what you know)(?: (?:you know )?about me)?)\W*$"
 )
 _HELP = (
-    r"^/?help(?: me)?\W*$|^(?:and )?(?:who|what)(?:['’]?s| are| is)? (?:are )?you(?: exactly| really)?\W*$"
-    r"|^what(?:['’]s| is) your name"
-    r"|what (?:can|do) you (?:do|offer)\b(?! know)|^how do you work|^what is (?:this|ricordo)\W*$"
-    r"|^are you (?:an? )?(?:ai|bot|robot|human"
-    r"|person|real|machine|program|(?:large )?language model|llm|chat ?gpt|gpt|claude|librarian)|^(?:(?:how|where"
-    r"|can|could|may|i want"
-    r"|i['’]d like)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose|switch to) (?:a |an |the |another |my )?"
-    r"(?:real |proper |other |better |different )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
+    r"^/?help(?: me)?\W*$|^(?:who|what) are you\b|^what(?:['’]s| is) your name|^what can you do|^how do you work"
+    r"|^what is (?:this|ricordo)\W*$|^are you (?:an? )?(?:ai|bot|robot|human|person|real|machine|language model|librarian)"
+    r"|^(?:(?:how|where|can|could|i want)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose) (?:an? |the |another )?"
+    r"(?:real |other |better )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
 )
 _TASK = (
-    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|proofread|analy[sz]e|draw|paint"
-    r"|imagine|pretend|tell me an? (?:joke|story|poem|riddle|fact))\b"
+    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|draw|imagine|pretend"
+    r"|tell me an? (?:joke|story|poem|riddle|fact))\b"
 )
-_TALK: tuple[tuple[IntentKind, str], ...] = (
-    ("hello", r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: (?:there|again|(?-i:[A-Z])\w+))?\W*$"),
-    (
-        "yes",
-        r"^(?:yes|yeah|yep|sure|ok(?:ay)?|do it|go ahead|all(?: of them)?|both(?: of them)?)(?:[, ]+(?:please|all"
-        r"|both|them|of))*\W*$",
-    ),
-    ("no", r"^(?:no|nope|none(?: of them)?|never ?mind|forget it|don['’]t)\W*$"),
-    (
-        "talk",
-        r"^(?:(?:hi|hello|hey)[ ,!]+)?(?:how are you|what['’]?s up|(?:many )?thanks|thank you|(?:good ?)?bye"
-        r"|see you|good night|fine|great|nice"
-        r"|cool|good|perfect|wow|right|alright|got it|i see|well done|that(?:['’]s| is) (?:great|good|nice|right"
-        r"|correct|true|fine|all|it))"
-        r"(?: (?:so much|very much|a lot|again|today|doing|later|soon|tomorrow))*\W*$|^(?:you|you['’]re"
-        r"|your)\b(?!.*\b(?:i|my|me)\b)",
-    ),
+_YES = r"^(?:yes|yeah|yep|sure|do it|go ahead|all of them|both)(?:[, ]+(?:please|all|both|them|of))*\W*$"
+_TALK = (
+    r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day|night)|how are you|(?:many )?thanks|thank you|(?:good ?)?bye"
+    r"|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
+    r"|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all))"
+    r"(?: (?:there|again|so much|very much|a lot|today|later|(?-i:[A-Z])\w+))*\W*$"
 )
 _LOOK = (
-    r"^(?:tell me|find|search|look (?:up|for)|show (?:me )?|list|remind me (?:of|about|what|where|when|who|which"
-    r"|how|why)|what about"
-    r"|i(?:['’]d like| would like| want| need) to know|i wonder|i forgot (?:what|where|when|who|which|how))\b"
+    r"^(?:tell me|find|search|look (?:up|for)|show (?:me )?|list|remind me (?:of|about|what|where|when|who|which|how|why)"
+    r"|what about|i(?:['’]d like| would like| want| need) to know|i wonder|i forgot (?:what|where|when|who|which|how))\b"
 )
 _VERB = (
     r"(?:is|are|was|were|am|do|does|did|can|could|should|would|will|shall|have|has|had|may|might|(?:is|are|was|do"
@@ -106,12 +81,10 @@ _QUESTION = (
     rf"|^{_VERB} (?:i|you|we|he|she|it|they|my|your|our|his|her|their|the|there|this|that|these|those|any|anyone)\b"
 )
 _WHEN_I = r"^(?:when|where|while|what|how|which) (?:i|we|my|our|he|she|they)\b"
-_CONTINUES = r"^#|^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
+_CONTINUES = r"^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
 _FIRST_PERSON = r"\b(?:i|i['’](?:m|ve|d|ll)|me|my|mine|myself|we|we['’](?:re|ve|ll)|our|us)\b"
-_DECISION = r"\b(?:we|we['’]ve|we have)\b.{0,20}\b(?:decided|agreed|chose|settled|resolved)\b|\bdecision\b"
 _CORRECTION = (
-    r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i meant|i mean|wrong|in fact)\b|^(?:no"
-    r"|sorry)[, ]"
+    r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i mean(?:t)?|wrong|in fact)\b|^(?:no|sorry)[, ]"
 )
 
 # Facts as they are told: "My name is Ada.", "Name: Ada", and in words of their own.
@@ -127,9 +100,12 @@ _HOME = (
     r"\bi(?:'m|’m| am)? (?:now |currently )?(?:live|living|reside) (?:in|at|near|on)\b"
     r"|\bi(?:'ve|’ve| have)?(?: just| recently)? moved to\b|^\W*lives in\b"
 )
-_ASKED = r"\bmy ([^\W\d_][\w'’ -]{1,30}?)(?= (?:is|are)\b|\s*[?.!]|$)"
-_WHO = r"\bwho (?:am i|i am)\b|\bi(?:'m| am) called|\bdo you call me\b"
-_WHERE = r"\b(?:do|did) i live\b|\bi live\b"
+_TOLD = (("name", _NAME), ("home", _HOME), (None, _OWN))
+_ASKED = (
+    ("name", r"\bwho (?:am i|i am)\b|\bi(?:'m| am) called|\bdo you call me\b"),
+    ("home", r"\b(?:do|did) i live\b|\bi live\b"),
+    (None, r"\bmy ([^\W\d_][\w'’ -]{1,30}?)(?= (?:is|are)\b|\s*[?.!]|$)"),
+)
 # A person has one of these at a time, and one of each favourite.
 _SINGLE = {"name", "full name", "home", "address", "city", "birthday", "age", "email", "phone", "phone number"}
 # What a question asks with, and is not about.
@@ -146,13 +122,10 @@ def read(text: str) -> tuple[Intent, ...]:
         return _read_note(text)
     intents: list[Intent] = []
     for sentence in sentences(text):
-        # Tags after a sentence belong to it.
-        intent = Intent("tell", sentence) if sentence.startswith("#") and intents else _read_sentence(sentence)
-        last = intents[-1] if intents else None
-        continues = last and last.kind == intent.kind == "tell" and (last.is_note or _match(_CONTINUES, sentence))
-        if last and continues:
+        intent = _read_sentence(sentence)
+        if intents and intents[-1].kind == intent.kind == "tell" and _match(_CONTINUES, sentence):
             # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
-            intents[-1] = Intent("tell", f"{last.text} {sentence}", last.is_note)
+            intents[-1] = Intent("tell", f"{intents[-1].text} {sentence}")
         elif intent not in intents:
             intents.append(intent)
     return tuple(intents)
@@ -163,10 +136,10 @@ def _read_note(text: str) -> tuple[Intent, ...]:
     parts = sentences(text[-READ_LENGTH:])
     kept = _match(_KEEP, text)
     note = Intent("tell", text[kept.start("rest") :].strip() if kept else text, is_note=True)
-    if not parts or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
+    last = _read_sentence(parts[-1]) if parts else note
+    if last.kind != "ask" or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
         return (note,)
-    last = _read_sentence(parts[-1])
-    return (last,) if len(parts) == 1 or last.kind != "ask" else (note, last)
+    return (last,) if len(parts) == 1 else (note, last)
 
 
 def _read_sentence(sentence: str) -> Intent:
@@ -175,14 +148,12 @@ def _read_sentence(sentence: str) -> Intent:
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
     # "Remember my name?" asks, "Can you remember my name?" wishes.
     is_wish = wish != bare or not is_marked
-    if talk := next((kind for kind, pattern in _TALK if _match(pattern, sentence) or _match(pattern, bare)), None):
-        return Intent(talk)
-    if _match(_HELP, bare):
-        return Intent("help")
-    if _match(_LIST, bare):
-        return Intent("list")
+    plain: tuple[tuple[IntentKind, str], ...] = (("yes", _YES), ("talk", _TALK), ("help", _HELP), ("list", _LIST))
+    for kind, pattern in plain:
+        if _match(pattern, bare):
+            return Intent(kind)
     if is_wish and (kept := _match(_KEEP, wish)):
-        return Intent("tell", kept["rest"].rstrip("?？ ") if is_marked else kept["rest"], is_note=bool(kept["note"]))
+        return Intent("tell", kept["rest"].rstrip("?？ ") if is_marked else kept["rest"])
     if is_wish and (forgotten := _match(_FORGET, wish)):
         return Intent("forget", forgotten["rest"].strip(" .!?。！？"))
     if _match(_TASK, wish) and not facts_told(wish):
@@ -193,15 +164,7 @@ def _read_sentence(sentence: str) -> Intent:
     return Intent("ask" if len(bare.split()) == 1 and len(bare) < 15 and bare.isascii() else "tell", bare)
 
 
-def sentences(text: str) -> list[str]:
-    return _split(text, _SENTENCE_END)
-
-
-def statements(text: str) -> list[str]:
-    return _split(text, _STATEMENT_END)
-
-
-def _split(text: str, end_pattern: str) -> list[str]:
+def sentences(text: str, end_pattern: str = _SENTENCE_END) -> list[str]:
     text = text[:READ_LENGTH]
     found, start = [], 0
     for match in _compiled(end_pattern).finditer(text):
@@ -212,12 +175,12 @@ def _split(text: str, end_pattern: str) -> list[str]:
     return [part for part in (*found, text[start:].strip()) if re.search(r"\w", part)]
 
 
+def statements(text: str) -> list[str]:
+    return sentences(text, _STATEMENT_END)
+
+
 def is_personal(text: str) -> bool:
-    return not is_decision(text) and bool(_match(_FIRST_PERSON, text) or facts_told(text))
-
-
-def is_decision(text: str) -> bool:
-    return bool(_match(_DECISION, text))
+    return bool(_match(_FIRST_PERSON, text) or facts_told(text))
 
 
 def is_correction(text: str) -> bool:
@@ -225,21 +188,24 @@ def is_correction(text: str) -> bool:
 
 
 def facts_told(text: str) -> set[str]:
-    told = {name for name, pattern in (("name", _NAME), ("home", _HOME)) if _match(pattern, text)}
-    return told or {_kind(match[1] or match[2] or match[3]) for match in [_match(_OWN, text)] if match}
+    return _facts(text, _TOLD)
 
 
 def facts_asked(text: str) -> set[str]:
-    asked = {name for name, pattern in (("name", _WHO), ("home", _WHERE)) if _match(pattern, text)}
-    return asked or {_kind(match[1]) for match in [_match(_ASKED, text)] if match}
+    return _facts(text, _ASKED)
+
+
+def _facts(text: str, patterns: tuple[tuple[str | None, str], ...]) -> set[str]:
+    found: set[str] = set()
+    for kind, pattern in patterns:
+        if match := None if found and kind is None else _match(pattern, text):
+            words = kind or " ".join(next(filter(None, match.groups())).lower().split())
+            found.add(words.replace("favorite", "favourite").replace("color", "colour"))
+    return found
 
 
 def is_single(kind: str) -> bool:
     return kind in _SINGLE or kind.startswith("favourite ")
-
-
-def _kind(words: str) -> str:
-    return " ".join(words.lower().split()).replace("favorite", "favourite").replace("color", "colour")
 
 
 @lru_cache(4096)
@@ -264,7 +230,7 @@ def shared(wanted: frozenset[str], text: str) -> int:
 
 def _are_related(one: str, other: str) -> bool:
     """Whether two terms are forms of one word: alike but for a short ending."""
-    if one[:4] != other[:4] or min(len(one), len(other)) < 4 or not (one + other).isalpha():
+    if one[:4] != other[:4] or not (one + other).isalpha():
         return False
     common = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return max(len(one), len(other)) - common <= (2 if common == 4 else 3)
+    return common >= 4 and max(len(one), len(other)) - common <= (2 if common == 4 else 3)

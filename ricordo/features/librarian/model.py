@@ -11,8 +11,8 @@ from dataclasses import replace
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.features.librarian.answers import spoken_answer
-from ricordo.features.librarian.grammar import Intent, read
-from ricordo.features.librarian.plan import SEARCHES, PlannedCall, complete, forced, planned_calls
+from ricordo.features.librarian.grammar import read
+from ricordo.features.librarian.plan import SEARCHES, PlannedCall, complete, planned_calls
 from ricordo.features.librarian.view import SEND, LibrarianView, view_of
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
@@ -26,9 +26,9 @@ class Librarian:
     async def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
         """Yield the words one by one where `request.stream` asks for them, and last of all the whole reply."""
         view = view_of(request)
-        parts = _parts(request, view, read(view.words))
-        calls = any(isinstance(part, ToolCallPart) for part in parts)
-        reply = ModelReply(parts, finish="tool_calls" if calls else "stop", model="librarian")
+        answer = _answer(request, view)
+        parts: tuple[Part, ...] = (TextPart(answer),) if isinstance(answer, str) else _called(view, answer)
+        reply = ModelReply(parts, finish="stop" if isinstance(answer, str) else "tool_calls", model="librarian")
         reply = replace(reply, usage=estimated_usage(request, reply))
         if request.stream:
             for chunk in chunks_of(reply, by_word=True):
@@ -36,29 +36,27 @@ class Librarian:
         yield reply
 
 
-def _parts(request: ModelRequest, view: LibrarianView, intents: Sequence[Intent]) -> tuple[Part, ...]:
-    must_call = request.forced_tool if request.forced_tool in view.tools else None
-    may_call = request.tool_choice != "none" and not view.made(SEND)
-    speaks_by_tool = must_call == SEND or (request.tool_choice == "required" and SEND in view.tools)
-    if must_call and must_call != SEND:
-        planned = [call for call in planned_calls(view, intents) if call.tool == must_call]
-        return _called(view, planned[:1] or [forced(view, must_call)])
-    if not must_call and may_call and (calls := planned_calls(view, intents)):
-        return _called(view, calls)
-    if not must_call and request.tool_choice == "required" and view.tools and SEND not in view.tools:
-        # A rule wants a call, and none of these speaks: one that only looks, where there is one.
-        call = forced(view, view.offers(*SEARCHES) or next(iter(view.tools)))
-        return _called(view, [PlannedCall(call.tool, {**call.arguments, "request_heartbeat": False})])
-    if view.made(SEND) and not must_call:
-        return (TextPart("That is all."),)
-    words = spoken_answer(view, intents)
-    return _called(view, [PlannedCall(SEND, {"message": words})]) if speaks_by_tool else (TextPart(words),)
+def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[PlannedCall]:
+    """Return the words to say, or the calls to make."""
+    intents = read(view.words)
+    forced = request.forced_tool if request.forced_tool in view.tools else None
+    planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
+    if calls := [call for call in planned if forced in (None, call.tool)]:
+        return calls if forced is None else calls[:1]
+    is_asked = forced is not None
+    if request.tool_choice == "required" and view.tools and not view.made(SEND):
+        # A rule wants a call: one that speaks, else one that only looks.
+        forced = forced or next((name for name in (SEND, *SEARCHES) if name in view.tools), next(iter(view.tools)))
+    if forced is None:
+        return "That is all." if view.made(SEND) else spoken_answer(view, intents)
+    words = spoken_answer(view, intents) if forced == SEND else view.words
+    texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
+    return [complete(PlannedCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
 
 
 def _called(view: LibrarianView, calls: Sequence[PlannedCall]) -> tuple[Part, ...]:
-    whole = (complete(call, view.tools[call.tool]) for call in calls)
     # The last message's id makes these ids new in every step, and the same when a step is tried again.
     return tuple(
         ToolCallPart(f"call_{view.key}{index}", call.tool, json.dumps(dict(call.arguments), ensure_ascii=False))
-        for index, call in enumerate(whole)
+        for index, call in enumerate(calls)
     )

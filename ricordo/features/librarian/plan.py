@@ -12,7 +12,6 @@ from ricordo.features.librarian.grammar import (
     facts_asked,
     facts_told,
     is_correction,
-    is_decision,
     is_personal,
     is_single,
     shared,
@@ -22,16 +21,21 @@ from ricordo.features.librarian.grammar import (
 )
 from ricordo.features.librarian.view import LibrarianView, Note, ShownBlock
 
-INSERT = ("memory_insert", "core_memory_append")
-REPLACE = ("memory_replace", "core_memory_replace")
-ARCHIVE = "archival_memory_insert"
-SEARCHES = ("conversation_search", "archival_memory_search")
-FORGET_WHICH = 'Several of my notes fit. Say "yes" and I forget all of these, or name one of them:'
-_MAX_ROUNDS = 2
+INSERT, REPLACE, ARCHIVE = "memory_insert", "memory_replace", "archival_memory_insert"
+SEARCHES: Mapping[str, Mapping[str, Any]] = {
+    "conversation_search": {"roles": ["user"], "limit": 10},
+    "archival_memory_search": {"top_k": 5},
+}
+FORGET_WHICH = (
+    'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
+)
+# With parallel calls off, one call a round.
+_MAX_ROUNDS = 20
 # An archive entry for each thing told is handy to find; a flood of them is not.
 _MAX_ARCHIVED_APART = 5
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
+_LEAST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +59,13 @@ class Statement:
 
 
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[PlannedCall]:
-    """Return the calls to make now; none when it is time to speak. At most two rounds a turn, but for a list to forget."""
-    forgetting = list(_forgetting(view, intents))
-    if view.rounds == 0:
-        calls = [*forgetting, *_filing(view, intents), *_searching(view, intents)]
-    elif view.rounds >= _MAX_ROUNDS and not is_confirmed(view, intents):
+    """Return the calls to make now; none when it is time to speak."""
+    if view.rounds and (view.may_call_in_parallel or view.rounds >= _MAX_ROUNDS):
         return []
-    else:
-        calls = list(_archive_instead(view))
-        if not view.may_call_in_parallel:
-            made = {outcome.tool for outcome in view.outcomes}
-            rest = [*_filing(view, intents), *_searching(view, intents)]
-            calls += [call for call in rest if call.tool not in made]
-            calls += forgetting if is_confirmed(view, intents) and not view.outcomes[-1].failed else []
+    planned = (*_forgetting(view, intents), *_filing(view, intents), *_searching(view, intents))
+    made = [(outcome.tool, outcome.arguments) for outcome in view.outcomes]
+    calls = [complete(call, view.tools[call.tool]) for call in planned]
+    calls = [call for call in calls if (call.tool, call.arguments) not in made]
     return calls if view.may_call_in_parallel else calls[:1]
 
 
@@ -76,17 +74,14 @@ def complete(call: PlannedCall, schema: ToolSchema) -> PlannedCall:
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
     for name in schema.parameters.get("required") or ():
-        if name not in arguments:
-            arguments[name] = _least(name, properties.get(name) or {})
+        arguments.setdefault(name, _least(name, properties.get(name) or {}))
     return PlannedCall(call.tool, arguments)
 
 
-def forced(view: LibrarianView, tool: str) -> PlannedCall:
-    """Return a call of the tool that must be called now, with what was said in the arguments that take words."""
-    label = view.person_block.label if view.person_block else "human"
-    known = dict.fromkeys(("query", "content", "new_string", "message"), view.words) | {"label": label}
-    wanted = view.tools[tool].parameters.get("properties") or {}
-    return PlannedCall(tool, {name: value for name, value in known.items() if name in wanted})
+def _least(name: str, schema: Mapping[str, Any]) -> object:
+    """Return the least value that satisfies a parameter nobody told us about."""
+    choices = schema.get("enum")
+    return choices[0] if choices else name == "request_heartbeat" or _LEAST.get(str(schema.get("type")), "")
 
 
 def known_note(view: LibrarianView, told: str) -> Note | None:
@@ -110,12 +105,12 @@ def _plain(text: str) -> str:
 def matching(view: LibrarianView, words: str) -> list[Statement]:
     """Return the statements of notes that fit the words best: one, several where it is undecided, none."""
     wanted, kinds = topic(words), facts_asked(words) | facts_told(words)
-    found = [(_points(each.words, wanted, kinds), each) for each in _statements(view)]
+    found = [(points_of(each.words, wanted, kinds), each) for each in _statements(view)]
     best = max((points for points, _ in found), default=0)
     return [each for points, each in found if points == best] if best * 2 > len(wanted) and best else []
 
 
-def _points(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
+def points_of(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
     return shared(wanted, text) + 2 * bool(kinds & facts_told(text))
 
 
@@ -125,34 +120,25 @@ def _statements(view: LibrarianView) -> list[Statement]:
     return [Statement(note, words) for note in notes for words in statements(note.words)]
 
 
-def to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
-    """Return the statements that are to be forgotten now: the one that was named, or those of a list that was confirmed."""
-    listed = _listed(view)
-    if listed and is_confirmed(view, intents):
-        return listed
-    found: list[Statement] = []
-    for intent in intents:
-        if intent.kind == "forget" and len(named := matching(view, intent.text)) == 1:
-            found += named
-        elif listed and len(intents) == 1 and intent.kind in ("ask", "tell") and not is_personal(intent.text):
-            fitting = matching(view, intent.text)
-            found += fitting if len(fitting) == 1 and fitting[0] in listed else []
-    return found
-
-
 def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
     return FORGET_WHICH in view.said_before and [intent.kind for intent in intents] == ["yes"]
 
 
-def _listed(view: LibrarianView) -> list[Statement]:
-    lines = view.said_before.partition(FORGET_WHICH)[2].splitlines()
-    return [each for each in _statements(view) if f'- "{each.words}"' in lines]
+def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
+    """Return the statements that are to be forgotten now: those that were named, or those of a list that was confirmed."""
+    if is_confirmed(view, intents):
+        lines = view.said_before.partition(FORGET_WHICH)[2].splitlines()
+        return [each for each in _statements(view) if f'- "{each.words}"' in lines]
+    # Once a statement is forgotten, others may fit its name best: they were not meant.
+    wishes = [intent.text for intent in intents if intent.kind == "forget" and not view.made(REPLACE)]
+    named = [found[0] for words in wishes if len(found := matching(view, words)) == 1]
+    return list(dict.fromkeys(named))
 
 
 def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedCall]:
-    if not (tool := view.offers(*REPLACE)):
+    if REPLACE not in view.tools:
         return
-    for each in to_forget(view, intents):
+    for each in _to_forget(view, intents):
         note = each.note
         value = next(block.value for block in view.blocks if block.label == note.label)
         old, new = [note.line], note.line.replace(note.words, each.rest)
@@ -160,57 +146,32 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Plan
             # With its line break where it has one, so that no empty line stays behind.
             old, new = [note.line + "\n", "\n" + note.line, note.line], ""
         if found := next((text for text in old if value.count(text) == 1), None):
-            yield _replacement(tool, note.label, found, new, quote=view.words)
+            yield _replacement(note.label, found, new, quote=view.words)
 
 
 def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedCall]:
-    block, insert, replace = view.person_block, view.offers(*INSERT), view.offers(*REPLACE)
-    archives = view.offers(ARCHIVE) is not None
+    block, archives = view.person_block, ARCHIVE in view.tools
     room = block.limit - len(block.value) - 1 if block else 0
     lines: list[str] = []
     archived: list[str] = []
-    # Words alone that name one of the listed notes are no fact.
-    names_listed = len(intents) == 1 and bool(to_forget(view, intents))
-    told = [] if names_listed else [intent for intent in intents if intent.kind == "tell"]
+    told = [intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)]
     for intent in told:
         line = f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
-        if known_note(view, intent.text):
-            continue
-        if block is None or len(line) > room or (archives and (intent.is_note or not is_personal(intent.text))):
-            archived.append(intent.text)
-        elif replace and (old := _outdated(block, intent.text)):
-            yield _replacement(replace, block.label, old.line, line, quote=intent.text)
+        fits = len(line) <= room and (not archives or (is_personal(intent.text) and not intent.is_note))
+        if block and fits and REPLACE in view.tools and (old := _outdated(block, intent.text)):
+            yield _replacement(block.label, old.line, line, quote=intent.text)
             room -= len(line) - len(old.line)
-        elif insert:
+        elif fits and INSERT in view.tools:
             lines.append(line)
             room -= len(line) + 1
         else:
             archived.append(intent.text)
-    if block and insert and lines:
-        words = (
-            {"new_string": "\n".join(lines), "insert_line": -1}
-            if insert == INSERT[0]
-            else {"content": "\n".join(lines)}
-        )
-        yield PlannedCall(insert, {"label": block.label, **words, "quote": told[0].text})
+    if block and lines:
+        words = {"label": block.label, "new_string": "\n".join(lines), "insert_line": -1, "quote": told[0].text}
+        yield PlannedCall(INSERT, words)
     if archives:
         texts = ["\n".join(archived)] if len(archived) > _MAX_ARCHIVED_APART else archived
-        yield from map(_archiving, texts)
-
-
-def _archiving(text: str) -> PlannedCall:
-    tags = ["decision" if is_decision(text) else "note"]
-    hashed = (word[1:].strip(".,;:!?").lower() for word in text[:READ_LENGTH].split() if word[:1] == "#")
-    tags += [tag for tag in hashed if tag[:1].isalpha()]
-    return PlannedCall(ARCHIVE, {"content": text, "tags": list(dict.fromkeys(tags))[:5]})
-
-
-def _archive_instead(view: LibrarianView) -> Iterator[PlannedCall]:
-    """What a block refused goes to the archive, word for word."""
-    if view.offers(ARCHIVE) and not view.made(ARCHIVE):
-        for outcome in view.made(*INSERT, *REPLACE):
-            if outcome.failed and (words := outcome.argument("new_string", "content", "new_content")):
-                yield PlannedCall(ARCHIVE, {"content": words, "tags": ["note"]})
+        yield from (PlannedCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in texts)
 
 
 def _outdated(block: ShownBlock, told: str) -> Note | None:
@@ -232,28 +193,15 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[PlannedCa
     if not words and (view.notes or not any(intent.kind == "list" for intent in intents)):
         return []
     query = words if topic(words) else " ".join(facts_asked(words)) or ("I my" if not words else "")
-    if facts_asked(words) & {"home"}:
+    if "home" in facts_asked(words):
         query += " moved home"
-    limits = {"conversation_search": {"limit": 10}, "archival_memory_search": {"top_k": 5}}
-    return [
-        PlannedCall(tool, {"query": query[:_LONGEST_QUERY], **limits[tool]})
-        for tool in SEARCHES
-        if query and view.offers(tool)
-    ]
+    found = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
+    return [PlannedCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
 
 
 def question_of(intents: Sequence[Intent]) -> str:
     return " ".join(intent.text for intent in intents if intent.kind == "ask")
 
 
-def _replacement(tool: str, label: str, old: str, new: str, *, quote: str) -> PlannedCall:
-    names = ("old_string", "new_string") if tool == REPLACE[0] else ("old_content", "new_content")
-    return PlannedCall(tool, {"label": label, names[0]: old, names[1]: new, "quote": quote})
-
-
-def _least(name: str, schema: Mapping[str, Any]) -> object:
-    """Return the least value that satisfies a parameter nobody told us about."""
-    if choices := schema.get("enum"):
-        return choices[0]
-    kinds: dict[object, object] = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
-    return name == "request_heartbeat" or kinds.get(schema.get("type"), "")
+def _replacement(label: str, old: str, new: str, *, quote: str) -> PlannedCall:
+    return PlannedCall(REPLACE, {"label": label, "old_string": old, "new_string": new, "quote": quote})

