@@ -105,7 +105,7 @@ async def refresh(here: Here, provider_id: str) -> Response:
     """Read the provider's list of models again."""
     models = _models(here)
     provider = await _stored(here, provider_id)
-    await models.ask(provider, models.keys_of(provider))
+    await models.ask(provider)
 
     def note(tx: Transaction) -> OrganizationProvider:
         stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())

@@ -50,9 +50,8 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     status: int | None = None
     failure: RicordoError | None = None
     try:
-        posted = await post(run.callback["url"], body, headers, allow_private=allow_private)
-        status = posted.status
-        if not posted.is_success:
+        status = await post(run.callback["url"], body, headers, allow_private=allow_private)
+        if not 200 <= status < 300:
             failure = Unavailable(f"The address answered with the status {status} where one of success was expected.")
     except RicordoError as error:
         failure = error

@@ -1,4 +1,4 @@
-"""The guard for addresses that others gave us: only public ones are spoken to, and only at the very address that was checked.
+"""Connections to the world outside, and the guard for addresses that others gave us: of these only public ones are spoken to.
 
 A name is resolved once, every address of it is checked, and the connection goes to one of those: what the name means a moment
 later makes no difference.
@@ -9,12 +9,12 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import httpx2
 
 from ricordo.domain.ids import unique
 from ricordo.errors import Invalid, Unavailable
+from ricordo.llm.policy import CONNECT_TIMEOUT
 
 CALLBACKS = "RICORDO_ALLOW_PRIVATE_CALLBACKS"
 PROVIDERS = "RICORDO_ALLOW_PRIVATE_PROVIDERS"
@@ -27,23 +27,16 @@ _METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.2
 # Global by their number too: a site's own addresses of old, and forms that stand for an IPv4 address by a network's own rules.
 _INNER = tuple(map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_LOW_32 = 0xFFFFFFFF
-_LAST_PORT = 65535
 _UNREADABLE = "The address cannot be read. Give one as https://host/path."
+
+# For the connections to models.
+MAX_CONNECTIONS = 100
+LIMITS = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60)
+# A proxy named in the environment is for the world outside, never for a server on this machine.
+_LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str, int], Awaitable[list[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class PostResponse:
-    """What came of a request: the status of the answer."""
-
-    status: int
-
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status < 300
 
 
 def is_public(text: str) -> bool:
@@ -72,12 +65,9 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 
 def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid where this is, by its very words, this machine or one of a private network; `setting` allows those."""
-    try:
-        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)  # also takes 127.1 for the number that it is
-    except (OSError, UnicodeError):
-        is_number = False
-    else:
-        is_number = True
+    is_number = False
+    with suppress(OSError, UnicodeError):
+        is_number = bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))  # also takes 127.1 for a number
     if (is_number or host == "localhost") and not is_public(host):
         raise Invalid(_refusal(host, setting))
 
@@ -89,15 +79,11 @@ def connect(host: str, port: int, timeout: float, *, allow_private: bool, settin
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        numbers = unique([str(one[4][0]) for one in found])
-        # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
-        if not numbers or not (allow_private or all(map(is_public, numbers))):
-            raise Invalid(_refusal(host, setting))
-        tried = numbers[:_MOST]
-        for number in tried[:-1]:
+        *others, last = _checked(host, [str(one[4][0]) for one in found], setting, allow_private=allow_private)
+        for number in others:
             with suppress(OSError):
                 return socket.create_connection((number, port), timeout)
-        return socket.create_connection((tried[-1], port), timeout)
+        return socket.create_connection((last, port), timeout)
     except (OSError, UnicodeError) as error:
         raise Unavailable(f"{host}:{port} cannot be reached ({type(error).__name__}). Check it.") from error
 
@@ -110,8 +96,11 @@ async def post(
     allow_private: bool = False,
     timeout: float = TIMEOUT,
     lookup: Lookup | None = None,
-) -> PostResponse:
-    """Send the body; raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time."""
+) -> int:
+    """Send the body, and return the status of the answer.
+
+    Raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time.
+    """
     require_callable(url, allow_private=allow_private)
     transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)
     waits = httpx2.Timeout(None, connect=_CONNECT)
@@ -122,7 +111,7 @@ async def post(
             # Nothing of the answer's body is read.
             client.stream("POST", _parsed(url), content=body, headers=dict(headers)) as answer,
         ):
-            return PostResponse(answer.status_code)
+            return answer.status_code
     except PrivateAddress as error:
         raise Invalid(str(error)) from error
     except TimeoutError as error:
@@ -164,14 +153,14 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
             numbers = await self._lookup(url.host, url.port or _PORTS[url.scheme])
         except (OSError, UnicodeError) as error:
             raise httpx2.ConnectError(str(error), request=request) from error
-        # One private address among public ones is refused as a whole: which of them is taken would be the giver's choice.
-        if not numbers or not (self._allow_private or all(map(is_public, numbers))):
-            raise PrivateAddress(_refusal(url.host, self._setting), request=request)
-        tried = numbers[:_MOST]
-        for number in tried[:-1]:
+        try:
+            *others, last = _checked(url.host, numbers, self._setting, allow_private=self._allow_private)
+        except Invalid as error:
+            raise PrivateAddress(str(error), request=request) from error
+        for number in others:
             with suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
                 return await self._send(request, number)
-        return await self._send(request, tried[-1])
+        return await self._send(request, last)
 
     async def _send(self, request: httpx2.Request, number: str) -> httpx2.Response:
         url = request.url
@@ -196,9 +185,55 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._pools.clear()
 
 
+class Connections:
+    """Hands out one shared client. `timeout` is the longest silence, in seconds."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._client: httpx2.AsyncClient | None = None
+
+    @property
+    def timeout(self) -> httpx2.Timeout:
+        return httpx2.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
+
+    def client(self) -> httpx2.AsyncClient:
+        """Return the client; the first call makes it."""
+        if self._client is None or self._client.is_closed:
+            self._client = self._open()
+        return self._client
+
+    def _open(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(timeout=self.timeout, limits=LIMITS, mounts=dict.fromkeys(_LOOPBACK))
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+
+class PublicConnections(Connections):
+    """Connections to public addresses alone, for addresses that users gave. `lookup` is replaceable for tests."""
+
+    def __init__(self, timeout: float, lookup: Lookup | None = None) -> None:
+        super().__init__(timeout)
+        self._lookup = lookup
+
+    def _open(self) -> httpx2.AsyncClient:
+        # No proxy, which would resolve the name again; no redirect, which would lead to an address nobody checked.
+        transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
+        return httpx2.AsyncClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)
+
+
 async def _lookup(host: str, port: int) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return unique([str(one[4][0]) for one in found])
+    return [str(one[4][0]) for one in found]
+
+
+def _checked(host: str, numbers: list[str], setting: str, *, allow_private: bool) -> list[str]:
+    """The numbers to try, in order. One private among public ones is refused as a whole: the giver would choose which is taken."""
+    if not numbers or not (allow_private or all(map(is_public, numbers))):
+        raise Invalid(_refusal(host, setting))
+    return unique(numbers)[:_MOST]
 
 
 def _innermost(address: Address) -> Address:
@@ -206,7 +241,7 @@ def _innermost(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & _LOW_32)
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     teredo = address.teredo
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
 
@@ -216,7 +251,9 @@ def _parsed(url: str) -> httpx2.URL:
         parts = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
         raise Invalid(_UNREADABLE) from error
-    if not 0 < (parts.port or 1) <= _LAST_PORT or any(sign.isspace() or not sign.isprintable() for sign in url):
+    if not (parts.port is None or 0 < parts.port < 65536) or any(
+        sign.isspace() or not sign.isprintable() for sign in url
+    ):
         raise Invalid(_UNREADABLE)
     return parts
 

@@ -13,15 +13,14 @@ from typing import Generic, TypeVar
 
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError, NotFound, RicordoError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
-from ricordo.llm.connections import Connections
 from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import LocalServer, Provider, local_provider
 
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
 FAILURE_KEPT_SECONDS = 30.0
-
 # At most so many are named to somebody who asked for another.
 NAMED_HANDLES = 60
 
@@ -72,16 +71,16 @@ class ModelDirectory:
         self._local_servers = {server.name: server for server in local_servers}
         self._lists: defaultdict[str, ListCache] = defaultdict(partial(ListCache, now))
 
-    def split(self, handle: str) -> tuple[Provider, str] | None:
-        """Return provider and name of a handle; None where no such provider is configured or was found."""
+    def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
+        """Return provider and name of a handle; None where no such provider is configured or was found.
+
+        With `may_be_down` a server of this machine that was not found yet counts too.
+        """
         name, _, model = handle.partition("/")
         provider = self._providers.get(name)
+        if provider is None and may_be_down and name in self._local_servers:
+            provider = local_provider(self._local_servers[name])
         return (provider, model) if provider and model else None
-
-    def reachable(self, handle: str) -> tuple[Provider, str] | None:
-        if server := self._local_server(handle):
-            return local_provider(server), handle.partition("/")[2]
-        return self.split(handle)
 
     def listed(self, provider: Provider) -> ModelList:
         """Return what the provider last listed, without asking it."""
@@ -96,16 +95,13 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        listed = await asyncio.gather(*(self.ask(provider) for provider in tuple(self._providers.values())))
-        return [each for each in listed if each]
+        return [each for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values()))) if each]
 
-    async def look_for(self, handle: str) -> None:
-        """Look whether the server that the handle names runs on this machine, where that is not known yet."""
-        if server := self._local_server(handle):
-            await self._probe([server])
-
-    async def find_local(self) -> tuple[ModelInfo, ...]:
-        await self._probe([server for name, server in self._local_servers.items() if name not in self._providers])
+    async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
+        """Look for the servers of this machine that are not known yet: all of them, or the one that the handle names."""
+        named = None if handle is None else handle.partition("/")[0]
+        wanted = [server for name, server in self._local_servers.items() if name not in self._providers]
+        await asyncio.gather(*(self._probe(server) for server in wanted if named in (None, server.name)))
         return self.found
 
     async def _list(self, provider: Provider) -> ModelList:
@@ -118,24 +114,17 @@ class ModelDirectory:
             listener(listed)
         return listed
 
-    async def _probe(self, servers: Sequence[LocalServer]) -> None:
-        if not servers:
-            return
-        client = self._connections.client()
-        answers = await asyncio.gather(*(probe(client, server, local_provider(server)) for server in servers))
-        for server, listed in zip(servers, answers, strict=True):
-            if listed and (listed.chat or listed.embedding) and server.name not in self._providers:
-                self._providers[server.name] = local_provider(server)
-                self._lists[server.name].keep(listed)
-                for listener in self.on_listed:
-                    listener(listed)
-                self.found += listed.chat
-                count = len(listed.chat) + len(listed.embedding)
-                _log.info("Found %s on port %d with %d models.", server.name, server.port, count)
-
-    def _local_server(self, handle: str) -> LocalServer | None:
-        name, _, model = handle.partition("/")
-        return self._local_servers.get(name) if model and name not in self._providers else None
+    async def _probe(self, server: LocalServer) -> None:
+        provider = local_provider(server)
+        listed = await probe(self._connections.client(), server, provider)
+        if listed and (listed.chat or listed.embedding) and server.name not in self._providers:
+            self._providers[server.name] = provider
+            self._lists[server.name].keep(listed)
+            for listener in self.on_listed:
+                listener(listed)
+            self.found += listed.chat
+            count = len(listed.chat) + len(listed.embedding)
+            _log.info("Found %s on port %d with %d models.", server.name, server.port, count)
 
 
 class Registry(Generic[Model]):
@@ -156,22 +145,18 @@ class Registry(Generic[Model]):
         """
         model = self._added.get(handle) or self._built.get(handle)
         if model is None:
-            provider, name = self._usable(self._directory.reachable(handle), handle)
-            model = self._built[handle] = self._build(provider, name)
+            model = self._built[handle] = self._build(*self._split(handle, may_be_down=True))
         return model
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:
-        await self._directory.look_for(handle)
-        provider, name = self._usable(self._directory.split(handle), handle)
+        await self._directory.find_local(handle)
+        provider, name = self._split(handle)
         return provider, name, await self._directory.ask(provider)
 
-    def _usable(self, found: tuple[Provider, str] | None, handle: str) -> tuple[Provider, str]:
-        if found is None or not self._can_use(found[0]):
+    def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
+        if (found := self._directory.split(handle, may_be_down=may_be_down)) is None:
             raise self._not_found(handle)
         return found
-
-    def _can_use(self, provider: Provider) -> bool:  # noqa: ARG002 - some registries cannot use all
-        return True
 
     def _build(self, provider: Provider, name: str) -> Model:
         raise NotImplementedError

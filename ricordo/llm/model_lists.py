@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
-import orjson
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import LocalServer, Provider
+from ricordo.llm.written_calls import read_json
 
 LISTING_SECONDS = 5.0
 PROBE_SECONDS = 0.2
@@ -121,10 +121,7 @@ async def _get(
 
 def models_in(content: bytes, provider: Provider, owner: str | None = None) -> ModelList:
     """Return the models in a provider's answer. With `owner`, all rows must name it. Raises ModelError on anything else."""
-    try:
-        payload = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        payload = None
+    payload = read_json(content)
     rows = payload if isinstance(payload, list) else None
     if isinstance(payload, dict):
         rows = payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
@@ -190,7 +187,7 @@ async def _with_real_windows(client: httpx2.AsyncClient, provider: Provider, lis
     if provider.endpoint_type != "ollama" or not listed.chat:
         return listed
     root = provider.base_url.rstrip("/").removesuffix("/v1")
-    loaded = _loaded_windows(await _ask_ollama(client, "GET", f"{root}/api/ps", None))
+    loaded = _loaded_windows(await _ask_ollama(client, "GET", f"{root}/api/ps"))
     places = asyncio.Semaphore(OLLAMA_AT_ONCE)
 
     async def measured(info: ModelInfo) -> ModelInfo:
@@ -224,12 +221,11 @@ def _loaded_windows(answer: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-async def _ask_ollama(client: httpx2.AsyncClient, method: str, url: str, body: Any) -> Mapping[str, Any]:
+async def _ask_ollama(client: httpx2.AsyncClient, method: str, url: str, body: Any = None) -> Mapping[str, Any]:
     """Return the answer, or nothing where there is none: an older server, or one that is busy."""
-    content = None if body is None else orjson.dumps(body)
     try:
-        response = await client.request(method, url, content=content, timeout=LISTING_SECONDS)
-        payload = orjson.loads(response.content) if response.status_code == 200 else None
-    except (httpx2.HTTPError, orjson.JSONDecodeError):
+        response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)
+    except httpx2.HTTPError:
         return {}
+    payload = read_json(response.content) if response.status_code == 200 else None
     return payload if isinstance(payload, dict) else {}

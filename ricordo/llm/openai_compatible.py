@@ -11,8 +11,8 @@ import orjson
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import chunks_of
-from ricordo.llm.connections import Connections
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
 from ricordo.llm.openai_reply import ReplyBuilder, SseReader, generation_in, read_fault, to_reply
@@ -24,6 +24,7 @@ from ricordo.llm.policy import (
     error_from_transport,
     words_of,
 )
+from ricordo.llm.written_calls import read_json
 
 # After its last event a server ends the body at once; one that does not is not waited for.
 LAST_BYTES_SECONDS = 0.5
@@ -134,10 +135,7 @@ class OpenAICompatibleModel:
         return written
 
     def _payload(self, content: bytes) -> dict[str, Any]:
-        try:
-            payload = orjson.loads(content.removeprefix(b"\xef\xbb\xbf"))
-        except orjson.JSONDecodeError:
-            payload = None
+        payload = read_json(content.removeprefix(b"\xef\xbb\xbf"))
         if not isinstance(payload, dict):
             words, _ = words_of(content)
             problem = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "

@@ -11,6 +11,7 @@ from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, Text
 from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
+from ricordo.llm.written_calls import read_json
 
 # Settings that are ours to put where the format wants them.
 _OURS = frozenset({"strict", "provider_type"})
@@ -56,18 +57,16 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) ->
         if not dialect.forces_by_name:
             tools, choice = [tool for tool in tools if tool.name == request.forced_tool], "required"
     is_strict = dialect.takes_strict and request.settings.extra.get("strict") is True
-    body["tools"] = [{"type": "function", "function": function_of(tool, is_strict=is_strict)} for tool in tools]
+    body["tools"] = [{"type": "function", "function": _function(tool, is_strict=is_strict)} for tool in tools]
     body["tool_choice"] = choice
     if request.settings.parallel_tool_calls is not None and dialect.takes_parallel:
         body["parallel_tool_calls"] = request.settings.parallel_tool_calls
 
 
-def function_of(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
-    """A tool as OpenAI's formats describe it; strict where that is wanted and its schema allows it."""
+def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     strict = strict_parameters(tool.parameters) if is_strict else None
-    parameters = tool.parameters if strict is None else strict
-    found = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return found if strict is None else found | {"strict": True}
+    return found if strict is None else found | {"parameters": strict, "strict": True}
 
 
 def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -92,7 +91,7 @@ def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
 def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> list[dict[str, Any]]:
     """The transcript in its order. Thoughts stay out, but for servers that want their own back."""
     dialect = dialect or Dialect()
-    call_id = _short_id if dialect.short_call_ids else _same
+    call_id = _short_id if dialect.short_call_ids else str
     rows: list[dict[str, Any]] = []
     for message in messages:
         role = message.role
@@ -106,7 +105,7 @@ def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> 
             )
         elif role == "system":
             rows.append({"role": "system", "content": message.text})
-        elif content := content_of(message.parts, "text", _picture):
+        elif content := _content(message.parts):
             if dialect.answers_before_user and rows and rows[-1]["role"] == "tool":
                 rows.append({"role": "assistant", "content": "OK."})
             rows.append({"role": "user", "content": content})
@@ -143,33 +142,24 @@ def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: D
             row["reasoning_content"] = words
     elif dialect.replays == "details":
         proofs = [part.signature or part.redacted for part in thoughts]
-        if details := [detail for proof in proofs if proof for detail in _details_in(proof)]:
+        found = [read_json(proof) for proof in proofs if proof]
+        if details := [detail for details in found if isinstance(details, list) for detail in details]:
             row["reasoning_details"] = details
     elif words:
         text = [{"type": "text", "text": row["content"]}] if row["content"] else []
         row["content"] = [{"type": "thinking", "thinking": [{"type": "text", "text": words}]}, *text]
 
 
-def _details_in(proof: str) -> list[Any]:
-    try:
-        found = orjson.loads(proof)
-    except orjson.JSONDecodeError:
-        return []
-    return found if isinstance(found, list) else []
-
-
-def content_of(
-    parts: Sequence[Part], text_type: str, picture: Callable[[ImagePart], dict[str, Any]]
-) -> str | list[dict[str, Any]] | None:
-    """Texts and pictures as a message's content: one text where there are only texts, else a list of parts in these shapes."""
+def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]] | None:
+    """Texts and pictures as a message's content: one text where there are only texts, else a list of parts."""
     if not any(isinstance(part, ImagePart) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
     rows: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart) and part.text:
-            rows.append({"type": text_type, "text": part.text})
+            rows.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
-            rows.append(picture(part))
+            rows.append(_picture(part))
     return rows
 
 
@@ -190,16 +180,8 @@ def readable_name(name: str) -> str:
 
 def readable_arguments(text: str) -> str:
     """Arguments that a server can read: a call whose JSON was broken must not make the whole transcript unusable."""
-    try:
-        if isinstance(orjson.loads(text), dict):
-            return text
-    except orjson.JSONDecodeError:
-        pass
-    return orjson.dumps({"unreadable_arguments": text}).decode()
-
-
-def _same(call_id: str) -> str:
-    return call_id
+    is_object = isinstance(read_json(text), dict)
+    return text if is_object else orjson.dumps({"unreadable_arguments": text}).decode()
 
 
 def _short_id(call_id: str) -> str:

@@ -11,8 +11,8 @@ from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, 
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect
-from ricordo.llm.repair import new_call_id
 from ricordo.llm.tokens import estimated_usage
+from ricordo.llm.written_calls import new_call_id, read_json
 
 _FINISHES: dict[str, FinishReason] = {
     "stop": "stop",
@@ -71,11 +71,7 @@ class SseReader:
         if value == b"[DONE]":
             self.is_done = True
             return
-        try:
-            event = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return
-        if isinstance(event, dict):
+        if isinstance(event := read_json(value), dict):
             # llama.cpp names a late error in the line itself.
             yield {"error": event} if name == b"error" and "error" not in event else event
 
@@ -190,10 +186,7 @@ def read_fault(payload: dict[str, Any]) -> Any:
 
 def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
     """What the model wrote, where its server refused to read a call in it (Groq's `tool_use_failed`); else None."""
-    try:
-        body = orjson.loads(fault) if isinstance(fault, bytes) else fault
-    except orjson.JSONDecodeError:
-        return None
+    body = read_json(fault) if isinstance(fault, bytes) else fault
     error = body.get("error") if isinstance(body, dict) else None
     written = error.get("failed_generation") if isinstance(error, dict) else None
     if not isinstance(written, str) or not written.strip():

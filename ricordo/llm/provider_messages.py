@@ -16,6 +16,7 @@ from ricordo.domain.usage import Usage
 from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.tokens import estimated_usage
+from ricordo.llm.written_calls import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as wire
@@ -142,15 +143,16 @@ class _Transcript:
         """Return OpenAI's thoughts as they came: their summaries, the first with what is encrypted."""
         from pydantic_ai import messages as wire
 
-        try:
-            kept = orjson.loads(proof)
-            texts, own_id, signature = kept["summary"] or [""], kept["id"], kept["encrypted_content"]
-        except (orjson.JSONDecodeError, LookupError, TypeError):
+        if not isinstance(kept := read_json(proof), dict):
             return []
-        signatures = [signature, *[None] * (len(texts) - 1)]
         return [
-            wire.ThinkingPart(text, id=own_id, signature=signature, provider_name=self.system)
-            for text, signature in zip(texts, signatures, strict=True)
+            wire.ThinkingPart(
+                text,
+                id=kept.get("id"),
+                signature=None if at else kept.get("encrypted_content"),
+                provider_name=self.system,
+            )
+            for at, text in enumerate(kept.get("summary") or [""])
         ]
 
     def _new_id(self, call_id: str) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import httpx2
 from pydantic import SecretStr
 
 from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Invalid, ModelError, Unsupported
+from ricordo.llm.addresses import require_callable
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, is_openai, thinks_at_openai
 from ricordo.settings import ProviderSettings
 
@@ -232,9 +232,7 @@ def _brought_row(provider_type: str) -> ProviderRow:
 
 def _is_address(url: str) -> bool:
     try:
-        parsed = httpx2.URL(url)
-        has_port = parsed.port is None or 0 < parsed.port < 65536
-    except (httpx2.InvalidURL, ValueError):
+        require_callable(url, allow_private=True)
+    except Invalid:
         return False
-    plain = not (parsed.userinfo or parsed.query or parsed.fragment) and url.isprintable() and " " not in url
-    return parsed.scheme in ("http", "https") and bool(parsed.host) and has_port and plain
+    return "?" not in url and "#" not in url

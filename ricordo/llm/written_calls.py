@@ -240,9 +240,9 @@ def _made(name: str, values: Any) -> ToolCallPart:
     return ToolCallPart(new_call_id(), name, arguments)
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str | bytes) -> Any:
     """Return the value of a text in JSON; None where it is none."""
     try:
-        return orjson.loads(text.strip())
-    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        return orjson.loads(text)
+    except ValueError:
         return None

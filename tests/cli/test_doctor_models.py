@@ -15,8 +15,8 @@ from ricordo.cli.doctor_models import MOST_OF_ONE, ModelReport, examine_model, e
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import NotFound
 from ricordo.features.librarian.model import Librarian
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.connections import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.settings import ProviderSettings, Settings

@@ -82,8 +82,8 @@ async def test_the_connection_goes_to_the_number_that_was_checked(
     monkeypatch.setattr(addresses, "is_public", lambda number: number == "127.0.0.1")
     posted = await post(f"http://rebinding.example:{receiver.port}/done?x=1", b'{"a":1}', {"X-One": "1"}, lookup=lookup)
 
-    assert posted.status == 200
-    assert posted.is_success
+    assert posted == 200
+    assert 200 <= posted < 300
     assert asked == ["rebinding.example"]
     (seen,) = receiver.requests
     assert seen.headers["host"] == f"rebinding.example:{receiver.port}"
@@ -97,7 +97,7 @@ async def test_the_next_number_of_a_name_is_tried_where_nobody_answers_at_the_fi
         return ["::1", "127.0.0.1"]
 
     posted = await post(f"http://two.example:{receiver.port}/", b"{}", {}, allow_private=True, lookup=lookup)
-    assert posted.is_success
+    assert 200 <= posted < 300
 
 
 async def test_a_redirect_is_not_followed(receiver: ModelServer) -> None:
@@ -105,7 +105,7 @@ async def test_a_redirect_is_not_followed(receiver: ModelServer) -> None:
 
     posted = await post(f"{receiver.root}/", b"{}", {}, allow_private=True)
 
-    assert (posted.status, posted.is_success) == (307, False)
+    assert posted == 307
     assert len(receiver.requests) == 1
 
 
@@ -117,13 +117,13 @@ async def test_an_answer_that_does_not_come_in_time_is_a_failure(receiver: Model
 
 async def test_an_endless_answer_is_not_read(receiver: ModelServer) -> None:
     receiver.push(Answer(pieces=(b"x" * 1000,) * 1000))
-    assert (await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2)).is_success
+    assert await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2) == 200
 
 
 async def test_a_proxy_of_the_environment_is_not_asked(receiver: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert (await post(f"{receiver.root}/", b"{}", {}, allow_private=True)).is_success
+    assert (await post(f"{receiver.root}/", b"{}", {}, allow_private=True)) == 200
 
 
 async def test_an_address_nobody_answers_at_is_unavailable() -> None:
@@ -142,7 +142,7 @@ async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypa
         return ["93.184.216.34"]
 
     monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", answer)
-    assert (await post("https://bücher.example/x", b"{}", {}, lookup=lookup)).is_success
+    assert (await post("https://bücher.example/x", b"{}", {}, lookup=lookup)) == 204
     (request,) = seen
     assert str(request.url) == "https://93.184.216.34/x"
     assert request.extensions["sni_hostname"] == request.headers["host"] == "xn--bcher-kva.example"

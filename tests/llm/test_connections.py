@@ -5,7 +5,7 @@ import asyncio
 import httpx2
 import pytest
 
-from ricordo.llm.connections import Connections, PublicConnections
+from ricordo.llm.addresses import Connections, PublicConnections
 from tests.support.model_server import ModelServer
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ricordo.llm.connections import Connections
+from ricordo.llm.addresses import Connections
 from ricordo.llm.directory import ModelDirectory
 from ricordo.llm.model_lists import ModelList
 from ricordo.llm.provider_table import LocalServer, Provider
@@ -49,10 +49,10 @@ async def test_a_handle_is_split_at_its_first_slash(connections: Connections) ->
     directory = ModelDirectory([provider], connections, local_servers=(LocalServer("ollama", 1),))
     assert directory.split("p/org/model") == (provider, "org/model")
     assert [directory.split(handle) for handle in ("p", "p/", "/x", "", "q/x", "ollama/x")] == [None] * 6
-    reached = directory.reachable("ollama/x")
+    reached = directory.split("ollama/x", may_be_down=True)
     assert reached is not None
     assert (reached[0].base_url, reached[1]) == ("http://127.0.0.1:1/v1", "x")
-    assert directory.reachable("ollama/") is directory.reachable("q/x") is None
+    assert [directory.split(handle, may_be_down=True) for handle in ("ollama/", "q/x")] == [None] * 2
 
 
 async def test_before_anybody_is_asked_nothing_is_listed(connections: Connections) -> None:

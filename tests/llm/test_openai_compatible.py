@@ -18,8 +18,8 @@ from ricordo.domain.model import (
 )
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.connections import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from tests.llm.talk import WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, completion, event, stream

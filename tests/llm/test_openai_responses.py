@@ -9,9 +9,10 @@ from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallP
 from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, TextChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.connections import Connections
-from ricordo.llm.provider_sdks import openai_responses_model
+from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.providers import ProviderModel
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.llm.wild.openai_shapes import as_joined, joined
@@ -101,7 +102,7 @@ async def server() -> AsyncIterator[ModelServer]:
 async def model(server: ModelServer, waits: Waits) -> AsyncIterator[ProviderModel]:
     connections = Connections(timeout=5)
     info = ModelInfo("openai/gpt-5-mini", "openai", "gpt-5-mini", "openai", endpoint=server.url)
-    yield openai_responses_model(info, connections, waits.policy(), api_key="key-1")
+    yield sdk_model(Provider("openai", "", "openai", api_key="key-1"), info, connections, waits.policy())
     await connections.close()
 
 
@@ -203,7 +204,7 @@ async def test_each_model_is_told_what_it_takes_alone(server: ModelServer, waits
     ):
         info = ModelInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
         await whole_reply(
-            openai_responses_model(info, connections, waits.policy(), api_key=None), ask("x", settings=settings)
+            sdk_model(Provider("openai", "", "openai"), info, connections, waits.policy()), ask("x", settings=settings)
         )
         assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
     await connections.close()

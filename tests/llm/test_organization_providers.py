@@ -1,5 +1,6 @@
 """Models of an organization's own providers, asked over real HTTP."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from ricordo.domain.model import ModelReply, OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
+from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Keys
 from ricordo.llm.registry.models import Models
-from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders, seal, unseal
+from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.secret import FILE, Secret
 from ricordo.settings import ProviderSettings, Settings
@@ -38,7 +40,7 @@ class Desk:
         self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a"
     ) -> OrganizationProvider:
         """One provider of the organization, in the place of all before it."""
-        secret = seal(Keys(key), self.cipher)
+        secret = self.cipher.encrypt(json.dumps({"api_key": key}))
         made = OrganizationProvider(
             "provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret
         )
@@ -221,7 +223,7 @@ async def test_a_provider_that_lists_nothing_can_still_be_used(
 async def test_a_key_of_another_server_is_an_error_that_says_so(
     owned: OrganizationProviders, desk: Desk, server: ModelServer, tmp_path: Path
 ) -> None:
-    desk.rows["org-a"] = [replace(desk.put(server), secret=seal(Keys("x" * 9), Secret(tmp_path / "other")))]
+    desk.rows["org-a"] = [replace(desk.put(server), secret=Secret(tmp_path / "other").encrypt("{}"))]
     models = await owned.of("org-a")
     assert await models.list() == []
     with pytest.raises(Unavailable, match=r"secret\.key"):
@@ -257,7 +259,7 @@ async def test_models_of_the_server_are_there_for_every_organisation(
 )
 async def test_a_private_address_is_refused_and_never_asked(base: Models, desk: Desk, address: str) -> None:
     guarded = OrganizationProviders(base, Waits().policy(retries=0), desk.load, desk.cipher)
-    secret = seal(Keys("key-of-a-1"), desk.cipher)
+    secret = guarded.seal(Keys("key-of-a-1"))
     provider = OrganizationProvider("p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret)
     desk.rows["org-a"] = [provider]
     with pytest.raises(Invalid, match="no public address"):
@@ -270,47 +272,36 @@ async def test_a_private_address_is_refused_and_never_asked(base: Models, desk: 
 KEYS = Keys("sk-secret-1", "AKIA-access-1")
 
 
-def stored(secret: str | None) -> OrganizationProvider:
-    return OrganizationProvider("provider-1", "org-1", "mine", "openai", 0, 0, secret=secret)
+def test_keys_are_sealed_for_this_server_alone_and_never_quoted(
+    owned: OrganizationProviders, desk: Desk, server: ModelServer, tmp_path: Path
+) -> None:
+    provider = desk.put(server)
+    for keys in (KEYS, Keys("only-one"), Keys()):
+        secret = owned.seal(keys)
+        assert "secret-1" not in (secret or "")
+        assert owned.keys_of(replace(provider, secret=secret)) == keys
+    for garbled in (
+        Secret(tmp_path / "other").encrypt("{}"),
+        "",
+        "no token",
+        desk.cipher.encrypt('{"token": "sk-secret-1"}'),
+    ):
+        with pytest.raises(Unavailable, match=r'provider "mine" cannot be read.*secret\.key') as caught:
+            owned.keys_of(replace(provider, secret=garbled))
+        assert "sk-secret-1" not in str(caught.value)
+        assert caught.value.__cause__ is None
+    secret = owned.seal(KEYS)
+    (tmp_path / FILE).unlink()
+    desk.cipher = Secret(tmp_path)
+    with pytest.raises(Unavailable, match=FILE):
+        OrganizationProviders(owned._base, CallPolicy(), desk.load, desk.cipher).keys_of(
+            replace(provider, secret=secret)
+        )
 
 
-@pytest.mark.parametrize("keys", [KEYS, Keys("only-one"), Keys()])
-def test_sealed_keys_are_read_again_by_the_same_server(keys: Keys, tmp_path: Path) -> None:
-    cipher = Secret(tmp_path)
-    secret = seal(keys, cipher)
-    assert "secret-1" not in (secret or "")
-    assert unseal(stored(secret), cipher) == keys
-
-
-@pytest.mark.parametrize("garbled", [None, "", "no token"])
-def test_another_server_says_which_file_is_missing(garbled: str | None, tmp_path: Path) -> None:
-    secret = seal(KEYS, Secret(tmp_path / "one")) if garbled is None else garbled
-    with pytest.raises(Unavailable, match=r'provider "mine" cannot be read.*secret\.key'):
-        unseal(stored(secret), Secret(tmp_path / "other"))
-
-
-def test_what_was_sealed_in_another_shape_is_not_quoted(tmp_path: Path) -> None:
-    cipher = Secret(tmp_path)
-    with pytest.raises(Unavailable) as caught:
-        unseal(stored(cipher.encrypt('{"api_token": "sk-secret-1"}')), cipher)
-    assert "sk-secret-1" not in str(caught.value)
-    assert caught.value.__cause__ is None
-
-
-def test_keys_are_never_printed() -> None:
-    assert repr(KEYS) == "Keys()"
-
-
-def test_an_error_that_quotes_a_key_loses_it() -> None:
+def test_an_error_that_quotes_a_key_loses_it_and_keys_are_never_printed() -> None:
     error = ModelError("llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3)
     hidden = KEYS.without(error)
     assert (str(hidden), hidden.kind, hidden.retry_after) == ("No such key: (hidden) ((hidden))", error.kind, 3)
     assert Keys("a").without(error) is error
-
-
-def test_the_servers_own_secret_seals_and_a_lost_file_is_named(tmp_path: Path) -> None:
-    secret = seal(KEYS, Secret(tmp_path))
-    assert unseal(stored(secret), Secret(tmp_path)) == KEYS
-    (tmp_path / FILE).unlink()
-    with pytest.raises(Unavailable, match=FILE):
-        unseal(stored(secret), Secret(tmp_path))
+    assert repr(KEYS) == "Keys()"

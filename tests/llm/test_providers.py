@@ -13,12 +13,14 @@ from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallP
 from ricordo.domain.model import ModelInfo, ModelReply, ModelSettings, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, Unavailable
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.connections import Connections
-from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model, openai_responses_model
+from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_table import AdapterName, Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream
 
+CLAUDE = Provider("anthropic", "", "anthropic", "anthropic", "key-1")
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
 REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
 TEXT = {"type": "text", "text": "I look."}
@@ -35,7 +37,7 @@ def not_found() -> httpx2.HTTPStatusError:
 
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return anthropic_model(info, connections, waits.policy(), api_key="key-1")
+    return sdk_model(CLAUDE, info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -209,7 +211,7 @@ async def test_each_error_has_its_kind_and_only_our_retries_count(
 async def test_silence_is_a_time_out(server: ModelServer) -> None:
     connections = Connections(timeout=0.05)
     info = ModelInfo("anthropic/m", "anthropic", "m", "anthropic", endpoint=server.root)
-    model = anthropic_model(info, connections, Waits().policy(retries=1, timeout=0.05), api_key="k")
+    model = sdk_model(CLAUDE, info, connections, Waits().policy(retries=1, timeout=0.05))
     server.push(Answer({}, delay=60), Answer({}, delay=60))
     with pytest.raises(ModelError) as caught:
         await whole_reply(model, ask("x"))
@@ -287,13 +289,15 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib, "import_module", without)
     connections = Connections(1)
-    for extra, advice, build in (
-        ("anthropic", "", anthropic_model),
-        ("google", "", google_model),
-        ("openai", " or set OPENAI_API=chat for chat completions", openai_responses_model),
-        ("bedrock", "", lambda info, _, policy, **__: bedrock_model(info, policy, region="eu-west-1")),
-    ):
-        model: ChatModel = build(ModelInfo(f"{extra}/m", extra, "m", extra), connections, waits.policy(), api_key="k")
+    advices: dict[AdapterName, str] = {
+        "anthropic": "",
+        "google": "",
+        "openai": " or set OPENAI_API=chat for chat completions",
+        "bedrock": "",
+    }
+    for extra, advice in advices.items():
+        info = ModelInfo(f"{extra}/m", extra, "m", extra)
+        model: ChatModel = sdk_model(Provider(extra, "", extra, extra, "k"), info, connections, waits.policy())
         with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"{advice}$'):
             await whole_reply(model, ask("x"))
 

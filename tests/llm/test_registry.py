@@ -163,7 +163,7 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("No connection may be opened.")
 
-    monkeypatch.setattr("ricordo.llm.connections.httpx2.AsyncClient", refuse)
+    monkeypatch.setattr("ricordo.llm.addresses.httpx2.AsyncClient", refuse)
     known = models(Settings(_env_file=None, find_local_models=False))
     assert await known.list() == []
     assert await known.find_local() == ()

@@ -10,11 +10,12 @@ import orjson
 
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
-from ricordo.llm.connections import Connections
+from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy, error_from_event, error_from_status, error_from_transport, words_of
 from ricordo.llm.provider_sdks import need
 from ricordo.llm.providers import our_error
+from ricordo.llm.written_calls import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai.embeddings.base import EmbeddingModel
@@ -72,14 +73,12 @@ def openai_embedder(
 
 def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     """The vectors of an answer in the order of the texts, not yet checked. Raises ModelError on anything else."""
-    try:
-        payload = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        payload = None
-    if isinstance(payload, dict) and payload.get("error"):
+    found = read_json(content)
+    payload: dict[str, Any] = found if isinstance(found, dict) else {}
+    if payload.get("error"):
         raise error_from_event(info.provider, payload)
-    rows = payload.get("data") if isinstance(payload, dict) else None
-    if isinstance(payload, dict) and isinstance(usage := payload.get("usage"), dict):
+    rows = payload.get("data")
+    if isinstance(usage := payload.get("usage"), dict):
         count(info.handle, usage.get("prompt_tokens"))
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "embedding" in row for row in rows):
         words, _ = words_of(content)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import NotFound
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import Embedder
-from ricordo.llm.connections import Connections
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.providers import google_embedder, openai_embedder
@@ -20,6 +20,7 @@ NONE = "none"
 ALIASES = ("letta/letta-free",)
 # Their lists hold chat models only, though they have others.
 _INCOMPLETE = ("openrouter",)
+_ADAPTERS = {"openai": openai_embedder, "google": google_embedder}
 
 
 class Embedders(Registry[Embedder]):
@@ -78,11 +79,8 @@ class Embedders(Registry[Embedder]):
 
     def default_handle(self) -> str | None:
         """The handle for archives and messages: the setting, else the embedded model; None where there shall be or is none."""
-        if self._settings.embedding == NONE:
-            return None
-        if self._settings.embedding:
-            return self._settings.embedding
-        return self._embedded.handle if self._embedded else None
+        handle = self._settings.embedding or (self._embedded.handle if self._embedded else None)
+        return None if handle == NONE else handle
 
     async def close(self) -> None:
         self._built.clear()
@@ -91,12 +89,15 @@ class Embedders(Registry[Embedder]):
         built = self._built.get(info.handle)
         return replace(info, dimensions=built.info.dimensions) if built else info
 
-    def _can_use(self, provider: Provider) -> bool:
-        return provider.adapter in ("openai", "google")
+    def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
+        provider, name = super()._split(handle, may_be_down=may_be_down)
+        if provider.adapter not in _ADAPTERS:
+            raise self._not_found(handle)
+        return provider, name
 
     def _infos(self, listed: ModelList) -> Sequence[EmbeddingInfo]:
         split = ((info, self._directory.split(info.handle)) for info in listed.embedding)
-        return [info for info, found in split if found and self._can_use(found[0])]
+        return [info for info, found in split if found and found[0].adapter in _ADAPTERS]
 
     def _not_found(self, handle: str) -> NotFound:
         if handle == embedded.HANDLE:
@@ -106,5 +107,5 @@ class Embedders(Registry[Embedder]):
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
-        make = google_embedder if provider.adapter == "google" else openai_embedder
+        make = _ADAPTERS[provider.adapter]
         return make(embedding_of(provider, name), self._connections, self._policy, api_key=provider.api_key)

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import NotFound
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.connections import Connections
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.model_lists import ModelList, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy, policy_from
-from ricordo.llm.provider_sdks import anthropic_model, bedrock_model, google_model, openai_responses_model, vertex_model
+from ricordo.llm.provider_sdks import sdk_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
 from ricordo.llm.registry.embedders import Embedders
@@ -107,17 +108,11 @@ class Models(Registry[ChatModel]):
         others = {f"{name}:latest"} if provider.name == "ollama" else set()
         if provider.name == "openrouter":
             others.add(name.partition(":")[0])
-        found = {
-            info.name: info
-            for info in self._directory.listed(provider).chat
-            if info.name == name or info.name in others
-        }
-        if name in found:
-            return found[name]
-        near = next(iter(found.values()), None)
-        return near and ModelInfo(
-            f"{provider.name}/{name}", provider.name, name, near.endpoint_type, near.context_window, near.endpoint
+        listed = self._directory.listed(provider).chat
+        near = min(
+            (info for info in listed if info.name in {name, *others}), key=lambda info: info.name != name, default=None
         )
+        return near and replace(near, handle=f"{provider.name}/{name}", name=name)
 
     def _believe(self, listed: ModelList) -> None:
         # Built by name alone until now: what the list says of a model counts from here on.
@@ -128,20 +123,7 @@ class Models(Registry[ChatModel]):
 
 def build_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
     """Return a model of this provider."""
-    match provider.adapter:
-        case "anthropic":
-            return anthropic_model(info, connections, policy, api_key=provider.api_key)
-        case "google":
-            return google_model(info, connections, policy, api_key=provider.api_key)
-        case "bedrock":
-            # A region alone: with the credentials that AWS's own tools use.
-            region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
-            keys = {"access_key": access_key or None, "secret_key": secret_key or None}
-            return bedrock_model(info, policy, region=region, **keys)
-        case "vertex":
-            return vertex_model(info, connections, policy, project=provider.api_key or "", location=provider.location)
-        case _ if provider.uses_responses(info.name):
-            return openai_responses_model(info, connections, policy, api_key=provider.api_key)
-        case _:
-            key, version = provider.api_key, provider.api_version
-            return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)
+    if provider.adapter == "openai" and not provider.uses_responses(info.name):
+        key, version = provider.api_key, provider.api_version
+        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)
+    return sdk_model(provider, info, connections, policy)

@@ -18,9 +18,8 @@ import orjson
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, OrganizationProvider
 from ricordo.errors import Conflict, ModelError, NotFound, RicordoError, Unavailable, Unsupported
-from ricordo.llm.addresses import PROVIDERS, require_public_host
+from ricordo.llm.addresses import PROVIDERS, Connections, PublicConnections, require_public_host
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.connections import Connections, PublicConnections
 from ricordo.llm.directory import ListCache
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
@@ -103,10 +102,9 @@ class OrganizationProviders:
     async def of(self, organization_id: str) -> "OrganizationModels":
         """Return the models that an organization can use, its providers read again where they may have changed."""
         organization = self._organizations[organization_id]
-        if not self._is_fresh(organization):
-            async with organization.reading:
-                if not self._is_fresh(organization):
-                    await self._read(organization_id, organization)
+        async with organization.reading:
+            if not self._is_fresh(organization):
+                await self._read(organization_id, organization)
         return self.known(organization_id)
 
     def known(self, organization_id: str) -> "OrganizationModels":
@@ -125,11 +123,22 @@ class OrganizationProviders:
             require_public_host(httpx2.URL(provider.base_url).host, setting=PROVIDERS)
 
     def seal(self, keys: Keys) -> str | None:
-        return seal(keys, self._cipher)
+        """Return the keys as they are stored; None where there are none."""
+        given = {name: key for name, key in asdict(keys).items() if key}
+        return self._cipher.encrypt(orjson.dumps(given).decode()) if given else None
 
     def keys_of(self, provider: OrganizationProvider) -> Keys:
         """Return the keys of a stored provider. Raises Unavailable where this server cannot read them."""
-        return unseal(provider, self._cipher)
+        if provider.secret is None:
+            return Keys()
+        try:
+            return Keys(**orjson.loads(self._cipher.decrypt(provider.secret)))
+        except (RicordoError, ValueError, TypeError):
+            # `from None`: the cause may hold what was decrypted.
+            raise Unavailable(
+                f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
+                "secret.key of the server that saved it into this server's data folder, or save the key again."
+            ) from None
 
     def require_free(self, name: str) -> None:
         """Raise Conflict where the server itself offers models under this name."""
@@ -140,8 +149,12 @@ class OrganizationProviders:
         if is_taken:
             raise Conflict(f'"{name}" is a provider of this server. Choose another name, as my-{name}.')
 
-    async def ask(self, provider: OrganizationProvider, keys: Keys) -> ModelList:
-        """Ask the provider for its models, which proves its keys too. Raises ModelError, or Unsupported where it gives no list."""
+    async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
+        """Ask the provider for its models, which proves its keys too. Raises ModelError, or Unsupported where it gives no list.
+
+        The keys are its stored ones where none are given.
+        """
+        keys = self.keys_of(provider) if keys is None else keys
         called = brought_provider(provider, keys)
         if called.adapter == "bedrock":
             raise Unsupported(
@@ -182,11 +195,7 @@ class OrganizationProviders:
 
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return what the provider lists, asked at most every five minutes; None where it lists nothing or cannot be asked."""
-
-        async def ask() -> ModelList:
-            return await self.ask(provider.stored, self.keys_of(provider.stored))
-
-        found = await provider.list.read(ask)
+        found = await provider.list.read(lambda: self.ask(provider.stored))
         return found.chat if found else None
 
     async def answer(
@@ -211,18 +220,12 @@ class OrganizationProviders:
             raise keys.without(error) from None
 
 
+@dataclass(frozen=True, slots=True)
 class OrganizationModel:
     """A chat model of an organization's own provider."""
 
-    def __init__(
-        self, info: ModelInfo, answer: Callable[[ModelInfo, ModelRequest], AsyncGenerator[Chunk | ModelReply]]
-    ) -> None:
-        self.info = info
-        """Which model this is."""
-        self._answer = answer
-
-    def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply]:
-        return self._answer(self.info, request)
+    info: ModelInfo
+    answer: Callable[[ModelRequest], AsyncGenerator[Chunk | ModelReply]]
 
 
 class OrganizationModels:
@@ -238,7 +241,8 @@ class OrganizationModels:
         if (found := self.find(handle)) is None:
             return self._base.get(handle)
         provider, name = found
-        return OrganizationModel(provider.info(name), partial(self._providers.answer, self._organization_id))
+        info = provider.info(name)
+        return OrganizationModel(info, partial(self._providers.answer, self._organization_id, info))
 
     async def require(self, handle: str) -> ModelInfo:
         """Return what is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
@@ -268,23 +272,3 @@ class OrganizationModels:
         name, _, model = handle.partition("/")
         provider = self._providers.providers_of(self._organization_id).get(name)
         return (provider, model) if provider and model else None
-
-
-def seal(keys: Keys, cipher: Cipher) -> str | None:
-    """Return the keys as they are stored; None where there are none."""
-    given = {name: key for name, key in asdict(keys).items() if key}
-    return cipher.encrypt(orjson.dumps(given).decode()) if given else None
-
-
-def unseal(provider: OrganizationProvider, cipher: Cipher) -> Keys:
-    """Return the keys of a provider; raises Unavailable where this server cannot read them."""
-    if provider.secret is None:
-        return Keys()
-    try:
-        return Keys(**orjson.loads(cipher.decrypt(provider.secret)))
-    except (RicordoError, ValueError, TypeError):
-        # `from None`: the cause may hold what was decrypted.
-        raise Unavailable(
-            f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
-            "secret.key of the server that saved it into this server's data folder, or save the key again."
-        ) from None

@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import ModelError, Unavailable
-from ricordo.llm.connections import Connections
+from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.providers import google_embedder
 from ricordo.llm.embedding.remote import RemoteEmbedder
 from tests.llm.talk import Waits

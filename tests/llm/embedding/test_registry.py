@@ -157,7 +157,7 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("No connection may be opened.")
 
-    monkeypatch.setattr("ricordo.llm.connections.httpx2.AsyncClient", refuse)
+    monkeypatch.setattr("ricordo.llm.addresses.httpx2.AsyncClient", refuse)
     monkeypatch.setattr("socket.socket.connect", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     known = models(find_local_models=False, local_servers=(LocalServer("ollama", 11434, "/api/tags"),))

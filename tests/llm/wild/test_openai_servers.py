@@ -9,7 +9,7 @@ import pytest_asyncio
 from ricordo.domain.message import Message, ReasoningPart
 from ricordo.domain.model import ModelInfo, ModelReply, ModelRequest, ModelSettings
 from ricordo.errors import ModelError
-from ricordo.llm.connections import Connections
+from ricordo.llm.addresses import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.llm.wild.hosted_servers import HOSTED, OPENROUTER

@@ -15,9 +15,10 @@ import pytest
 from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.connections import Connections
-from ricordo.llm.provider_sdks import anthropic_model
+from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
 
@@ -41,7 +42,7 @@ async def connections() -> AsyncIterator[Connections]:
 
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return anthropic_model(info, connections, waits.policy(), api_key="key-1")
+    return sdk_model(Provider("anthropic", "", "anthropic", "anthropic", "key-1"), info, connections, waits.policy())
 
 
 @pytest.fixture

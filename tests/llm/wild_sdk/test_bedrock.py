@@ -28,8 +28,10 @@ from ricordo.domain.model import (
 )
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import bedrock_model
+from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
@@ -122,7 +124,8 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
 
 def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
     info = ModelInfo(f"bedrock/{name}", "bedrock", name, "bedrock", 200_000, server.root)
-    return bedrock_model(info, waits.policy(), region="eu-west-1", access_key="AKIA-1", secret_key="secret-1")
+    provider = Provider("bedrock", "", "bedrock", "bedrock", "eu-west-1\nAKIA-1\nsecret-1")
+    return sdk_model(provider, info, Connections(5), waits.policy())
 
 
 @pytest.fixture

@@ -24,9 +24,10 @@ from ricordo.domain.model import (
 )
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.connections import Connections
-from ricordo.llm.provider_sdks import google_model, vertex_model
+from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
@@ -84,7 +85,7 @@ async def connections() -> AsyncIterator[Connections]:
 
 def gemini_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro") -> ChatModel:
     info = ModelInfo(f"google_ai/{name}", "google_ai", name, "google_ai", 1_000_000, server.root)
-    return google_model(info, connections, waits.policy(), api_key="key-1")
+    return sdk_model(Provider("google_ai", "", "google_ai", "google", "key-1"), info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -362,7 +363,8 @@ async def test_vertex_is_asked_with_googles_own_credentials(
     known = type("Known", (base,), {"refresh": refresh})
     monkeypatch.setattr(auth, "default", lambda *_, **__: (known(), "project-1"))
     info = ModelInfo("google_vertex/gemini-3-pro", "google_vertex", "gemini-3-pro", "google_vertex", 9, server.root)
-    model = vertex_model(info, connections, waits.policy(), project="project-1", location="europe-west4")
+    provider = Provider("google_vertex", "", "google_vertex", "vertex", "project-1", location="europe-west4")
+    model = sdk_model(provider, info, connections, waits.policy())
     server.push(Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
     reply = await whole_reply(model, ask("x", tools=[WEATHER]))
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
