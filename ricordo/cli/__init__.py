@@ -122,7 +122,7 @@ def run_doctor(
     if repair and (what or model):
         raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
     if repair:
-        from ricordo.cli.repair import repair_database
+        from ricordo.cli.doctor import repair_database
 
         is_well = repair_database()
     elif what or model:

@@ -1,23 +1,45 @@
-"""`ricordo chat`: a conversation with an agent over HTTP, on a terminal or through a pipe."""
+"""`ricordo chat`: a conversation with an agent over HTTP, on a terminal or through a pipe, and its slash commands."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ricordo.cli.answer import AnswerPrinter
-from ricordo.cli.client import Client, Json, key_of, running_server
-from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
-from ricordo.cli.screen import Screen, screen
-from ricordo.errors import RicordoError
-from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.cli.client import Client, Json, any_server
+from ricordo.cli.screen import AnswerPrinter, Screen, screen, shortened
+from ricordo.errors import Invalid, NotFound, RicordoError
+from ricordo.settings import load_settings
 
 FIRST_AGENT = "ricordo"
+DEFAULT_BLOCKS = {
+    "persona": "I am a companion who remembers. I am warm, brief and honest, and I say so when I do not know something.",
+    "human": "",
+}
+
+
+@dataclass(slots=True)
+class Chat:
+    """A running chat: its agent and its screen."""
+
+    client: Client
+    screen: Screen
+    agent: Json
+    is_over: bool = False
+
+
+class Command(NamedTuple):
+    """A slash command: its argument, its description, and its function."""
+
+    argument: str
+    meaning: str
+    act: Callable[[Chat, str], None]
 
 
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
     """Chat until the user leaves; returns whether every message was answered. Raises RicordoError if it cannot start."""
     settings, providers = load_settings()
     window = screen()
-    with _server(settings, providers, server, window) as client:
+    starting = "No server is running, so one is started for this chat."
+    with any_server(settings, providers, server, lambda: window.quietly(starting)) as client:
         talk = Chat(client, window, _choose(client, agent, model))
         if window.is_live:
             name, handle = talk.agent["name"], talk.agent["model"]
@@ -61,7 +83,7 @@ def _say(chat: Chat, text: str) -> bool:
         return AnswerPrinter(chat.screen).show(events)
     except KeyboardInterrupt:
         # A turn continues when its reader leaves; only this stops it.
-        chat.client.cancel(chat.agent["id"])
+        chat.client.ask("POST", f"/v1/agents/{chat.agent['id']}/messages/cancel", body={})
         chat.screen.complain("Stopped.")
         if not chat.screen.is_live:
             raise
@@ -77,19 +99,113 @@ def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
     return client.change_model(agent["id"], model) if model and agent["model"] != model else agent
 
 
-@contextmanager
-def _server(settings: Settings, providers: ProviderSettings, address: str | None, window: Screen) -> Iterator[Client]:
-    with running_server(Client, settings, address) as client:
-        if client:
-            yield client
-            return
-    # Slow to load, and needed only where no server runs.
-    from ricordo.cli.background import background_server
-
-    window.quietly("No server is running, so one is started for this chat.")
-    with background_server(settings, providers) as own:
-        client = Client(own, key_of(settings))
+def find_agent(client: Client, name_or_id: str) -> Json:
+    """Return the agent with this id, else the oldest with this name. Raises NotFound."""
+    if name_or_id.startswith("agent-"):
         try:
-            yield client
-        finally:
-            client.close()
+            return client.agent(name_or_id)
+        except (NotFound, Invalid):
+            pass  # a name may begin like an id
+    if named := client.agents(name_or_id):
+        return named[0]
+    raise NotFound(f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.')
+
+
+def run_command(chat: Chat, line: str) -> None:
+    """Run a slash command. Raises Invalid for an unknown one."""
+    name, _, argument = line[1:].partition(" ")
+    command = COMMANDS.get(name.lower())
+    if command is None:
+        raise Invalid(f"There is no /{name}. /help lists the commands; // begins a message with a slash.")
+    argument = argument.strip()
+    if command.argument.isupper() and not argument:
+        raise Invalid(f"/{name} needs more: /{name} {command.argument}")
+    command.act(chat, argument)
+
+
+def _help(chat: Chat, _argument: str) -> None:
+    for name, command in COMMANDS.items():
+        chat.screen.tell(f"{f'/{name} {command.argument}':<18}{command.meaning}")
+    chat.screen.tell("Ctrl-C stops an answer, Ctrl-D leaves. // begins a message with a slash.")
+
+
+def _agents(chat: Chat, _argument: str) -> None:
+    for agent in chat.client.agents():
+        mark = "*" if agent["id"] == chat.agent["id"] else " "
+        chat.screen.tell(f"{mark} {agent['name']}  {agent['model']}  {agent['id']}")
+
+
+def _agent(chat: Chat, name_or_id: str) -> None:
+    chat.agent = find_agent(chat.client, name_or_id)
+    chat.screen.tell(f"You talk with {chat.agent['name']} now ({chat.agent['model']}).")
+
+
+def _new(chat: Chat, name: str) -> None:
+    chat.agent = chat.client.create_agent(name, DEFAULT_BLOCKS)
+    chat.screen.tell(f"Created {name} ({chat.agent['model']}). You talk with it now.")
+
+
+def _blocks(chat: Chat, _argument: str) -> None:
+    for block in _read_blocks(chat):
+        size = f"{len(block['value'])} of {block['limit']} characters"
+        chat.screen.tell(f"{block['label']}  {size}  {shortened(block['description'] or '')}".rstrip())
+
+
+def _block(chat: Chat, label: str) -> None:
+    blocks = _read_blocks(chat)
+    value = next((block["value"] for block in blocks if block["label"] == label), None)
+    if value is None:
+        labels = ", ".join(block["label"] for block in blocks) or "none"
+        raise NotFound(f'{chat.agent["name"]} has no block "{label}". It has: {labels}.')
+    chat.screen.tell(value or "(empty)")
+
+
+def _model(chat: Chat, handle: str) -> None:
+    if handle:
+        chat.agent = chat.client.change_model(chat.agent["id"], handle)
+        chat.screen.tell(f"{chat.agent['name']} now uses {chat.agent['model']}.")
+        return
+    current = chat.client.agent(chat.agent["id"])["model"]
+    for known in sorted({current, *(model["handle"] for model in chat.client.ask("GET", "/v1/models/"))}):
+        chat.screen.tell(f"{'*' if known == current else ' '} {known}")
+
+
+def _search(chat: Chat, words: str) -> None:
+    path = f"/v1/agents/{chat.agent['id']}/archival-memory/search"
+    results = chat.client.ask("GET", path, query={"query": words})["results"]
+    for result in results:
+        tags = f"  [{', '.join(result['tags'])}]" if result["tags"] else ""
+        chat.screen.tell(f"{result['timestamp'][:10]}  {result['content']}{tags}")
+    found = f"{len(results)} found" if results else "Nothing found"
+    chat.screen.tell(f"{found} in the archive, best first. To search what was said, ask {chat.agent['name']} about it.")
+
+
+def _reset(chat: Chat, argument: str) -> None:
+    name = chat.agent["name"]
+    question = f"Delete every message of {name}? Its blocks and its archive stay. (/reset yes does not ask.)"
+    if argument.lower() != "yes" and not chat.screen.confirm(question):
+        return
+    chat.client.ask("PATCH", f"/v1/agents/{chat.agent['id']}/reset-messages")
+    chat.screen.tell(f"The messages of {name} are deleted. Its memory is unchanged.")
+
+
+def _quit(chat: Chat, _argument: str) -> None:
+    chat.is_over = True
+
+
+def _read_blocks(chat: Chat) -> list[Json]:
+    return list(chat.client.agent(chat.agent["id"])["memory"]["blocks"])
+
+
+COMMANDS = {
+    "help": Command("", "this list", _help),
+    "agents": Command("", "list the agents; * is the current one", _agents),
+    "agent": Command("NAME", "talk with another agent, by name or id", _agent),
+    "new": Command("NAME", "create an agent and talk with it", _new),
+    "blocks": Command("", "list its memory blocks and their sizes", _blocks),
+    "block": Command("LABEL", "read one block", _block),
+    "model": Command("[handle]", "list the models, or change its model", _model),
+    "search": Command("WORDS", "search its archive", _search),
+    "reset": Command("", "delete its messages (asks first)", _reset),
+    "quit": Command("", "leave", _quit),
+}

@@ -1,4 +1,8 @@
-"""`ricordo doctor`: the state of this installation and its problems. It changes nothing and shows no key."""
+"""`ricordo doctor`: the state of this installation and its problems. It changes nothing and shows no key.
+
+`--repair` repairs conversations that would keep their agents from answering. On SQLite no server may have the file open; on
+PostgreSQL servers may run, and a conversation in which a turn runs is left alone.
+"""
 
 import asyncio
 import importlib.util
@@ -6,18 +10,20 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import typer
 
 from ricordo import __version__
+from ricordo.agents.repair import Repair, repair, restore_default_conversation
+from ricordo.agents.repair import examine as examine_conversation
 from ricordo.api.models.jobs import QueueResponse
 from ricordo.app import open_models
-from ricordo.cli.client import Client, Json, running_server
-from ricordo.cli.repair import examine_all
-from ricordo.cli.settings_list import listed_providers
+from ricordo.cli.client import Client, Json, require_database, running_server
+from ricordo.cli.settings_list import listed_settings
 from ricordo.cli.sockets import address_of
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
@@ -25,7 +31,9 @@ from ricordo.features import FEATURES
 from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage.engine.database import DatabaseStatus, check, read_at_rest
+from ricordo.storage import damage
+from ricordo.storage.engine.database import DatabaseStatus, address, check, is_shared, open_store, read_at_rest
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.job_queue import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
@@ -33,19 +41,23 @@ Level = Literal["ok", "warning", "wrong"]
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _LITTLE_SPACE = 500 * 1024**2
 _SHOWN_CONVERSATIONS = 10
+LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 # What a provider needs besides its key: the variable, the module, the extra that brings it.
 _EXTRAS = (("anthropic_api_key", "anthropic", "anthropic"), ("gemini_api_key", "google.genai", "google"))
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
+class DoctorFinding(NamedTuple):
     """One line of the table."""
 
     name: str
     text: str
     level: Level = "ok"
+
+
+_warning = partial(DoctorFinding, level="warning")
+_wrong = partial(DoctorFinding, level="wrong")
 
 
 def examine() -> Iterator[DoctorFinding]:
@@ -56,7 +68,7 @@ def examine() -> Iterator[DoctorFinding]:
         settings, providers = load_settings()
     except Invalid as error:
         for fault in str(error).splitlines():
-            yield DoctorFinding("settings", fault, "wrong")
+            yield _wrong("settings", fault)
         return
     yield _data_folder(settings.data_dir)
     yield from _remote_folders(settings)
@@ -68,7 +80,7 @@ def examine() -> Iterator[DoctorFinding]:
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:
-        yield DoctorFinding("plugins", str(error), "wrong")
+        yield _wrong("plugins", str(error))
         return
     yield from asyncio.run(_models(settings, providers, plugins))
     yield DoctorFinding("plugins", ", ".join(plugins.names))
@@ -91,11 +103,11 @@ def show(findings: Iterator[DoctorFinding]) -> bool:
 
 def _data_folder(folder: Path) -> DoctorFinding:
     if folder.exists() and not folder.is_dir():
-        return DoctorFinding("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.", "wrong")
+        return _wrong("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.")
     # A missing folder will be created below the nearest one that exists.
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return DoctorFinding("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.", "wrong")
+        return _wrong("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.")
     free = shutil.disk_usage(nearest).free
     state = "" if folder.exists() else ", made at the first start"
     text = f"{folder}{state}, {_size(free)} free"
@@ -107,16 +119,12 @@ def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
     data = settings.data_dir
     for folder in settings.folders_of_remotes if settings.remote_folders else ():
         if not folder.is_dir():
-            yield DoctorFinding(
-                "remote folder", f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.", "warning"
-            )
+            yield _warning("remote folder", f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.")
         elif not os.access(folder, os.W_OK | os.X_OK):
-            yield DoctorFinding(
-                "remote folder", f"{folder} cannot be written, so remotes there cannot be synced.", "warning"
-            )
+            yield _warning("remote folder", f"{folder} cannot be written, so remotes there cannot be synced.")
         elif folder in (data, *data.parents) or (data in folder.parents and folder != data / "remotes"):
             text = f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's own files."
-            yield DoctorFinding("remote folder", f"{text} Choose a separate folder.", "warning")
+            yield _warning("remote folder", f"{text} Choose a separate folder.")
 
 
 def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
@@ -127,7 +135,7 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
         case "in use":
             return _running_server(settings)
         case "broken":
-            return DoctorFinding("database", database.reason, "wrong")
+            return _wrong("database", database.reason)
         case "sound":
             return _schema(str(path), database.schema, f"{_size(database.size)}, sound")
         case "shared":
@@ -140,7 +148,7 @@ def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
     known = len(MIGRATIONS)
     if schema > known:
         reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
-        return DoctorFinding("database", f"{name} {reason}", "wrong")
+        return _wrong("database", f"{name} {reason}")
     later = "" if schema == known else f", will become {known} at the next start, after a backup"
     made = f"schema {schema}{later}" if schema else "tables made at the first start"
     return DoctorFinding("database", f"{name}, {made}, {rest}")
@@ -158,7 +166,7 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
         with read_at_rest(settings) as tx:
             count, found = examine_all(tx, is_alone=database.state == "sound")
     except RicordoError as error:
-        yield DoctorFinding("conversations", f"not examined: {error}", "warning")
+        yield _warning("conversations", f"not examined: {error}")
         return
     if not found:
         yield DoctorFinding("conversations", f"{count:,}, all sound")
@@ -169,32 +177,27 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
         "warning",
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
-        yield DoctorFinding(
-            "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}", "warning"
-        )
+        yield _warning("conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}")
 
 
 def _running_server(settings: Settings) -> DoctorFinding:
-    address = address_of(settings.host, settings.port)
-    client = Client(address)
-    try:
-        if version := client.version():
-            return DoctorFinding(
-                "database", f"in use by a running server, which answers at {address} (version {version})"
-            )
-        reason = f"no server answers at {address}"
-    except RicordoError as error:
-        reason = str(error)
-    finally:
-        client.close()
-    return DoctorFinding("database", f"in use by a running server; {reason}", "warning")
+    at = address_of(settings.host, settings.port)
+    with closing(Client(at)) as client:
+        try:
+            if version := client.version():
+                text = f"in use by a running server, which answers at {at} (version {version})"
+                return DoctorFinding("database", text)
+            reason = f"no server answers at {at}"
+        except RicordoError as error:
+            reason = str(error)
+    return _warning("database", f"in use by a running server; {reason}")
 
 
 def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
     try:
         queue, is_served = _queue(settings, database)
     except RicordoError as error:
-        yield DoctorFinding("jobs", str(error), "warning")
+        yield _warning("jobs", str(error))
         return
     if queue is None:
         return
@@ -204,13 +207,14 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
     yield DoctorFinding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
-        yield DoctorFinding("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}", "warning")
+        yield _warning("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}")
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
     """Return the job queue, if it can be read, and whether a server runs the jobs."""
     if database.state == "in use":
-        return _asked_queue(settings), True
+        with running_server(settings) as client:
+            return client.ask("GET", "/v1/jobs/queue") if client else None, True
     if not _is_current(database):
         return None, False
     with read_at_rest(settings) as tx:
@@ -218,19 +222,13 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
     return QueueResponse.from_queue(queue), database.servers > 0
 
 
-def _asked_queue(settings: Settings) -> Json | None:
-    """Return the queue of the running server; None if none is found."""
-    with running_server(Client, settings) as client:
-        return client.queue() if client else None
-
-
 def _providers(providers: ProviderSettings) -> Iterator[DoctorFinding]:
-    named = [listed.variable for listed in listed_providers() if listed.value is not None]
+    named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for variable, module, extra in _EXTRAS:
         if getattr(providers, variable) and not _is_installed(module):
             text = f"{variable.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
-            yield DoctorFinding("providers", text, "warning")
+            yield _warning("providers", text)
 
 
 async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[DoctorFinding]:
@@ -259,7 +257,7 @@ def _small_windows(infos: list[ModelInfo]) -> list[DoctorFinding]:
     if not small:
         return []
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
-    return [DoctorFinding("windows", f"small for an agent: {', '.join(small)}. {advice}", "warning")]
+    return [_warning("windows", f"small for an agent: {', '.join(small)}. {advice}")]
 
 
 async def _default_model(settings: Settings, models: Models) -> DoctorFinding:
@@ -267,7 +265,7 @@ async def _default_model(settings: Settings, models: Models) -> DoctorFinding:
     try:
         await models.require(handle)
     except RicordoError as error:
-        return DoctorFinding("default model", str(error), "wrong")
+        return _wrong("default model", str(error))
     if handle == LIBRARIAN:
         return DoctorFinding("default model", f"{handle}: built in, stores and finds, not a language model")
     source = "by RICORDO_MODEL" if settings.model else "found on this machine"
@@ -296,5 +294,55 @@ async def _embedding(models: Models) -> DoctorFinding:
     try:
         await models.embedders.require(handle)
     except RicordoError as error:
-        return DoctorFinding("embedding", str(error), "wrong")
+        return _wrong("embedding", str(error))
     return DoctorFinding("embedding", handle)
+
+
+def repair_database() -> bool:
+    """Repair every conversation; returns whether all are sound now. Raises Conflict where a server runs, NotFound, Unavailable."""
+    settings, _ = load_settings()
+    require_database(settings, "nothing to repair")
+    count, repaired = asyncio.run(_repair(settings))
+    for one in repaired:
+        typer.echo(f"{one.conversation_id}{' (busy, left as it is)' if one.is_busy else ''}")
+        for fault in one.found:
+            typer.echo(f"    {fault}")
+    busy = sum(one.is_busy for one in repaired)
+    outcome = f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
+    typer.echo(f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}.")
+    if busy:
+        typer.echo("A turn is running in the busy ones. Repeat this when it has ended.")
+    return not busy
+
+
+def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
+    """Return how many conversations there are, and those that something is wrong with. Nothing is changed."""
+    found = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
+    count = after = 0
+    while portion := damage.some_conversations(tx, after):
+        count, after = count + len(portion), portion[-1][0]
+        found += [one for _, id in portion if (one := examine_conversation(tx, id, is_alone=is_alone)).found]
+    return count, found
+
+
+async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
+    """Repair every conversation, each in its own transaction; returns how many there are, and those that were not sound."""
+    count, found = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
+    repaired: list[Repair] = []
+    for one in found:
+        if one.found == (LOST,):
+            made = await store.write(partial(restore_default_conversation, agent_id=one.conversation_id))
+            repaired.append(Repair(made, (LOST,)))
+            count += 1
+        else:
+            work = partial(repair, conversation_id=one.conversation_id, is_alone=is_alone)
+            repaired.append(await store.write(work))
+    return count, repaired
+
+
+async def _repair(settings: Settings) -> tuple[int, list[Repair]]:
+    store = await asyncio.to_thread(open_store, settings)
+    try:
+        return await repair_all(store, is_alone=not is_shared(settings))
+    finally:
+        await store.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
@@ -58,63 +59,51 @@ class ModelReport:
     @property
     def result(self) -> str:
         """The last column of the table."""
-        if self.error is not None:
-            return f"no: {self.error}"
-        if self.fails or not self.answers:
-            return f"no: {', '.join(self.fails or ['does not answer'])}"
+        if not self.can_run_an_agent:
+            return f"no: {self.error or ', '.join(self.fails or ['does not answer'])}"
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
-
-@dataclass(frozen=True, slots=True)
-class TaskOutcome:
-    """One task after its turn: the human block, the tool calls, how many of them succeeded, and the last words."""
-
-    notes: str
-    calls: Sequence[str]
-    right: int
-    said: str
+    def line(self, width: int) -> str:
+        """Return the model's line of the table."""
+        answers, calls, streams = ("yes" if seen else "no" for seen in (self.answers, self.calls, self.streams))
+        right = f"{self.right}/{self.calls}"
+        return f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  {self.result}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTask:
-    """What is said to a model, what its human block holds before, and what must be seen after."""
+class ModelTask(NamedTuple):
+    """What is said to a model, what must be true of its human block and the names of its calls then, and what that block held."""
 
     fault: str
-    notes: str
     says: str
-    is_done: Callable[[TaskOutcome], bool]
+    is_done: Callable[[str, Sequence[str]], bool]
     is_needed: bool = True
+    notes: str = "Her name is Ada."
 
 
 TASKS = (
     ModelTask(
         "does not note a fact",
-        "Her name is Ada.",
         "I work as a gardener. Please keep that in your memory.",
-        lambda outcome: "gardener" in outcome.notes and "Ada" in outcome.notes,
+        lambda notes, _calls: "gardener" in notes and "Ada" in notes,
     ),
     ModelTask(
         "does not correct a fact",
-        "Her name is Ada.\nMy favourite colour is blue.",
         "My favourite colour is not blue any more, it is green. Please correct it in your memory.",
-        lambda outcome: "green" in outcome.notes and "colour is blue" not in outcome.notes,
+        lambda notes, _calls: "green" in notes and "colour is blue" not in notes,
+        notes="Her name is Ada.\nMy favourite colour is blue.",
     ),
     ModelTask(
         "does not make two calls in a row",
-        "Her name is Ada.",
         "Please keep two things in your memory. My dog is called Rex. I live in Oslo.",
-        lambda outcome: "Rex" in outcome.notes and "Oslo" in outcome.notes,
+        lambda notes, _calls: "Rex" in notes and "Oslo" in notes,
     ),
     ModelTask(
         "does not search",
-        "Her name is Ada.",
         "What did I tell you last month about my holiday? Look it up, please.",
-        lambda outcome: any(name in _SEARCHES for name in outcome.calls),
+        lambda _notes, calls: any(name in _SEARCHES for name in calls),
         is_needed=False,
     ),
-    ModelTask(
-        "calls tools for nothing", "Her name is Ada.", "Thank you!", lambda outcome: not outcome.calls, is_needed=False
-    ),
+    ModelTask("calls tools for nothing", "Thank you!", lambda _notes, calls: not calls, is_needed=False),
 )
 
 
@@ -123,13 +112,12 @@ async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TA
     report = ModelReport(model.info.handle)
     began = time.monotonic()
     try:
-        await _greet(model, report, limit)
+        async with asyncio.timeout(limit):
+            await _greet(model, report)
         for task in TASKS if report.answers else ():
             async with asyncio.timeout(limit):
-                outcome = await _outcome(runtime, model.info.handle, task)
-            report.calls += len(outcome.calls)
-            report.right += outcome.right
-            if not (outcome.said and task.is_done(outcome)):
+                is_done = await _try_task(runtime, report, task)
+            if not is_done:
                 (report.fails if task.is_needed else report.weak).append(task.fault)
     except TimeoutError:
         report.error = f"took longer than {limit:.0f} s for one task"
@@ -139,41 +127,35 @@ async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TA
     return report
 
 
-async def _greet(model: ChatModel, report: ModelReport, limit: float) -> None:
+async def _greet(model: ChatModel, report: ModelReport) -> None:
     said = (TextPart("Say hello in one short sentence."),)
     chunks = 0
-    async with asyncio.timeout(limit):
-        async for item in model.answer(ModelRequest((Message("", "", "", "user", said, 0),), stream=True)):
-            if isinstance(item, ModelReply):
-                report.answers = any(isinstance(part, TextPart) and part.text.strip() for part in item.parts)
-            chunks += isinstance(item, TextChunk)
+    async for item in model.answer(ModelRequest((Message("", "", "", "user", said, 0),), stream=True)):
+        if isinstance(item, ModelReply):
+            report.answers = any(isinstance(part, TextPart) and part.text.strip() for part in item.parts)
+        chunks += isinstance(item, TextChunk)
     report.streams = chunks > 1
 
 
-async def _outcome(runtime: Runtime, handle: str, task: ModelTask) -> TaskOutcome:
+async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> bool:
     scope = Scope()
-    agent = (
-        await create_agent(runtime, scope, AgentSpec(blocks=(BlockSpec("human", task.notes),), model=handle))
-    ).agent
+    spec = AgentSpec(blocks=(BlockSpec("human", task.notes),), model=report.handle)
+    agent = (await create_agent(runtime, scope, spec)).agent
     message = NewMessage("user", (TextPart(task.says),))
     answer = await collect(await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS)))
     if answer.failure:
         raise Unavailable(answer.failure.message)
     blocks = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
     parts = [part for message in answer.messages for part in message.parts]
-    return TaskOutcome(
-        "".join(block.value for block in blocks),
-        [part.name for part in parts if isinstance(part, ToolCallPart)],
-        sum(isinstance(part, ToolReturnPart) and part.status == "success" for part in parts),
-        answer.messages[-1].text.strip() if answer.messages else "",
-    )
+    calls = [part.name for part in parts if isinstance(part, ToolCallPart)]
+    report.calls += len(calls)
+    report.right += sum(isinstance(part, ToolReturnPart) and part.status == "success" for part in parts)
+    has_spoken = bool(answer.messages and answer.messages[-1].text.strip())
+    return has_spoken and task.is_done("".join(block.value for block in blocks), calls)
 
 
-async def _handles(models: Models, handle: str | None) -> tuple[list[str], list[str]]:
+async def _handles(models: Models) -> tuple[list[str], list[str]]:
     """Return the handles to try, and sentences about those that are left out."""
-    if handle is not None:
-        await models.require(handle)
-        return [handle], []
     await models.find_local()
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():
@@ -189,14 +171,6 @@ async def _handles(models: Models, handle: str | None) -> tuple[list[str], list[
     return handles, left
 
 
-def table_line(report: ModelReport, width: int) -> str:
-    """Return the model's line of the table."""
-    right = f"{report.right}/{report.calls}"
-    answers, streams = ("yes" if seen else "no" for seen in (report.answers, report.streams))
-    calls = "yes" if report.calls else "no"
-    return f"{report.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {report.seconds:>7.1f}  {report.result}"
-
-
 def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
     trial = settings.model_copy(update={"data_dir": folder, "database_url": None, "embedding": "none"})
     return open_runtime(trial, providers)
@@ -205,21 +179,23 @@ def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) ->
 async def examine_models(handle: str | None = None, *, say: Callable[[str], None] = typer.echo) -> bool:
     """Try the configured models, or one by its handle, and print the table; returns whether all can run an agent."""
     settings, providers = load_settings()
-    plugins = load_plugins(FEATURES)
-    listing = open_models(settings, providers, plugins)
+    models = open_models(settings, providers, load_plugins(FEATURES))
     try:
-        handles, left = await _handles(listing, handle)
+        if handle is not None:
+            await models.require(handle)
+        handles, left = await _handles(models) if handle is None else ([handle], [])
     finally:
-        await listing.close()
+        await models.close()
     width = max(len(each) for each in [*handles, "model"])
     say(f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  result")
+    can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
-        reports = []
         async with open_trial(settings, providers, Path(folder)) as runtime:
             await runtime.models.find_local()
             for each in handles:
-                reports.append(await examine_model(runtime, runtime.models.get(each)))
-                say(table_line(reports[-1], width))
+                report = await examine_model(runtime, runtime.models.get(each))
+                can_all &= report.can_run_an_agent
+                say(report.line(width))
     for sentence in left:
         say(sentence)
-    return all(report.can_run_an_agent for report in reports)
+    return can_all

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from ricordo.app import open_runtime
-from ricordo.cli.progress import ProgressLine
+from ricordo.cli.client import require_database, set_up_quiet_logs
+from ricordo.cli.screen import ProgressLine
 from ricordo.domain.job import ENDED, Job
 from ricordo.errors import NotFound
-from ricordo.logs import set_up_logs
 from ricordo.search import rebuild
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import address
@@ -26,17 +26,16 @@ def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
 
 async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     settings, providers = load_settings()
-    if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so there is nothing to index.")
-    set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
+    require_database(settings, "nothing to index")
+    set_up_quiet_logs(settings)
     async with open_runtime(settings, providers) as runtime:
         if vectors_only and runtime.models.embedders.default_handle() is None:
             raise NotFound("There is no embedding model. Name one in RICORDO_EMBEDDING.")
         wanted = await _wanted(runtime.store, partitions)
-        documents = await _count(runtime.store, wanted)
+        documents = await runtime.store.read(lambda tx: {id: rebuild.count_documents(tx, id) for id, _ in wanted})
         typer.echo(f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of {address(settings)}")
         is_whole = True
-        watch = _Watch(runtime.store, documents)
+        watch = _IndexWatch(runtime.store, documents)
         try:
             for first in range(0, len(wanted), _ASKED_AT_ONCE):
                 is_whole &= await watch.build(wanted[first : first + _ASKED_AT_ONCE], vectors_only=vectors_only)
@@ -62,11 +61,7 @@ async def _wanted(store: Store, partitions: Sequence[str]) -> list[tuple[str, st
     return wanted
 
 
-async def _count(store: Store, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
-    return await store.read(lambda tx: {owner_id: rebuild.count_documents(tx, owner_id) for owner_id, _ in wanted})
-
-
-class _Watch:
+class _IndexWatch:
     """Rebuilds partitions and shows the progress. `documents` is the number of documents of each."""
 
     def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
@@ -82,13 +77,12 @@ class _Watch:
         def ask(tx: Transaction) -> list[Job]:
             return [rebuild.add_job(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in partitions]
 
-        ids = [job.id for job in await self._store.write(ask)]
-        while True:
+        found = await self._store.write(ask)
+        ids = [job.id for job in found]
+        while not all(job.status in ENDED for job in found):
+            await asyncio.sleep(_LOOK_EVERY)
             found = await self._store.read(lambda tx: rebuild.read_jobs(tx, ids))
             self._show(found)
-            if all(job.status in ENDED for job in found):
-                break
-            await asyncio.sleep(_LOOK_EVERY)
         self._done += sum(self._documents[owner_id] for owner_id, _ in partitions)
         return len(found) == len(ids) and all(job.status == "done" for job in found)
 

@@ -1,4 +1,7 @@
-"""`ricordo serve`: runs the app under uvicorn, prints its address, and lets running turns finish at shutdown."""
+"""`ricordo serve`: runs the app under uvicorn, prints its address, and lets running turns finish at shutdown.
+
+Commands that need a server and find none run one in a thread of their own process.
+"""
 
 import asyncio
 import gc
@@ -17,8 +20,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.app import create_app, finish_turns
-from ricordo.cli.sockets import EVERY_ADDRESS, address_of
-from ricordo.errors import RicordoError
+from ricordo.cli.client import set_up_quiet_logs
+from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
+from ricordo.errors import Conflict, RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
 from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.logs import set_up_logs
@@ -41,13 +45,49 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
         # The command switched the collector off during imports; it need not examine what was imported.
         gc.freeze()
         gc.enable()
-        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            runner.run(server.live(sockets))
+        _run(server, sockets)
     except RicordoError:
         raise
     except Exception as error:
         log.exception("server failed")
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
+    """Run a server on a free port of this machine, in a thread, and yield its address. Raises its error if it cannot start."""
+    set_up_quiet_logs(settings)
+    is_settled, failure = threading.Event(), list[BaseException]()
+    with listening("127.0.0.1", 0) as sockets:
+        port = sockets[0].getsockname()[1]
+        settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
+        server = Server(create_app(settings, providers), settings, announce=lambda _runtime: is_settled.set())
+
+        def live() -> None:
+            try:
+                _run(server, sockets)
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                is_settled.set()
+
+        thread = threading.Thread(target=live, name="server")
+        try:
+            thread.start()
+            is_settled.wait()
+            if failure and isinstance(failure[0], Conflict):
+                raise Conflict(f"{failure[0]} To talk with that server, name its address by --server.")
+            if failure:
+                raise failure[0]
+            yield address_of("127.0.0.1", port)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _run(server: "Server", sockets: Sequence[socket.socket]) -> None:
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(server.live(sockets))
 
 
 class Server(uvicorn.Server):

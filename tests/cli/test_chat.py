@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from ricordo.cli import chat as chatting
-from ricordo.cli.answer import AnswerPrinter
-from ricordo.cli.client import Client, Json
-from ricordo.cli.commands import DEFAULT_BLOCKS, Chat, find_agent, run_command
-from ricordo.cli.screen import Screen, Terminal, printable
+from ricordo.cli.chat import DEFAULT_BLOCKS, Chat, find_agent, run_command
+from ricordo.cli.client import Client, Json, any_server
+from ricordo.cli.screen import AnswerPrinter, Screen, Terminal, printable
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.scripted import call
@@ -344,7 +343,7 @@ def test_a_server_that_is_named_is_never_replaced_by_one_of_our_own(tmp_path: Pa
     settings, providers = Settings(data_dir=tmp_path, api_key=None), ProviderSettings.model_construct()
     with (
         pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9"),
-        chatting._server(settings, providers, "http://127.0.0.1:9", Page()),
+        any_server(settings, providers, "http://127.0.0.1:9", lambda: None),
     ):
         pass
     assert not list(tmp_path.iterdir())

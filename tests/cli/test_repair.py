@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.doctor import DoctorFinding, examine, show
-from ricordo.cli.repair import LOST, examine_all, repair_all, repair_database
+from ricordo.cli.doctor import LOST, DoctorFinding, examine, examine_all, repair_all, repair_database, show
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.errors import Conflict, NotFound

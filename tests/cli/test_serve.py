@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,9 +16,10 @@ from typer.testing import CliRunner
 
 from ricordo.app import create_app
 from ricordo.cli import app
-from ricordo.cli.serve import Server
-from ricordo.cli.sockets import listening
+from ricordo.cli.serve import Server, background_server
+from ricordo.cli.sockets import address_of, listening
 from ricordo.domain.model import ModelRequest
+from ricordo.errors import Conflict, Unavailable
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import Shell, environment
@@ -143,3 +145,47 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
     assert time.monotonic() - started < 2
     assert '"message_type":"error_message"' in told
     assert told.endswith("data: [DONE]")
+
+
+@pytest.mark.usefixtures("quiet_logs")
+def test_a_server_in_the_background_answers_on_a_port_of_its_own_and_leaves_the_folder_to_the_next(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, host="127.0.0.1")
+    providers = ProviderSettings.model_construct()
+    for _ in range(2):
+        with background_server(settings, providers) as address:
+            assert httpx2.get(f"{address}/v1/agents/", trust_env=False).json() == []
+            refused = r"Another Ricordo server is using .* name its address by --server"
+            with pytest.raises(Conflict, match=refused), background_server(settings, providers):
+                pass
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(address, trust_env=False)
+
+
+def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_taken_is_named() -> None:
+    for host, sentence in (
+        ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
+        ("nowhere.invalid", 'The host "nowhere.invalid" is unknown'),
+    ):
+        with pytest.raises(Unavailable, match=sentence), listening(host, 0):
+            pass
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"Port {port} of 127.0.0.1 is in use"), listening("127.0.0.1", port):
+            pass
+
+
+def test_every_address_of_a_name_gets_the_same_port_and_gives_it_back() -> None:
+    with listening("localhost", 0) as sockets:
+        (port,) = {opened.getsockname()[1] for opened in sockets}
+        assert port != 0
+        assert "127.0.0.1" in {opened.getsockname()[0] for opened in sockets}
+    with listening("localhost", port):
+        pass
+
+
+def test_addresses_are_written_so_that_they_can_be_called() -> None:
+    assert address_of("0.0.0.0", 80) == "http://127.0.0.1:80"  # noqa: S104
+    assert address_of("::1", 80) == "http://[::1]:80"
+    assert address_of("nina.local", 8283) == "http://nina.local:8283"

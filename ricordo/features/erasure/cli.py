@@ -22,7 +22,7 @@ def forget_user(
     """Forget a user: delete their memory, conversations and what was kept about them, and give a signed receipt."""
     import asyncio
 
-    from ricordo.cli.client import Client, running_server
+    from ricordo.cli.client import running_server
     from ricordo.features.erasure.receipts import path_of
     from ricordo.settings import load_settings
 
@@ -31,7 +31,7 @@ def forget_user(
         too = ", and the agents that are theirs alone" if with_agents else ""
         what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
         typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
-    with running_server(Client, settings, server) as client:
+    with running_server(settings, server) as client:
         if client:
             receipt = _forget_there(client, user, with_agents=with_agents)
         else:
@@ -98,10 +98,10 @@ def _forget_there(client: Any, name: str, *, with_agents: bool) -> dict[str, Any
 
     query = {"with_agents": True} if with_agents else None
     try:
-        receipt: dict[str, Any] = client.object("DELETE", f"/users/{quote(name, safe='')}", query=query)
+        receipt: dict[str, Any] = client.ask("DELETE", f"/users/{quote(name, safe='')}", query=query)
         while receipt["status"] != "done":
             time.sleep(_ASKED_EVERY)
-            receipt = client.object("GET", f"/v1/receipts/{receipt['id']}")
+            receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
     except Unavailable as error:
         raise Unavailable(f"{error} It goes on with what it began; repeat the command to see how it ended.") from None
     return receipt
@@ -111,14 +111,12 @@ async def _forget_here(settings: Any, providers: Any, name: str, *, with_agents:
     import asyncio
 
     from ricordo.app import open_runtime
+    from ricordo.cli.client import require_database, set_up_quiet_logs
     from ricordo.domain.scope import Scope
-    from ricordo.errors import NotFound
     from ricordo.features.erasure.service import find_receipt, forget
-    from ricordo.logs import set_up_logs
 
-    if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so there is no user to forget.")
-    set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
+    require_database(settings, "no user to forget")
+    set_up_quiet_logs(settings)
     async with open_runtime(settings, providers) as runtime:
         receipt = await forget(runtime, Scope(), name, with_agents=with_agents)
         while receipt["status"] != "done":

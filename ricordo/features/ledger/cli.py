@@ -25,7 +25,7 @@ def costs(
     import asyncio
     from datetime import UTC, datetime, timedelta
 
-    from ricordo.cli.client import Client, running_server
+    from ricordo.cli.client import running_server
     from ricordo.errors import Invalid
     from ricordo.features.ledger.queries import Grouping
     from ricordo.settings import load_settings
@@ -36,9 +36,9 @@ def costs(
         raise Invalid(f"--days is a number of days from 1 to {MOST_DAYS:,}.")
     first = (datetime.now(UTC) - timedelta(days=days - 1)).date().isoformat()
     settings, _ = load_settings()
-    with running_server(Client, settings, server) as client:
+    with running_server(settings, server) as client:
         if client:
-            found = client.object("GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES})
+            found = client.ask("GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES})
         else:
             found = asyncio.run(_read(settings, by, first))
     typer.echo(table(found))

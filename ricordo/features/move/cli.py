@@ -22,7 +22,7 @@ def migrate_to(
     ),
 ) -> None:
     """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
-    from ricordo.cli.progress import ProgressLine
+    from ricordo.cli.screen import ProgressLine
     from ricordo.features import FEATURES
     from ricordo.features.move.service import MoveOptions, move
     from ricordo.plugins import load_plugins

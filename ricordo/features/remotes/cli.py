@@ -121,24 +121,12 @@ def _synced(client: "Client", user: str, before: Json) -> Json:
 
 @contextmanager
 def _client(server: str | None) -> Iterator["Client"]:
-    from ricordo.cli.client import Client, key_of, running_server
+    from ricordo.cli.client import any_server, require_database
     from ricordo.settings import load_settings
 
     settings, providers = load_settings()
-    with running_server(Client, settings, server) as client:
-        if client:
-            yield client
-            return
-    if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so there is no memory to sync.")
-    from ricordo.cli.background import background_server
-
-    with background_server(settings, providers) as address:
-        client = Client(address, key_of(settings))
-        try:
-            yield client
-        finally:
-            client.close()
+    with any_server(settings, providers, server, lambda: require_database(settings, "no memory to sync")) as client:
+        yield client
 
 
 def _read_password() -> str:

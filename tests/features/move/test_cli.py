@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.progress import ProgressLine
+from ricordo.cli.screen import ProgressLine
 from ricordo.storage.engine.sqlite import open_sqlite
 from tests.cli.conftest import Shell
 from tests.seams import make
